@@ -1,0 +1,81 @@
+# Everything here works in a fresh clone with Python 3.11-3.13, g++ and make: the first target that needs it makes .venv.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint test-core test-python sanitize model format clean
+
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+EXTRAS ?= cpu,dev
+# A version manager's shim may have the right name and fail, so that each candidate is tried.
+PROBE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+CANDIDATES := python3.12 python3.11 python3.13 python3
+PYTHON ?= $(shell for p in $(CANDIDATES); do if $$p -c '$(PROBE)' >/dev/null 2>&1; then echo $$p; break; fi; done)
+CXX_FILES = $(shell find custom_ops -name '*.cc' -o -name '*.h')
+CMAKE := $(BIN)/cmake -S custom_ops -DTFDDL_WITH_TENSORFLOW=OFF -DTFDDL_BUILD_TESTS=ON
+JOBS := $(shell nproc)
+# The compiled op of a checkout stays in it, and `make clean` takes it away.
+export TFDDL_CACHE_DIR ?= $(CURDIR)/build/cache
+
+help:
+	@echo "make setup     make $(VENV) with everything that the other targets need"
+	@echo "make demo      train on handwritten digits with 2 processes"
+	@echo "make test      lint, the engine's tests, then every Python test"
+	@echo "make lint      ruff, mypy, clang-format: check only"
+	@echo "make sanitize  the engine's tests under the thread and address sanitizers"
+	@echo "make model     check the model of the protocol (needs spin)"
+	@echo "make format    rewrite the sources in the project's format"
+	@echo "make clean     remove what was built; $(VENV) stays"
+
+setup: $(VENV)/ready
+
+$(VENV)/ready: setup.cfg setup.py pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { \
+	  echo "tfddl needs Python 3.11, 3.12 or 3.13 with venv and pip (on Debian and Ubuntu: apt install python3-venv);" \
+	       "if yours has another name: make PYTHON=/path/to/python" >&2; exit 1; }
+	@for tool in g++ make; do command -v $$tool >/dev/null || { echo "tfddl needs $$tool" >&2; exit 1; }; done
+	@echo "setting up $(VENV) with $(PYTHON); the first time takes a few minutes"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt setuptools wheel cmake
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[$(EXTRAS)]'
+	touch $@
+
+demo: setup
+	$(BIN)/tfddlrun -np 2 $(BIN)/python examples/keras_digits.py
+
+test: lint test-core test-python
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
+
+test-core: setup
+	$(CMAKE) -B build/core
+	$(BIN)/cmake --build build/core --parallel $(JOBS)
+	$(BIN)/ctest --test-dir build/core --output-on-failure --no-tests=error
+
+test-python: setup
+	timeout -k 10 3000 $(BIN)/python -m pytest
+
+# Some kernels place memory where the thread sanitizer cannot follow, which setarch turns off where it is allowed to.
+FIXED := $(shell setarch --addr-no-randomize true 2>/dev/null && echo setarch --addr-no-randomize)
+sanitize: setup
+	for sanitizer in thread address; do \
+	  $(CMAKE) -B build/$$sanitizer -DTFDDL_SANITIZE=$$sanitizer; \
+	  $(BIN)/cmake --build build/$$sanitizer --parallel $(JOBS); \
+	  $(FIXED) $(BIN)/ctest --test-dir build/$$sanitizer --output-on-failure --no-tests=error; \
+	done
+
+model:
+	custom_ops/model/run.sh
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CXX_FILES)
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,38 @@
+"""The sets of gradients that benchmarks/gradients.py sends."""
+
+import math
+
+Shape = tuple[int, ...]
+
+
+def resnet50() -> list[Shape]:
+    """The 161 trainable tensors of ResNet-50 in the order of the forward pass, 25,557,032 floats.
+
+    The original network: convolutions without bias, each followed by a batch normalization with scale and
+    offset; stages of 3, 4, 6 and 3 bottlenecks (He et al., "Deep Residual Learning", table 1); 1,000 classes.
+    """
+    shapes = _convolution(7, 3, 64)
+    channels = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            shapes += _convolution(1, channels, width)
+            shapes += _convolution(3, width, width)
+            shapes += _convolution(1, width, 4 * width)
+            if block == 0:  # The shortcut changes the number of channels.
+                shapes += _convolution(1, channels, 4 * width)
+            channels = 4 * width
+    return [*shapes, (2048, 1000), (1000,)]
+
+
+def _convolution(kernel: int, inputs: int, outputs: int) -> list[Shape]:
+    return [(kernel, kernel, inputs, outputs), (outputs,), (outputs,)]
+
+
+def many_small() -> list[Shape]:
+    """1,000 tensors of 1 KB: what each tensor costs, however small."""
+    return [(256,)] * 1000
+
+
+def floats(shapes: list[Shape]) -> int:
+    """How many elements a set has."""
+    return sum(math.prod(shape) for shape in shapes)

@@ -1,0 +1,65 @@
+#include "core/c_api.h"
+
+#include <string>
+
+#include "core/process.h"
+
+namespace {
+
+std::string& Text() {
+  thread_local std::string text;
+  return text;
+}
+
+std::string Quote(const std::string& text) {
+  std::string quoted = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+  }
+  return quoted + '"';
+}
+
+}  // namespace
+
+namespace tfddl {
+void SetLastError(const std::string& text) { Text() = text; }
+}  // namespace tfddl
+
+const char* tfddl_build_info(void) {
+  return "tf=" TFDDL_BUILD_TF ";mpi=" TFDDL_BUILD_MPI ";source=" TFDDL_SOURCE_HASH;
+}
+
+const char* tfddl_last_error(void) { return Text().c_str(); }
+
+int tfddl_shutdown(double limit_s) { return tfddl::StopProcess(limit_s) ? 1 : 0; }
+
+const char* tfddl_failure(void) {
+  tfddl::Engine* engine = tfddl::CurrentEngine();
+  Text() = engine ? engine->failure().value_or("") : "";
+  return Text().c_str();
+}
+
+const char* tfddl_stats(void) {
+  tfddl::Engine* engine = tfddl::CurrentEngine();
+  Text() = "{}";
+  if (!engine) return Text().c_str();
+  const auto& c = engine->recorder().counters;
+  Text() = "{\"requests\": " + std::to_string(c.requests) + ", \"errors\": " + std::to_string(c.errors) +
+           ", \"votes\": " + std::to_string(c.votes) + ", \"empty_votes\": " + std::to_string(c.empty_votes) +
+           ", \"bytes_reduced\": " + std::to_string(c.bytes_reduced) + "}";
+  return Text().c_str();
+}
+
+const char* tfddl_flight_log(void) {
+  tfddl::Engine* engine = tfddl::CurrentEngine();
+  std::string json = "[";
+  if (engine) {
+    for (const auto& event : engine->recorder().Events()) {
+      json += std::string(json.size() > 1 ? ", " : "") + "{\"time_us\": " + std::to_string(event.time_us) +
+              ", \"event\": \"" + event.what + "\", \"name\": " + Quote(event.name) + "}";
+    }
+  }
+  Text() = json + "]";
+  return Text().c_str();
+}

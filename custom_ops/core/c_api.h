@@ -1,0 +1,25 @@
+// The C ABI by which Python (ctypes) reaches the engine. Strings returned stay valid until the calling
+// thread's next call.
+#pragma once
+
+#define TFDDL_EXPORT extern "C" __attribute__((visibility("default")))
+
+// "tf=2.21.0;mpi=openmpi-5;source=<hash>": what this library was built for.
+TFDDL_EXPORT const char* tfddl_build_info(void);
+
+// Why the last call on this thread failed.
+TFDDL_EXPORT const char* tfddl_last_error(void);
+
+// Starts the engine. `data` and `control` point to MPI_Comm handles that belong to the engine until
+// tfddl_shutdown() has returned 1. Seconds: see WatchdogOptions. Returns 0, or -1 on an error.
+TFDDL_EXPORT int tfddl_init(const void* data, const void* control, double warning_s, double limit_s);
+
+// Returns 1 when all ranks agreed within `limit_s` seconds, else 0: then nothing may be freed.
+TFDDL_EXPORT int tfddl_shutdown(double limit_s);
+
+// The reason when the job has failed on this rank, else an empty string.
+TFDDL_EXPORT const char* tfddl_failure(void);
+
+// JSON: an object of counters, and an array of {"time_us", "event", "name"} of the last operations.
+TFDDL_EXPORT const char* tfddl_stats(void);
+TFDDL_EXPORT const char* tfddl_flight_log(void);

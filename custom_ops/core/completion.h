@@ -1,0 +1,30 @@
+// The thread on which callbacks run: TensorFlow's continuations can take long, and the engine thread
+// must not wait for them.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace tfddl {
+
+class CompletionThread {
+ public:
+  CompletionThread();
+  ~CompletionThread();  // runs what was posted, then joins
+
+  void Post(std::function<void()> function);
+
+ private:
+  void Loop();
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> queue_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tfddl

@@ -1,0 +1,221 @@
+// The engine's thread: inbox, votes, waiting. What happens to requests is in engine_requests.cc.
+#include "core/engine.h"
+
+#include <sys/prctl.h>
+
+#include <chrono>
+#include <exception>
+#include <utility>
+
+namespace tfddl {
+namespace {
+
+constexpr int kVoteTag = 0;
+constexpr int kExchangeTag = 1;  // and 2
+
+// Waiting: turns without sleep, then sleeps that double. The first sleeps are short because a peer's
+// message is usually a few microseconds away; the last ones cost under a percent of a core.
+constexpr int kSpinTurns = 200;
+constexpr int kFirstSleepMicros = 20;
+constexpr int kLastSleepMicros = 1000;
+
+}  // namespace
+
+Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
+    : transport_(std::move(transport)), options_(options),
+      agreement_(transport_->rank(), transport_->size(), options.plan_capacity),
+      vote_(transport_->rank(), transport_->size()) {
+  PostVoteReceives();
+  thread_ = std::thread([this] { Loop(); });
+}
+
+Engine::~Engine() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void Engine::Push(Item item) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    inbox_.push_back(std::move(item));
+  }
+  wake_.notify_one();
+}
+
+void Engine::Submit(Request request) {
+  recorder_.Record("submit", request.key());
+  ++recorder_.counters.requests;
+  Push(std::move(request));
+}
+
+void Engine::Cancel(const std::string& key) { Push(CancelItem{key}); }
+
+void Engine::NoticeShutdown() { Push(ShutdownItem{false}); }
+
+bool Engine::Shutdown(double limit_s) {
+  Push(ShutdownItem{true});
+  std::unique_lock<std::mutex> lock(mutex_);
+  return closed_or_failed_.wait_for(lock, std::chrono::duration<double>(limit_s),
+                                    [this] { return closed_ || failure_; });
+}
+
+void Engine::Fail(const std::string& reason) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (failure_) return;  // the first reason is the cause, later ones are its consequences
+    failure_ = reason;
+  }
+  wake_.notify_one();
+  closed_or_failed_.notify_all();
+}
+
+std::optional<std::string> Engine::failure() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return failure_;
+}
+
+std::optional<LiveRequest> Engine::Oldest() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::optional<LiveRequest> oldest;
+  for (const auto& [key, time] : live_) {
+    if (!oldest || time < oldest->submitted_us) oldest = LiveRequest{key, time};
+  }
+  return oldest;
+}
+
+bool Engine::IsLive(const std::string& key) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return live_.count(key) != 0;
+}
+
+void Engine::Loop() {
+  prctl(PR_SET_NAME, "tfddl-engine");
+  prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds; the default would add 50 us to every sleep
+  int idle_turns = 0;
+  for (;;) {
+    try {
+      const bool failed = failure().has_value();
+      if (failed) FailEverything();
+      const bool moved = DrainInbox() | (!failed && Turn());
+      idle_turns = moved ? 0 : idle_turns + 1;
+    } catch (const std::exception& error) {
+      Fail("rank " + std::to_string(rank()) + ": " + error.what());
+      continue;
+    }
+    if (idle_turns > 0) Wait(idle_turns);
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (stop_ && inbox_.empty()) return;
+  }
+}
+
+bool Engine::Turn() {
+  const uint64_t before = transport_->completed();
+  const bool voted = ProgressVote();
+  const bool ran = PollRunning();
+  return voted || ran || transport_->completed() != before;
+}
+
+bool Engine::Idle() const {
+  return pending_.empty() && running_.empty() && !vote_.entered() && !exchange_ && outgoing_.empty() &&
+         !agreement_.ShouldEnter(vote_);
+}
+
+void Engine::Wait(int idle_turns) {
+  const bool failed = failure().has_value();
+  std::unique_lock<std::mutex> lock(mutex_);
+  auto woken = [&] { return stop_ || !inbox_.empty() || failure_.has_value() != failed; };
+  if (failed || Idle()) {
+    wake_.wait(lock, woken);
+  } else if (idle_turns <= kSpinTurns) {
+    lock.unlock();
+    std::this_thread::yield();
+  } else {
+    const int doublings = std::min((idle_turns - kSpinTurns) / 8, 10);
+    const int micros = std::min(kFirstSleepMicros << doublings, kLastSleepMicros);
+    wake_.wait_for(lock, std::chrono::microseconds(micros), woken);
+  }
+}
+
+bool Engine::DrainInbox() {
+  std::deque<Item> items;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    items.swap(inbox_);
+  }
+  for (Item& item : items) {
+    if (auto* request = std::get_if<Request>(&item)) {
+      Admit(std::move(*request));
+    } else if (auto* cancel = std::get_if<CancelItem>(&item)) {
+      Handle(*cancel);
+    } else if (std::get<ShutdownItem>(item).mine) {
+      leaving_ = true;
+      agreement_.RequestShutdown();
+    } else {
+      agreement_.NoticeShutdown();
+    }
+  }
+  return !items.empty();
+}
+
+// The receives of the next vote stand ready from one boundary to the next: their first message is the
+// notice that a peer has opened it. The length of a record follows from the plan at the boundary.
+void Engine::PostVoteReceives() {
+  const auto& steps = vote_.steps();
+  vote_buffers_.assign(steps.size(), std::string(VoteRecord::EncodedSize(agreement_.plan_size()), '\0'));
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (!steps[i].receive) continue;
+    std::string& buffer = vote_buffers_[i];
+    vote_receives_.emplace_back(i, transport_->Receive(steps[i].peer, kVoteTag, buffer.data(), buffer.size()));
+  }
+}
+
+bool Engine::ProgressVote() {
+  bool moved = false;
+  for (auto it = vote_receives_.begin(); it != vote_receives_.end();) {
+    if (transport_->Test(it->second)) {
+      vote_.Receive(it->first, VoteRecord::Decode(vote_buffers_[it->first]));
+      it = vote_receives_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  if (!exchange_ && agreement_.ShouldEnter(vote_)) {
+    vote_.Enter(agreement_.Enter());
+    moved = true;
+  }
+  while (auto message = vote_.NextMessage()) {
+    outgoing_.push_back({message->record.Encode(), Transport::kNothing});
+    Outgoing& out = outgoing_.back();
+    out.handle = transport_->Send(message->peer, kVoteTag, out.bytes.data(), out.bytes.size());
+  }
+  outgoing_.remove_if([this](Outgoing& out) { return transport_->Test(out.handle); });
+  if (exchange_) {
+    if (!exchange_->Poll()) return moved;
+    Conclude(exchange_->records());
+    return true;
+  }
+  if (!vote_.complete()) return moved;
+  outcome_ = vote_.Take();
+  if (agreement_.NeedsExchange(*outcome_)) {
+    exchange_.emplace(transport_.get(), kExchangeTag, agreement_.ExchangeRecord(*outcome_));
+  } else {
+    Conclude({});
+  }
+  return true;
+}
+
+void Engine::Conclude(const std::vector<std::string>& records) {
+  const Boundary boundary = agreement_.Conclude(*outcome_, records);
+  outcome_.reset();
+  exchange_.reset();
+  ++recorder_.counters.votes;
+  if (boundary.decisions.empty()) ++recorder_.counters.empty_votes;
+  if (!boundary.closed) PostVoteReceives();
+  Apply(boundary);
+}
+
+}  // namespace tfddl

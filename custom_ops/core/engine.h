@@ -1,0 +1,154 @@
+// The engine of one process set on one rank: takes requests from any thread, agrees with its peers on
+// what runs, and runs it. No globals: tests run many engines as threads of one process.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "core/agreement.h"
+#include "core/collective.h"
+#include "core/completion.h"
+#include "core/exchange.h"
+#include "core/recorder.h"
+#include "core/request.h"
+#include "core/vote.h"
+#include "transport/transport.h"
+
+namespace tfddl {
+
+struct EngineOptions {
+  size_t plan_capacity = 4096;  // names; see Agreement::Evict
+};
+
+// What the watchdog sees of a request that has been submitted and is not done.
+struct LiveRequest {
+  std::string key;
+  int64_t submitted_us = 0;
+};
+
+class Engine {
+ public:
+  explicit Engine(std::unique_ptr<Transport> transport, EngineOptions options = {});
+  ~Engine();  // after Shutdown(), or after a failure: then in-flight memory is leaked, not freed
+
+  int rank() const { return transport_->rank(); }
+  int size() const { return transport_->size(); }
+
+  // Never blocks. Errors come through request.done too.
+  void Submit(Request request);
+
+  // The step of `key` was cancelled by TensorFlow. Nothing happens when the request is done or an agreed
+  // error has ended its step; otherwise the peers would wait for ever, so the job fails.
+  void Cancel(const std::string& key);
+
+  // Asks to leave: whatever is ready on all members still runs, everything else that waits, here and
+  // on the peers, fails. True once agreed, false when `limit_s` seconds were not enough.
+  bool Shutdown(double limit_s);
+
+  // A peer announced outside of the votes that it leaves: lets an idle engine answer its vote.
+  void NoticeShutdown();
+
+  // Ends the job's communication on this rank: all requests, present and future, raise `reason`.
+  void Fail(const std::string& reason);
+  std::optional<std::string> failure() const;
+
+  // The request that has waited longest, and whether one with this key is live (for the watchdog).
+  std::optional<LiveRequest> Oldest() const;
+  bool IsLive(const std::string& key) const;
+
+  Recorder& recorder() { return recorder_; }
+
+ private:
+  struct Instance {  // the buckets of one sequence, or a single request
+    std::string signature;
+    int64_t step = 0;
+    int buckets = 1;
+    uint64_t ticket = 0;
+    std::set<int> submitted;
+    std::vector<Request> waiting;
+  };
+  struct Running {
+    std::unique_ptr<Collective> collective;
+    Request request;
+  };
+  struct CancelItem {
+    std::string key;
+  };
+  struct ShutdownItem {
+    bool mine;
+  };
+  using Item = std::variant<Request, CancelItem, ShutdownItem>;
+  struct Outgoing {
+    std::string bytes;
+    Transport::Handle handle;
+  };
+
+  void Loop();
+  void Push(Item item);
+  bool Turn();
+  bool Idle() const;
+  void Wait(int idle_turns);
+  bool DrainInbox();
+  void Admit(Request request);
+  std::string Refusal(const Request& request, Code* code) const;
+  void Handle(const CancelItem& item);
+
+  void PostVoteReceives();
+  bool ProgressVote();
+  void Conclude(const std::vector<std::string>& records);
+  void Apply(const Boundary& boundary);
+  void StartInstance(const std::string& name, Instance instance);
+  void FailInstance(const std::string& name, Instance instance, Code code, const std::string& message);
+  void EndSteps(const std::set<int64_t>& steps, const std::string& name);
+
+  void Start(Request request, uint64_t ticket);
+  bool PollRunning();
+  void Complete(Request request, Status status);
+  void FailEverything();
+  std::string ClosedMessage() const;
+
+  std::unique_ptr<Transport> transport_;
+  EngineOptions options_;
+  Recorder recorder_;
+  ScratchPool scratch_;
+
+  // Owned by the engine thread.
+  Agreement agreement_;
+  Vote vote_;
+  std::vector<std::string> vote_buffers_;  // a slot per step
+  std::vector<std::pair<size_t, Transport::Handle>> vote_receives_;
+  std::list<Outgoing> outgoing_;
+  std::optional<VoteRecord> outcome_;  // while its exchange runs
+  std::optional<Exchange> exchange_;
+  std::map<std::string, Instance> pending_;
+  std::list<std::pair<std::string, Instance>> agreed_;  // with buckets still to be submitted here
+  std::list<Running> running_;
+  std::set<int64_t> ended_steps_;
+  bool leaving_ = false;
+
+  mutable std::mutex mutex_;  // everything below
+  std::condition_variable wake_;
+  std::deque<Item> inbox_;
+  std::unordered_map<std::string, int64_t> live_;  // key -> time of submission
+  std::optional<std::string> failure_;
+  bool closed_ = false;
+  bool stop_ = false;
+  std::condition_variable closed_or_failed_;
+
+  CompletionThread completion_;
+  std::thread thread_;
+};
+
+}  // namespace tfddl

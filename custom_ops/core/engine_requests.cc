@@ -1,0 +1,223 @@
+// What happens to a request in the engine: admitted, decided, started, completed.
+#include <algorithm>
+#include <utility>
+
+#include "core/engine.h"
+
+namespace tfddl {
+namespace {
+
+constexpr int kFirstDataTag = 4;
+constexpr size_t kMaxEndedSteps = 1024;
+
+}  // namespace
+
+std::string Engine::ClosedMessage() const {
+  const int departing = agreement_.departing();
+  if (departing == rank()) return "tfddl has been shut down on this rank (" + std::to_string(departing) + ").";
+  return "rank " + std::to_string(departing) +
+         " has shut down tfddl (its program ended, raised, or called hvd.shutdown()), so no collective can "
+         "complete any more. All ranks have to run the same collectives the same number of times.";
+}
+
+// Why a request cannot be taken; empty when it can.
+std::string Engine::Refusal(const Request& request, Code* code) const {
+  *code = Code::kUnknown;
+  if (auto reason = failure()) return *reason;
+  if (request.step != 0 && ended_steps_.count(request.step)) {
+    *code = Code::kCancelled;
+    return "another collective of this step failed";
+  }
+  if (agreement_.closed()) return ClosedMessage();
+  *code = Code::kInvalidArgument;
+  if (IsLive(request.key())) {
+    return "'" + request.name +
+           "' was submitted while an earlier call with the same name is still in flight on this rank. "
+           "Give concurrent collectives different names (name=...).";
+  }
+  const auto it = pending_.find(request.name);
+  if (it != pending_.end() && it->second.signature != request.signature) {
+    return "the buckets of '" + request.name + "' do not belong together. Received: '" + request.signature +
+           "' and '" + it->second.signature + "'.";
+  }
+  return "";
+}
+
+void Engine::Admit(Request request) {
+  Code code;
+  const std::string refusal = Refusal(request, &code);
+  if (!refusal.empty()) {
+    ++recorder_.counters.errors;
+    recorder_.Record("error", request.key());
+    completion_.Post([done = std::move(request.done), keep = std::move(request.keep_alive),
+                      status = Status(code, refusal)] { done(status); });
+    return;
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    live_[request.key()] = NowMicros();
+  }
+  // A bucket of a sequence that has been agreed on needs no further vote.
+  for (auto it = agreed_.begin(); it != agreed_.end(); ++it) {
+    Instance& instance = it->second;
+    if (it->first != request.name || !instance.submitted.insert(request.bucket).second) continue;
+    const uint64_t ticket = instance.ticket + static_cast<uint64_t>(request.bucket);
+    if (static_cast<int>(instance.submitted.size()) == instance.buckets) agreed_.erase(it);
+    Start(std::move(request), ticket);
+    return;
+  }
+  Instance& instance = pending_[request.name];
+  if (instance.submitted.empty()) {
+    instance.signature = request.signature;
+    instance.step = request.step;
+    instance.buckets = request.buckets;
+    agreement_.Submit(request.name, request.signature, request.buckets);
+  }
+  instance.submitted.insert(request.bucket);
+  instance.waiting.push_back(std::move(request));
+}
+
+void Engine::Handle(const CancelItem& item) {
+  if (!IsLive(item.key)) return;
+  const bool running = std::any_of(running_.begin(), running_.end(),
+                                   [&](const Running& r) { return r.request.key() == item.key; });
+  if (running && agreed_.empty()) return;  // everybody has submitted it: it completes by itself
+  Fail("rank " + std::to_string(rank()) + ": the step that '" + item.key +
+       "' belongs to failed or was cancelled on this rank, while the other ranks count on it. The error "
+       "raised on rank " + std::to_string(rank()) + " tells the cause.");
+}
+
+void Engine::Apply(const Boundary& boundary) {
+  std::map<std::string, std::set<int64_t>> ended;  // name of the failed request -> steps
+  for (const Decision& decision : boundary.decisions) {
+    auto node = pending_.extract(decision.name);
+    Instance& instance = node.mapped();
+    instance.ticket = decision.ticket;
+    if (decision.error.empty()) {
+      StartInstance(decision.name, std::move(instance));
+    } else {
+      if (instance.step != 0) ended[decision.name].insert(instance.step);
+      FailInstance(decision.name, std::move(instance), Code::kFailedPrecondition, decision.error);
+    }
+  }
+  for (const auto& [name, steps] : ended) EndSteps(steps, name);
+  if (!boundary.closed) return;
+  auto pending = std::exchange(pending_, {});
+  for (auto& [name, instance] : pending) {
+    agreement_.Withdraw(name);
+    FailInstance(name, std::move(instance), Code::kUnknown, ClosedMessage());
+  }
+  if (leaving_ && !agreed_.empty()) {
+    Fail("rank " + std::to_string(rank()) + " shut down tfddl in the middle of '" + agreed_.front().first + "'.");
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  closed_ = true;
+  closed_or_failed_.notify_all();
+}
+
+void Engine::StartInstance(const std::string& name, Instance instance) {
+  auto requests = std::exchange(instance.waiting, {});
+  const uint64_t ticket = instance.ticket;
+  if (static_cast<int>(instance.submitted.size()) < instance.buckets) {
+    agreed_.emplace_back(name, std::move(instance));
+  }
+  for (Request& request : requests) {
+    const auto bucket = static_cast<uint64_t>(request.bucket);
+    Start(std::move(request), ticket + bucket);
+  }
+}
+
+void Engine::FailInstance(const std::string&, Instance instance, Code code, const std::string& message) {
+  for (Request& request : instance.waiting) Complete(std::move(request), Status(code, message));
+}
+
+// After one failed op TensorFlow waits for every other op of the step that has started. Their peers
+// ended the same step at the same boundary, so nobody counts on them any more.
+void Engine::EndSteps(const std::set<int64_t>& steps, const std::string& name) {
+  ended_steps_.insert(steps.begin(), steps.end());
+  while (ended_steps_.size() > kMaxEndedSteps) ended_steps_.erase(ended_steps_.begin());
+  for (auto it = pending_.begin(); it != pending_.end();) {
+    if (!steps.count(it->second.step)) {
+      ++it;
+      continue;
+    }
+    agreement_.Withdraw(it->first);
+    FailInstance(it->first, std::move(it->second), Code::kCancelled,
+                 "not run, because '" + name + "' of the same step failed");
+    it = pending_.erase(it);
+  }
+  for (const auto& [sequence, instance] : agreed_) {
+    if (steps.count(instance.step)) {
+      Fail("rank " + std::to_string(rank()) + ": '" + name + "' failed in the middle of '" + sequence +
+           "', which the other ranks have begun.");
+    }
+  }
+}
+
+void Engine::Start(Request request, uint64_t ticket) {
+  recorder_.Record("start", request.key());
+  const auto lanes = static_cast<uint64_t>((transport_->tags() - kFirstDataTag) / 2);
+  const Lane lane{transport_.get(), kFirstDataTag + 2 * static_cast<int>(ticket % lanes)};
+  std::unique_ptr<Collective> collective;
+  switch (request.kind) {
+    case Kind::kAllreduce:
+      for (const Buffer& buffer : request.buffers) {
+        recorder_.counters.bytes_reduced += static_cast<uint64_t>(buffer.count) * SizeOf(request.dtype);
+      }
+      collective = MakeAllreduce(lane, &scratch_, request);
+      break;
+    case Kind::kBroadcast:
+      collective = MakeBroadcast(lane, request);
+      break;
+    case Kind::kAllgather:
+      collective = MakeAllgather(lane, request, [this](auto function) { completion_.Post(std::move(function)); });
+      break;
+  }
+  running_.push_back({std::move(collective), std::move(request)});
+}
+
+bool Engine::PollRunning() {
+  bool moved = false;
+  for (auto it = running_.begin(); it != running_.end();) {
+    if (!it->collective->Poll()) {
+      ++it;
+      continue;
+    }
+    const Status status = it->collective->status();
+    it->collective.reset();
+    Complete(std::move(it->request), status);
+    it = running_.erase(it);
+    moved = true;
+  }
+  return moved;
+}
+
+void Engine::Complete(Request request, Status status) {
+  recorder_.Record(status.ok() ? "done" : "error", request.key());
+  if (!status.ok()) ++recorder_.counters.errors;
+  {
+    // Before done(): the next step's request of this name may come at once.
+    std::lock_guard<std::mutex> lock(mutex_);
+    live_.erase(request.key());
+  }
+  completion_.Post([request = std::make_shared<Request>(std::move(request)), status = std::move(status)] {
+    request->done(status);
+  });
+}
+
+// Transfers may still be under way in the transport, so whatever they touch is left alive for ever.
+void Engine::FailEverything() {
+  const Status status(Code::kUnknown, *failure());
+  for (Running& running : running_) {
+    Request request = running.request;  // shares keep_alive with the leaked one
+    Complete(std::move(request), status);
+  }
+  if (!running_.empty()) new std::list<Running>(std::move(running_));
+  running_.clear();
+  for (auto& [name, instance] : std::exchange(pending_, {})) {
+    for (Request& request : instance.waiting) Complete(std::move(request), status);
+  }
+  agreed_.clear();
+}
+
+}  // namespace tfddl

@@ -1,0 +1,62 @@
+// What a caller hands to the engine: one collective on one or more tensors.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/types.h"
+
+namespace tfddl {
+
+// One member of a group. `in` and `out` may be the same memory.
+struct Buffer {
+  const void* in = nullptr;
+  void* out = nullptr;
+  int64_t count = 0;  // elements
+};
+
+struct Request {
+  // The name on which ranks agree; of a bucket: the name of its sequence.
+  std::string name;
+
+  // What must be equal on all members (signature.h). What may differ by rank is not in it.
+  std::string signature;
+
+  // Place in a sequence: the buckets of one gradient computation, agreed on by a single vote.
+  int bucket = 0;
+  int buckets = 1;
+
+  // The step (one run of a TensorFlow graph) that this request belongs to; 0: it stands alone.
+  // An agreed error fails all pending requests of its step.
+  int64_t step = 0;
+
+  Kind kind = Kind::kAllreduce;
+  DataType dtype = DataType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  int root = 0;
+
+  // Allreduce and broadcast: the members of the group. Allgather: one buffer whose `count` is this
+  // rank's elements and whose `out` is set by `allocate`.
+  std::vector<Buffer> buffers;
+  int64_t rows = 0;  // allgather: this rank's first dimension
+
+  // Allgather: called on the completion thread once the first dimensions of all ranks are known.
+  // Stores the output's memory in *out.
+  std::function<Status(const std::vector<int64_t>& rows, void** out)> allocate;
+
+  // Called exactly once, on the completion thread.
+  std::function<void(const Status&)> done;
+
+  // Whatever keeps the buffers valid. Held until no byte of them can be touched any more, which
+  // may be after done() when the job failed in the middle of a transfer.
+  std::shared_ptr<void> keep_alive;
+
+  // Unique among the live requests of a rank; also the name in the flight log.
+  std::string key() const { return buckets == 1 ? name : name + "#" + std::to_string(bucket); }
+};
+
+}  // namespace tfddl

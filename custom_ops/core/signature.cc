@@ -1,0 +1,86 @@
+#include "core/signature.h"
+
+#include <algorithm>
+#include <map>
+
+namespace tfddl {
+namespace {
+
+constexpr size_t kMaxFieldsShown = 3;
+
+std::vector<std::string> Split(const std::string& text) {
+  std::vector<std::string> fields(1);
+  for (char c : text) {
+    if (c == kSignatureSeparator) {
+      fields.emplace_back();
+    } else {
+      fields.back() += c;
+    }
+  }
+  return fields;
+}
+
+std::string Join(const std::vector<std::string>& parts, const std::string& separator) {
+  std::string text;
+  for (size_t i = 0; i < parts.size(); ++i) text += (i ? separator : "") + parts[i];
+  return text;
+}
+
+// The positions at which not all sides are equal; a side that has no such field differs.
+std::vector<size_t> DifferingFields(const std::vector<std::vector<std::string>>& sides) {
+  size_t length = 0;
+  for (const auto& side : sides) length = std::max(length, side.size());
+  std::vector<size_t> differing;
+  for (size_t i = 0; i < length; ++i) {
+    bool same = true;
+    for (const auto& side : sides) {
+      same &= (i < side.size()) == (i < sides[0].size()) &&
+              (i >= side.size() || side[i] == sides[0][i]);
+    }
+    if (!same) differing.push_back(i);
+  }
+  return differing;
+}
+
+std::string DescribeSide(const std::vector<std::string>& side, const std::vector<size_t>& fields) {
+  std::vector<std::string> shown;
+  for (size_t i = 0; i < fields.size() && i < kMaxFieldsShown; ++i) {
+    shown.push_back(fields[i] < side.size() ? side[fields[i]] : "no such tensor");
+  }
+  if (fields.size() > kMaxFieldsShown) shown.push_back("...");
+  return Join(shown, ", ");
+}
+
+}  // namespace
+
+std::string DescribeTensor(DataType dtype, const std::vector<int64_t>& shape) {
+  std::vector<std::string> dims;
+  for (int64_t dim : shape) dims.push_back(dim < 0 ? "?" : std::to_string(dim));
+  return std::string(NameOf(dtype)) + " [" + Join(dims, ", ") + "]";
+}
+
+std::string MakeSignature(const std::vector<std::string>& fields) {
+  return Join(fields, std::string(1, kSignatureSeparator));
+}
+
+std::string DescribeMismatch(const std::string& name, const std::vector<std::string>& signatures) {
+  std::vector<std::vector<std::string>> sides;
+  for (const auto& signature : signatures) sides.push_back(Split(signature));
+  const auto fields = DifferingFields(sides);
+  // Ranks that said the same share one entry, in the order of their lowest rank.
+  std::vector<std::string> texts;
+  std::map<std::string, std::vector<std::string>> ranks;
+  for (size_t rank = 0; rank < sides.size(); ++rank) {
+    const std::string text = DescribeSide(sides[rank], fields);
+    if (ranks[text].empty()) texts.push_back(text);
+    ranks[text].push_back(std::to_string(rank));
+  }
+  std::vector<std::string> entries;
+  for (const auto& text : texts) {
+    entries.push_back((ranks[text].size() > 1 ? "ranks " : "rank ") + Join(ranks[text], ", ") + ": " + text);
+  }
+  return "The ranks submitted '" + name + "' with different arguments: " + Join(entries, "; ") +
+         ". Call it with the same operation, dtype and shape on every rank, or give the calls different names.";
+}
+
+}  // namespace tfddl

@@ -1,0 +1,25 @@
+// A signature says what all ranks must agree on. It is a string of fields that people can read,
+// because a mismatch is shown to them: "allreduce|Sum|float32 [3, 4]".
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/types.h"
+
+namespace tfddl {
+
+constexpr char kSignatureSeparator = '|';
+
+// "float32 [3, 4]"
+std::string DescribeTensor(DataType dtype, const std::vector<int64_t>& shape);
+
+// Joins the fields of a signature.
+std::string MakeSignature(const std::vector<std::string>& fields);
+
+// The error that all ranks get when they submitted `name` with different signatures.
+// `signatures` is indexed by rank; only the fields that differ are quoted:
+// "rank 0: float32 [3, 4]; rank 1: float32 [4, 4]".
+std::string DescribeMismatch(const std::string& name, const std::vector<std::string>& signatures);
+
+}  // namespace tfddl

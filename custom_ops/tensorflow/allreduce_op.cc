@@ -1,0 +1,102 @@
+#include <memory>
+#include <sstream>
+#include <utility>
+
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/kernel.h"
+
+namespace tfddl {
+namespace {
+
+namespace tf = tensorflow;
+
+// The inputs of one op are one group: agreed on, reduced and completed together. An op with
+// `buckets` > 1 is one bucket of a sequence (core/request.h), whose name is in `sequence` and whose
+// signature covers all its buckets.
+REGISTER_OP("TfddlAllreduce")
+    .Input("x: N * T")
+    .Output("y: N * T")
+    .Attr("T: {half, bfloat16, float, double, int32, int64}")
+    .Attr("N: int >= 1")
+    .Attr("tensor_name: string")
+    .Attr("reduce_op: int")
+    .Attr("prescale: float = 1.0")
+    .Attr("postscale: float = 1.0")
+    .Attr("sequence_signature: string = ''")
+    .Attr("bucket: int = 0")
+    .Attr("buckets: int = 1")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
+      for (int i = 0; i < c->num_inputs(); ++i) c->set_output(i, c->input(i));
+      return absl::OkStatus();
+    });
+
+class AllreduceKernel : public CollectiveKernel {
+ public:
+  explicit AllreduceKernel(tf::OpKernelConstruction* context) : CollectiveKernel(context) {
+    int reduce_op = 0;
+    OP_REQUIRES_OK(context, context->GetAttr("reduce_op", &reduce_op));
+    OP_REQUIRES_OK(context, context->GetAttr("prescale", &prescale_));
+    OP_REQUIRES_OK(context, context->GetAttr("postscale", &postscale_));
+    OP_REQUIRES_OK(context, context->GetAttr("sequence_signature", &sequence_signature_));
+    OP_REQUIRES_OK(context, context->GetAttr("bucket", &bucket_));
+    OP_REQUIRES_OK(context, context->GetAttr("buckets", &buckets_));
+    OP_REQUIRES(context, reduce_op == 0 || reduce_op == 1,
+                MakeStatus(absl::StatusCode::kInvalidArgument,
+                           "reduce_op must be 0 (Average) or 1 (Sum). Received: " + std::to_string(reduce_op)));
+    op_ = static_cast<ReduceOp>(reduce_op);
+  }
+
+  void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
+    Engine* engine = RequireEngine(context, done);
+    if (!engine) return;
+    Request request = MakeRequest(context, Kind::kAllreduce);
+    request.op = op_;
+    request.prescale = prescale_;
+    request.postscale = postscale_;
+    request.bucket = bucket_;
+    request.buckets = buckets_;
+    request.signature = Signature(context);
+    auto keep = std::make_shared<std::vector<tf::Tensor>>();
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      tf::Tensor* out = nullptr;
+      OP_REQUIRES_OK_ASYNC(
+          context, context->forward_input_or_allocate_output({i}, i, context->input(i).shape(), &out), done);
+      request.buffers.push_back({context->input(i).data(), out->data(), out->NumElements()});
+      keep->push_back(context->input(i));
+      keep->push_back(*out);
+    }
+    Submit(engine, context, std::move(request), std::move(keep), std::move(done));
+  }
+
+ private:
+  std::string Signature(tf::OpKernelContext* context) const {
+    std::ostringstream factors;
+    factors << "prescale " << prescale_ << ", postscale " << postscale_;
+    std::vector<std::string> fields = {NameOf(Kind::kAllreduce), NameOf(op_), factors.str()};
+    if (buckets_ > 1) {
+      fields.push_back(std::to_string(buckets_) + " buckets");
+      fields.push_back(sequence_signature_);
+      return MakeSignature(fields);
+    }
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      const tf::Tensor& x = context->input(i);
+      fields.push_back(DescribeTensor(ToDataType(x.dtype()), ToShape(x.shape())));
+    }
+    return MakeSignature(fields);
+  }
+
+  ReduceOp op_ = ReduceOp::kSum;
+  float prescale_ = 1.0f;
+  float postscale_ = 1.0f;
+  std::string sequence_signature_;
+  int bucket_ = 0;
+  int buckets_ = 1;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfddlAllreduce").Device(tf::DEVICE_CPU), AllreduceKernel);
+
+}  // namespace
+}  // namespace tfddl

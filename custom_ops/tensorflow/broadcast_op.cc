@@ -1,0 +1,59 @@
+#include <memory>
+#include <utility>
+
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/kernel.h"
+
+namespace tfddl {
+namespace {
+
+namespace tf = tensorflow;
+
+REGISTER_OP("TfddlBroadcast")
+    .Input("x: T")
+    .Output("y: T")
+    .Attr("T: {half, bfloat16, float, double, int32, int64}")
+    .Attr("tensor_name: string")
+    .Attr("root_rank: int")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
+      c->set_output(0, c->input(0));
+      return absl::OkStatus();
+    });
+
+class BroadcastKernel : public CollectiveKernel {
+ public:
+  explicit BroadcastKernel(tf::OpKernelConstruction* context) : CollectiveKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("root_rank", &root_));
+  }
+
+  void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
+    Engine* engine = RequireEngine(context, done);
+    if (!engine) return;
+    OP_REQUIRES_ASYNC(context, root_ >= 0 && root_ < engine->size(),
+                      MakeStatus(absl::StatusCode::kInvalidArgument,
+                                 "root_rank of '" + tensor_name() + "' must be in [0, " +
+                                     std::to_string(engine->size()) + "). Received: " + std::to_string(root_)),
+                      done);
+    const tf::Tensor& x = context->input(0);
+    tf::Tensor* out = nullptr;
+    OP_REQUIRES_OK_ASYNC(context, context->forward_input_or_allocate_output({0}, 0, x.shape(), &out), done);
+    Request request = MakeRequest(context, Kind::kBroadcast);
+    request.root = root_;
+    request.signature = MakeSignature({NameOf(Kind::kBroadcast), "root_rank " + std::to_string(root_),
+                                       DescribeTensor(request.dtype, ToShape(x.shape()))});
+    request.buffers.push_back({x.data(), out->data(), x.NumElements()});
+    auto keep = std::make_shared<std::vector<tf::Tensor>>(std::vector<tf::Tensor>{x, *out});
+    Submit(engine, context, std::move(request), std::move(keep), std::move(done));
+  }
+
+ private:
+  int root_ = 0;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfddlBroadcast").Device(tf::DEVICE_CPU), BroadcastKernel);
+
+}  // namespace
+}  // namespace tfddl

@@ -1,0 +1,101 @@
+#include "tensorflow/kernel.h"
+
+#include <memory>
+#include <utility>
+
+#include "tensorflow/core/framework/cancellation.h"
+
+namespace tfddl {
+
+namespace tf = tensorflow;
+
+DataType ToDataType(tf::DataType dtype) {
+  switch (dtype) {
+    case tf::DT_HALF:
+      return DataType::kFloat16;
+    case tf::DT_BFLOAT16:
+      return DataType::kBFloat16;
+    case tf::DT_DOUBLE:
+      return DataType::kFloat64;
+    case tf::DT_INT32:
+      return DataType::kInt32;
+    case tf::DT_INT64:
+      return DataType::kInt64;
+    default:
+      return DataType::kFloat32;
+  }
+}
+
+absl::Status ToStatus(const Status& status, const std::string& name) {
+  absl::StatusCode code = absl::StatusCode::kUnknown;
+  switch (status.code()) {
+    case Code::kOk:
+      return absl::OkStatus();
+    case Code::kInvalidArgument:
+      code = absl::StatusCode::kInvalidArgument;
+      break;
+    case Code::kFailedPrecondition:
+      code = absl::StatusCode::kFailedPrecondition;
+      break;
+    case Code::kCancelled:
+      code = absl::StatusCode::kCancelled;
+      break;
+    case Code::kResourceExhausted:
+      code = absl::StatusCode::kResourceExhausted;
+      break;
+    case Code::kUnknown:
+      break;
+  }
+  return MakeStatus(code, "tfddl '" + name + "': " + status.message());
+}
+
+std::vector<int64_t> ToShape(const tf::TensorShape& shape) {
+  std::vector<int64_t> dims;
+  for (int i = 0; i < shape.dims(); ++i) dims.push_back(shape.dim_size(i));
+  return dims;
+}
+
+CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* context) : AsyncOpKernel(context) {
+  OP_REQUIRES_OK(context, context->GetAttr("tensor_name", &tensor_name_));
+}
+
+Engine* CollectiveKernel::RequireEngine(tf::OpKernelContext* context, const DoneCallback& done) const {
+  Engine* engine = CurrentEngine();
+  if (!engine) {
+    context->SetStatus(MakeStatus(absl::StatusCode::kFailedPrecondition,
+                                  "tfddl has not been initialized; use hvd.init()."));
+    done();
+  }
+  return engine;
+}
+
+Request CollectiveKernel::MakeRequest(tf::OpKernelContext* context, Kind kind) const {
+  Request request;
+  request.name = tensor_name_;
+  request.kind = kind;
+  request.dtype = ToDataType(context->input(0).dtype());
+  // An op that runs eagerly is a step of its own, and all of them share one number.
+  request.step = context->step_id();
+  return request;
+}
+
+void CollectiveKernel::Submit(Engine* engine, tf::OpKernelContext* context, Request request,
+                              Tensors keep, DoneCallback done) {
+  tf::CancellationManager* manager = context->cancellation_manager();
+  const auto token = manager ? manager->get_cancellation_token() : tf::CancellationManager::kInvalidToken;
+  const std::string key = request.key();
+  if (manager && !manager->RegisterCallback(token, [engine, key] { engine->Cancel(key); })) {
+    context->SetStatus(MakeStatus(absl::StatusCode::kCancelled, "tfddl '" + key + "': its step was cancelled"));
+    done();
+    return;
+  }
+  request.keep_alive = std::move(keep);
+  request.done = [context, manager, token, name = request.name, done = std::move(done)](const Status& status) {
+    if (manager) manager->DeregisterCallback(token);
+    if (!status.ok()) context->SetStatus(ToStatus(status, name));
+    done();
+  };
+  engine->Submit(std::move(request));
+}
+
+}  // namespace tfddl

@@ -1,0 +1,44 @@
+// What the kernels share: from an OpKernelContext to an engine's request and back.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/process.h"
+#include "core/signature.h"
+#include "tensorflow/compat.h"
+
+namespace tfddl {
+
+// Raises nothing: the op's T attribute admits these types only.
+DataType ToDataType(tensorflow::DataType dtype);
+absl::Status ToStatus(const Status& status, const std::string& name);
+std::vector<int64_t> ToShape(const tensorflow::TensorShape& shape);
+
+// Tensors held until no byte of them can be touched any more.
+using Tensors = std::shared_ptr<std::vector<tensorflow::Tensor>>;
+
+class CollectiveKernel : public tensorflow::AsyncOpKernel {
+ public:
+  explicit CollectiveKernel(tensorflow::OpKernelConstruction* context);
+
+ protected:
+  // The current engine; null after having reported that there is none.
+  Engine* RequireEngine(tensorflow::OpKernelContext* context, const DoneCallback& done) const;
+
+  // A request with this op's name, step and type.
+  Request MakeRequest(tensorflow::OpKernelContext* context, Kind kind) const;
+
+  // Submits, so that the request fails when its step is cancelled. `keep` are the tensors whose memory
+  // the request uses.
+  static void Submit(Engine* engine, tensorflow::OpKernelContext* context, Request request, Tensors keep,
+                     DoneCallback done);
+
+  const std::string& tensor_name() const { return tensor_name_; }
+
+ private:
+  std::string tensor_name_;
+};
+
+}  // namespace tfddl

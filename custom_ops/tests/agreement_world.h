@@ -1,0 +1,294 @@
+// A job of a few members, each with the engine's own Agreement and Vote, and every action that can come next:
+// the state space that agreement_states_test.cc explores. Each action checks what it does against the rules.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/agreement_job.h"
+
+namespace tfddl_test {
+
+using tfddl::Boundary;
+using tfddl::Decision;
+
+class World {
+ public:
+  explicit World(const Job* job) : job_(job), wire_(job->size * job->size) {
+    for (int rank = 0; rank < job->size; ++rank) members_.emplace_back(rank, *job);
+  }
+
+  // All that can happen next.
+  std::vector<Action> Actions() const {
+    std::vector<Action> actions;
+    for (int rank = 0; rank < job_->size; ++rank) {
+      const Member& member = members_[rank];
+      for (int peer = 0; peer < job_->size && !member.at_boundary; ++peer) {
+        const bool expected = member.received[peer] < StepsFrom(member.vote, peer).size();
+        if (!expected || wire_[peer * job_->size + rank].empty()) continue;
+        if (job_->prompt) return {{kDeliver, rank, peer}};
+        actions.push_back({kDeliver, rank, peer});
+      }
+    }
+    for (int rank = 0; rank < job_->size; ++rank) AddChoices(rank, &actions);
+    return actions;
+  }
+
+  void Take(const Action& action) {
+    Member& member = members_[action.rank];
+    switch (action.kind) {
+      case kSubmit:
+        return Submit(&member, action.with, action.signature);
+      case kEnter:
+        return Enter(action.rank);
+      case kDeliver:
+        return Deliver(action.with, action.rank);
+      case kConclude:
+        return Conclude(&member);
+      case kLeave:
+        member.leaving = true;
+        return member.agreement.RequestShutdown();
+      case kNotice:
+        member.noticed = true;
+        return member.agreement.NoticeShutdown();
+    }
+  }
+
+  // Nothing is left to happen but submits that nobody has to make.
+  void CheckEnd() const {
+    for (const auto& wire : wire_) Require(wire.empty(), "a message was left over");
+    for (const Member& member : members_) {
+      Require(!member.vote.entered() && !member.at_boundary, "a member was left inside a vote");
+      Require(member.agreement.closed() == (job_->leavers != 0),
+              "a member does not know whether the set is closed");
+      Require(member.agreement.departing() == members_[0].agreement.departing(),
+              "members name different leavers");
+      for (int i = 0; i < job_->names; ++i) {
+        Require(!member.names[i].pending, "a request was left pending");
+        const std::string mine = Agreed(member.names[i]), first = Agreed(members_[0].names[i]);
+        Require(mine == first, "members saw different outcomes: " + mine + " and " + first);
+      }
+    }
+  }
+
+  // Worlds count as the same when what the test knows of them and what the classes show of themselves is
+  // equal.
+  uint64_t Fingerprint() const {
+    uint64_t hash = Mix(outcome_, log_.size());
+    for (const Member& member : members_) {
+      hash = Mix(Mix(Mix(hash, HashOf(member.record.Encode())), member.plan), member.boundaries);
+      hash = Mix(hash, member.at_boundary | member.vote.entered() << 1 | member.leaving << 2 |
+                           member.noticed << 3 | member.agreement.ShouldEnter(member.vote) << 4);
+      for (size_t count : member.received) hash = Mix(hash, count);
+      for (bool ended : member.ended) hash = Mix(hash, ended);
+      if (member.boundaries < log_.size()) hash = Mix(hash, HashOf(member.exchanged));
+      for (const Name& name : member.names) {
+        hash = Mix(Mix(hash, name.submitted << 2 | name.pending << 1 | name.voted), HashOf(name.outcomes));
+        if (name.pending) hash = Mix(hash, HashOf(name.signature));
+      }
+    }
+    return hash;
+  }
+
+ private:
+  // The steps at which a member receives from `peer`.
+  static std::vector<size_t> StepsFrom(const Vote& vote, int peer) {
+    std::vector<size_t> found;
+    for (size_t i = 0; i < vote.steps().size(); ++i) {
+      if (vote.steps()[i].peer == peer && vote.steps()[i].receive) found.push_back(i);
+    }
+    return found;
+  }
+
+  static std::string Agreed(const Name& name) {
+    return name.outcomes.substr(0, name.outcomes.find_last_not_of('l') + 1);
+  }
+
+  // All have finished the vote that `me` has finished: then the records of its exchange can be there.
+  bool RecordsAreThere(const Member& me) const {
+    if (!me.agreement.NeedsExchange(me.outcome)) return true;
+    for (const Member& member : members_) {
+      if (member.boundaries == me.boundaries && !member.at_boundary) return false;
+    }
+    return true;
+  }
+
+  void AddChoices(int rank, std::vector<Action>* actions) const {
+    const Member& member = members_[rank];
+    for (int name = 0; name < job_->names; ++name) {
+      const bool more = member.names[name].submitted < job_->instances && member.names[name].idle();
+      if (!more || member.agreement.closed()) continue;
+      for (int s = 0; s < job_->signatures; ++s) actions->push_back({kSubmit, rank, name, s});
+    }
+    if (!member.at_boundary && member.agreement.ShouldEnter(member.vote)) actions->push_back({kEnter, rank});
+    if (member.at_boundary && RecordsAreThere(member)) actions->push_back({kConclude, rank});
+    if ((job_->leavers >> rank & 1) && !member.leaving) actions->push_back({kLeave, rank});
+    bool left = false;
+    for (const Member& other : members_) left |= other.leaving;
+    if (left && job_->notices && !member.noticed) actions->push_back({kNotice, rank});
+  }
+
+  void Submit(Member* member, int index, int signature) const {
+    Name& name = member->names[index];
+    if (member->ended[name.submitted++]) {
+      name.outcomes += 'c';
+      return;
+    }
+    name.pending = true;
+    name.signature = SignatureOf(signature);
+    member->agreement.Submit(NameOf(index), name.signature, 1 + index);
+  }
+
+  void Enter(int rank) {
+    Member& member = members_[rank];
+    bool something = job_->leavers != 0;
+    for (Name& name : member.names) something |= name.voted = name.pending;
+    Require(something, "a member entered a vote with nothing pending");
+    member.record = member.agreement.Enter();
+    member.vote.Enter(member.record);
+    Flush(rank);
+  }
+
+  void Deliver(int from, int to) {
+    Member& member = members_[to];
+    auto& wire = wire_[from * job_->size + to];
+    const size_t step = StepsFrom(member.vote, from)[member.received[from]++];
+    member.vote.Receive(step, VoteRecord::Decode(wire.front()));
+    wire.pop_front();
+    Flush(to);
+  }
+
+  void Flush(int rank) {
+    Member& member = members_[rank];
+    while (auto message = member.vote.NextMessage()) {
+      wire_[rank * job_->size + message->peer].push_back(message->record.Encode());
+    }
+    if (!member.vote.complete()) return;
+    member.outcome = member.vote.Take();
+    member.exchanged = member.agreement.ExchangeRecord(member.outcome);
+    member.at_boundary = true;
+    for (size_t& count : member.received) count = 0;
+  }
+
+  void Conclude(Member* member) {
+    std::vector<std::string> records;
+    if (member->agreement.NeedsExchange(member->outcome)) {
+      for (const Member& other : members_) records.push_back(other.exchanged);
+    }
+    const Boundary boundary = member->agreement.Conclude(member->outcome, records);
+    member->at_boundary = false;
+    if (member->boundaries++ == log_.size()) {
+      CheckDecisions(boundary);
+      log_.push_back(Describe(*member, boundary));
+      outcome_ = HashOf(Combined().Encode());
+    }
+    Require(HashOf(member->outcome.Encode()) == outcome_, "the outcome is not what the members put in");
+    Require(log_[member->boundaries - 1] == Describe(*member, boundary), "members decided differently");
+    for (const Decision& decision : boundary.decisions) Settle(member, decision);
+    for (int i = 0; i < job_->names; ++i) Drop(member, i, boundary.closed);
+    member->record = VoteRecord();
+    LookAtPlan(member);
+  }
+
+  // What a vote of all members has to come to.
+  VoteRecord Combined() const {
+    VoteRecord all = members_[0].record;
+    for (const Member& member : members_) {
+      const VoteRecord& one = member.record;
+      all.flags |= one.flags;
+      if (one.departing < all.departing) all.departing = one.departing;
+      for (size_t i = 0; i < all.ready_all.size(); ++i) {
+        all.ready_all[i] &= one.ready_all[i];
+        all.ready_any[i] |= one.ready_any[i];
+        all.same_all[i] &= one.same_all[i];
+      }
+    }
+    return all;
+  }
+
+  static std::string Describe(const Member& member, const Boundary& boundary) {
+    std::string text =
+        std::to_string(member.agreement.plan_size()) + ", " + std::to_string(boundary.departing);
+    for (const auto& d : boundary.decisions)
+      text += " " + d.name + "@" + std::to_string(d.ticket) + " " + d.error;
+    return text;
+  }
+
+  // What the first member at a boundary decided, held against what all members have submitted.
+  void CheckDecisions(const Boundary& boundary) {
+    const int votes = job_->size * job_->names * job_->instances + (job_->leavers ? 2 : 0);
+    Require(static_cast<int>(log_.size()) < votes, "more votes than submits can open");
+    for (const Decision& decision : boundary.decisions) {
+      const int index = IndexOf(decision.name);
+      const Name& first = members_[0].names[index];
+      bool equal = true;
+      for (const Member& member : members_) {
+        const Name& name = member.names[index];
+        Require(name.pending, decision.name + " was decided before all had submitted it");
+        Require(name.submitted == first.submitted, decision.name + ": two instances were taken for one");
+        equal &= name.signature == first.signature;
+      }
+      Require(equal || !decision.error.empty(), decision.name + " runs with unequal signatures");
+      Require(!equal || decision.error.empty(), decision.name + " fails with equal signatures");
+      if (!equal) continue;
+      Require(decision.ticket >= next_ticket_, decision.name + " shares a ticket");
+      next_ticket_ = decision.ticket + 1 + index;
+    }
+  }
+
+  void Settle(Member* member, const Decision& decision) const {
+    const int index = IndexOf(decision.name);
+    Name& name = member->names[index];
+    Require(!member->agreement.IsPending(decision.name), decision.name + " is pending after its end");
+    name.pending = name.voted = false;
+    const bool ran = decision.error.empty();
+    name.outcomes += ran ? 'r' : 'e';
+    if (ran) member->touched[index] = member->boundaries;
+    if (!ran && job_->steps) member->ended[name.submitted - 1] = true;
+  }
+
+  // What still waits is dropped when its step has ended, and everything when the set is closed.
+  static void Drop(Member* member, int index, bool closed) {
+    Name& name = member->names[index];
+    if (!name.pending || !(closed || member->ended[name.submitted - 1])) return;
+    member->agreement.Withdraw(NameOf(index));
+    name.pending = name.voted = false;
+    name.outcomes += closed ? 'l' : 'c';
+  }
+
+  // Index and signature of each name in the plan, as a copy shows them when the name is submitted to it.
+  void LookAtPlan(Member* member) const {
+    member->plan = 0;
+    for (int index = 0; index < job_->names; ++index) {
+      const Name& name = member->names[index];
+      bool present = false;
+      for (int s = 0; s < job_->signatures; ++s) {
+        Agreement copy = member->agreement;
+        for (int other = 0; other < job_->names; ++other) copy.Withdraw(NameOf(other));
+        copy.Submit(NameOf(index), SignatureOf(s), 1);
+        const VoteRecord record = copy.Enter();
+        present = (record.flags & VoteRecord::kNewNames) == 0;
+        const bool same = record.same_all.size() && record.same_all[0] != 0;
+        const bool just_ran = !name.outcomes.empty() && member->touched[index] == member->boundaries;
+        Require(!just_ran || same == (name.signature == SignatureOf(s)),
+                "the plan did not learn a signature");
+        member->plan = Mix(member->plan, HashOf(record.Encode()));
+      }
+      Require(present || !name.voted, "the plan lost a name that a member has ready");
+      size_t& touched = member->touched[index];
+      touched = !present ? 0 : touched == 0 ? member->boundaries : touched;
+      member->plan = Mix(member->plan, touched);
+    }
+  }
+
+  const Job* job_;
+  std::vector<Member> members_;
+  std::vector<std::deque<std::string>> wire_;  // [from * size + to]: one FIFO per ordered pair
+  std::vector<std::string> log_;               // what each boundary decided
+  uint64_t outcome_ = 0;                       // of the last vote, for the fingerprint
+  uint64_t next_ticket_ = 0;
+};
+
+}  // namespace tfddl_test

@@ -1,0 +1,18 @@
+// Transport over MPI point-to-point messages. The only header that names an MPI type is mpi.cc's own.
+#pragma once
+
+#include <memory>
+
+#include "transport/transport.h"
+
+namespace tfddl {
+
+// `communicator` points to an MPI_Comm that belongs to the transport alone until it is destroyed; its
+// owner frees it then. MPI must have been initialised with MPI_THREAD_MULTIPLE.
+// Raises: std::runtime_error when MPI gives a lower thread level.
+std::unique_ptr<Transport> MakeMpiTransport(const void* communicator);
+
+// "Open MPI v5.0.11 ...", as the MPI that runs says it.
+const char* MpiLibraryVersion();
+
+}  // namespace tfddl

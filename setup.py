@@ -1,0 +1,75 @@
+"""The part of the package build that setup.cfg cannot say: the C++ sources and, if possible, a binary.
+
+The wheel always carries the sources of the native library. It also carries a library, and then a platform
+tag, when the environment that the wheel is for has a TensorFlow and an MPI. Build isolation hides that
+environment from this process, so its interpreter is asked. `TFDDL_BUILD_PYTHON` names another interpreter
+to ask, or says `none`.
+"""
+
+import functools
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from setuptools import Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT))  # build backends run this file without its directory on the path
+
+from tfddl.build.compile import compile_library  # noqa: E402
+from tfddl.build.discover import Mpi, TensorFlow, find_in  # noqa: E402
+from tfddl.build.sources import source_directory, source_files  # noqa: E402
+from tfddl.build.support import check_platform, check_tensorflow  # noqa: E402
+
+
+@functools.cache
+def find_target() -> tuple[TensorFlow, Mpi] | None:
+    """Finds what a binary is to be built for; None leaves the wheel without one."""
+    python = os.environ.get("TFDDL_BUILD_PYTHON") or sys.executable
+    if python == "none":
+        return None
+    tensorflow, mpi = find_in(python)
+    if tensorflow is None or mpi is None:
+        print(f"tfddl: {python} has no TensorFlow or no MPI: the wheel carries sources only", file=sys.stderr)
+        return None
+    check_platform()
+    check_tensorflow(tensorflow.version)
+    return tensorflow, mpi
+
+
+class TfddlDistribution(Distribution):
+    def has_ext_modules(self) -> bool:
+        """With a binary the wheel belongs to a platform. Building in place (editable) makes none."""
+        return "bdist_wheel" in self.commands and find_target() is not None
+
+
+class BuildPy(build_py):
+    def run(self) -> None:
+        if self.editable_mode:
+            super().run()
+            return
+        package = Path(self.build_lib) / "tfddl"
+        shutil.rmtree(package, ignore_errors=True)  # what an earlier build left there would be packed too
+        super().run()
+        for path in source_files():
+            destination = package / "custom_ops" / path
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source_directory() / path, destination)
+        target = find_target()
+        if target is not None:
+            tensorflow, mpi = target
+            print(f"tfddl: compiling for TensorFlow {tensorflow.version} and {mpi.name}", file=sys.stderr)
+            compile_library(tensorflow, mpi, package / "binaries")
+
+
+class BdistWheel(bdist_wheel):
+    def get_tag(self) -> tuple[str, str, str]:
+        """The binary depends on the platform, not on the Python version."""
+        python, abi, platform = super().get_tag()
+        return (python, abi, platform) if self.root_is_pure else ("py3", "none", platform)
+
+
+setup(distclass=TfddlDistribution, cmdclass={"build_py": BuildPy, "bdist_wheel": BdistWheel})

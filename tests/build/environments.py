@@ -1,0 +1,101 @@
+"""Fresh virtual environments and wheels of this checkout, as a user would make them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SETUP_LIMIT = 900
+RUN_LIMIT = 300
+
+SMOKE = """
+import numpy as np
+import tensorflow as tf
+
+import tfddl as hvd
+
+hvd.init()
+mine = tf.constant([1.0, 2.0]) * (hvd.rank() + 1)
+eager = hvd.allreduce(mine, op=hvd.Sum, name="eager")
+graph = tf.function(lambda x: hvd.allreduce(x, op=hvd.Average, name="graph"))(mine)
+expected = np.array([1.0, 2.0]) * sum(range(1, hvd.size() + 1))
+np.testing.assert_array_equal(eager, expected)
+np.testing.assert_array_equal(graph, expected / hvd.size())
+gathered = hvd.allgather(tf.fill([hvd.rank() + 1], hvd.rank()), name="gather")
+np.testing.assert_array_equal(gathered, np.repeat(np.arange(hvd.size()), np.arange(1, hvd.size() + 1)))
+print(f"rank {hvd.rank()} of {hvd.size()} agrees")
+"""
+
+
+def run(command: list[str | Path], limit: int, **options: object) -> subprocess.CompletedProcess[str]:
+    """Runs a command under a time limit that kills it and what it started.
+
+    Args:
+        command: strings and paths.
+        limit: int, seconds.
+        **options: for `subprocess.run`, such as `env` and `cwd`.
+
+    Returns:
+        What `subprocess.run` returns, with text output. The exit code is not checked.
+    """
+    limited = ["timeout", "-k", "5", str(limit), *map(str, command)]
+    return subprocess.run(limited, capture_output=True, text=True, **options)  # type: ignore[call-overload]
+
+
+def checked(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    """Fails a test with the output of a command that did not succeed."""
+    assert done.returncode == 0, f"{done.args}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def build_wheel(directory: Path, **environment: str) -> Path:
+    """Builds a wheel from a copy of the checkout, with pip's build isolation.
+
+    Args:
+        directory: where to work.
+        **environment: variables to add to the build's.
+
+    Returns:
+        Path of the wheel.
+    """
+    copy = directory / "source"
+    shutil.copytree(ROOT, copy, ignore=_not_sources)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", directory / "dist", copy]
+    checked(run(command, SETUP_LIMIT, env={**os.environ, **environment}))
+    (wheel,) = (directory / "dist").glob("*.whl")
+    return wheel
+
+
+def make_environment(directory: Path, *packages: str) -> Path:
+    """Makes a virtual environment and installs packages at the pinned versions.
+
+    Args:
+        directory: for the environment.
+        *packages: what pip is asked for.
+
+    Returns:
+        Path of its `bin` directory.
+    """
+    checked(run([sys.executable, "-m", "venv", directory], SETUP_LIMIT))
+    pip: list[str | Path] = [directory / "bin" / "python", "-m", "pip", "install", "--quiet"]
+    checked(run([*pip, "-c", ROOT / "constraints.txt", *packages], SETUP_LIMIT))
+    return directory / "bin"
+
+
+def bare_environment(**variables: str) -> dict[str, str]:
+    """Returns this process's environment without what points at this virtual environment or this checkout."""
+    dropped = ("PYTHONPATH", "VIRTUAL_ENV", "OPAL_PREFIX", "LD_LIBRARY_PATH", "TFDDL_CACHE_DIR")
+    return {**{name: value for name, value in os.environ.items() if name not in dropped}, **variables}
+
+
+def _not_sources(folder: str, names: list[str]) -> set[str]:
+    """tests/build and tfddl/build are sources; only the checkout's own build directory is not."""
+    if Path(folder) != ROOT:
+        return {"__pycache__"}
+    return {
+        name for name in names if name in (".venv", ".git", "build", "dist") or name.endswith(".egg-info")
+    }

@@ -1,0 +1,111 @@
+"""The cache: one build for many processes, a failure told once and to all, a killed build in nobody's way."""
+
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tfddl.build.cache import cache_directory, cached_or_built, locked
+from tfddl.build.compile import CompileError
+
+SPAWN = multiprocessing.get_context("spawn")
+PROCESSES = 4
+
+
+def _build_slowly(library: Path, builds: Path) -> None:
+    with builds.open("a") as log:
+        log.write("built\n")
+    time.sleep(0.5)
+    library.write_text("library")
+
+
+def _fail_slowly(builds: Path) -> None:
+    with builds.open("a") as log:
+        log.write("failed\n")
+    time.sleep(0.5)
+    raise CompileError("the compiler is on strike")
+
+
+def _ask(directory: Path, fails: bool, ready: object, outcomes: object) -> None:
+    library, builds = directory / "cache" / "lib.so", directory / "builds"
+    ready.wait()  # type: ignore[attr-defined]
+    try:
+        found = cached_or_built(
+            library, lambda: _fail_slowly(builds) if fails else _build_slowly(library, builds), "compiling"
+        )
+        outcomes.put(found.read_text())  # type: ignore[attr-defined]
+    except CompileError as error:
+        outcomes.put(str(error))  # type: ignore[attr-defined]
+
+
+def _ask_together(directory: Path, fails: bool) -> list[str]:
+    ready, outcomes = SPAWN.Barrier(PROCESSES), SPAWN.Queue()
+    processes = [
+        SPAWN.Process(target=_ask, args=(directory, fails, ready, outcomes)) for _ in range(PROCESSES)
+    ]
+    for process in processes:
+        process.start()
+    collected = [outcomes.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join(60)
+    return collected
+
+
+def test_processes_that_ask_together_build_once(tmp_path: Path) -> None:
+    assert _ask_together(tmp_path, fails=False) == ["library"] * PROCESSES
+    assert (tmp_path / "builds").read_text().splitlines() == ["built"]
+
+
+def test_a_failure_reaches_all_who_wait_and_is_tried_again_later(tmp_path: Path) -> None:
+    assert _ask_together(tmp_path, fails=True) == ["the compiler is on strike"] * PROCESSES
+    assert (tmp_path / "builds").read_text().splitlines() == ["failed"]
+    library = tmp_path / "cache" / "lib.so"
+    cached_or_built(library, lambda: library.write_text("mended"), "compiling")
+    assert library.read_text() == "mended"
+
+
+def _hold(lock: Path, held: object) -> None:
+    with locked(lock):
+        held.set()  # type: ignore[attr-defined]
+        time.sleep(600)
+
+
+def test_a_killed_build_blocks_nobody(tmp_path: Path) -> None:
+    library = tmp_path / "lib.so"
+    held = SPAWN.Event()
+    holder = SPAWN.Process(target=_hold, args=(library.with_suffix(".lock"), held))
+    holder.start()
+    assert held.wait(60)
+    assert holder.pid is not None
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.join(60)
+    assert cached_or_built(library, lambda: library.write_text("library"), "compiling") == library
+
+
+def test_the_announcement_is_made_only_when_building(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library = tmp_path / "lib.so"
+    for _ in range(2):
+        cached_or_built(library, lambda: library.write_text("library"), "compiling, please wait")
+    assert capsys.readouterr().err == "compiling, please wait\n"
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CompileError, match=r"file/cache; set TFDDL_CACHE_DIR .* Received: "):
+        cached_or_built(tmp_path / "file" / "cache" / "lib.so", lambda: None, "compiling")
+
+
+def test_cache_directory_follows_the_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TFDDL_CACHE_DIR", str(tmp_path / "mine"))
+    assert cache_directory() == tmp_path / "mine"
+    monkeypatch.delenv("TFDDL_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_directory() == tmp_path / "xdg" / "tfddl"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_directory() == tmp_path / ".cache" / "tfddl"

@@ -1,0 +1,96 @@
+"""Which library a process gets: packaged, cached or compiled; and the one sentence where there is none."""
+
+from pathlib import Path
+
+import pytest
+
+from tfddl.build import compile as compiling
+from tfddl.build import discover, locate
+from tfddl.build.compile import CompileError, compile_library
+from tfddl.build.sources import library_stem
+from tfddl.build.support import UnsupportedError
+
+OPEN_MPI = discover.Mpi("openmpi", "5.0.11", "/nowhere/lib/libmpi.so.40")
+
+
+@pytest.fixture
+def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installed package with a library for TensorFlow 2.20.0 and Open MPI 5, and an empty cache."""
+    directory = tmp_path / "binaries"
+    directory.mkdir()
+    (directory / f"lib{library_stem('2.20.0', 'openmpi-5')}.so").write_text("2.20.0")
+    monkeypatch.setattr(locate, "PACKAGED", directory)
+    monkeypatch.setattr(discover, "find_mpi", lambda: OPEN_MPI)
+    monkeypatch.setenv("TFDDL_CACHE_DIR", str(tmp_path / "cache"))
+    return directory
+
+
+def _pretend(monkeypatch: pytest.MonkeyPatch, version: str | None) -> None:
+    monkeypatch.setattr(discover, "tensorflow_version", lambda: version)
+
+
+def test_the_packaged_library_that_fits_is_taken(packaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _pretend(monkeypatch, "2.20.0")
+    assert locate.locate_library().read_text() == "2.20.0"
+
+
+@pytest.mark.parametrize(
+    ("version", "mpi"),
+    [
+        ("2.21.0", OPEN_MPI),
+        ("2.20.0", discover.Mpi("openmpi", "4.1.4", "/nowhere/libmpi.so.40")),
+        ("2.20.0", discover.Mpi("mpich", "5.0.2", "/nowhere/libmpi.so.12")),
+    ],
+)
+def test_a_library_for_something_else_is_never_taken(
+    version: str, mpi: discover.Mpi, packaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _pretend(monkeypatch, version)
+    monkeypatch.setattr(discover, "find_mpi", lambda: mpi)
+    built = []
+
+    def build(_: str, found: discover.Mpi) -> None:
+        built.append(found)
+        path = packaged.parent / "cache" / f"lib{library_stem(version, found.tag)}.so"
+        path.write_text("compiled")
+
+    monkeypatch.setattr(locate, "_build", build)
+    assert locate.locate_library().read_text() == "compiled"
+    assert locate.locate_library().read_text() == "compiled"
+    assert built == [mpi]
+
+
+def test_without_a_compiler_one_sentence_says_what_there_is(
+    packaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _pretend(monkeypatch, "2.21.0")
+    tensorflow = discover.TensorFlow("2.21.0", "/nowhere", "/nowhere", ())
+    monkeypatch.setattr(discover, "find_tensorflow", lambda: tensorflow)
+    monkeypatch.setattr(compiling.shutil, "which", lambda name: None)
+    with pytest.raises(CompileError) as caught:
+        locate.locate_library()
+    message = str(caught.value)
+    assert "for TensorFlow 2.21.0 and Open MPI 5" in message
+    assert "a C++ compiler (g++)" in message
+    assert "a library for tf2.20.0-openmpi-5-linux_x86_64" in message
+    assert "\n" not in message
+
+
+def test_a_tensorflow_that_is_not_supported_is_refused_first(
+    packaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _pretend(monkeypatch, "2.15.1")
+    with pytest.raises(UnsupportedError, match=r"Received: TensorFlow 2\.15\.1"):
+        locate.locate_library()
+
+
+def test_a_failed_compile_quotes_its_first_error_and_keeps_the_log(tmp_path: Path) -> None:
+    tensorflow = discover.TensorFlow("2.21.0", "/nowhere", "/nowhere/lib.so", ("-fno-such-flag-at-all",))
+    with pytest.raises(CompileError) as caught:
+        compile_library(tensorflow, discover.find_mpi(), tmp_path)
+    message = str(caught.value)
+    assert "\n" not in message
+    (log,) = tmp_path.glob("*.log")
+    assert str(log) in message
+    assert "error: " in message
+    assert not list(tmp_path.glob("*.so"))

@@ -1,0 +1,63 @@
+"""Everything that tfddl does not support gets one sentence that quotes it."""
+
+import platform
+import sys
+from collections import namedtuple
+
+import pytest
+
+from tfddl.build.support import UnsupportedError, check_keras, check_platform, check_tensorflow
+
+
+def _refusal(call: object, *arguments: object) -> str:
+    with pytest.raises(UnsupportedError) as caught:
+        call(*arguments)  # type: ignore[operator]
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_this_machine_is_supported() -> None:
+    check_platform()
+
+
+@pytest.mark.parametrize("version", ["2.16.2", "2.18.1", "2.21.0", "2.21.0rc1"])
+def test_supported_tensorflow(version: str) -> None:
+    check_tensorflow(version)
+
+
+@pytest.mark.parametrize("version", ["1.15.5", "2.15.1", "2.22.0", "3.0.0"])
+def test_other_tensorflow_is_refused(version: str) -> None:
+    message = _refusal(check_tensorflow, version)
+    assert "2.16 to 2.21" in message
+    assert "'tensorflow-cpu>=2.16,<2.22'" in message
+    assert f"Received: TensorFlow {version}" in message
+
+
+def test_no_tensorflow_names_the_extras() -> None:
+    assert "tfddl[cpu]" in _refusal(check_tensorflow, None)
+
+
+def test_keras() -> None:
+    for version in ("3.4.0", "3.15.1", None):
+        check_keras(version)
+    for version in ("2.15.0", "3.3.3"):
+        assert f"Keras 3.4 or newer: pip install 'keras>=3.4'. Received: Keras {version}" in _refusal(
+            check_keras, version
+        )
+
+
+@pytest.mark.parametrize("version", [(3, 10), (3, 14)])
+def test_other_python_is_refused(version: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    version_info = namedtuple("version_info", "major minor micro")
+    monkeypatch.setattr(sys, "version_info", version_info(*version, 0))
+    assert "3.11 to 3.13" in _refusal(check_platform)
+
+
+@pytest.mark.parametrize(
+    ("function", "value"),
+    [("system", "Darwin"), ("machine", "aarch64"), ("libc_ver", ("", "")), ("python_implementation", "PyPy")],
+)
+def test_other_platform_is_refused(function: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, function, lambda: value)
+    assert "Received: " in _refusal(check_platform)

@@ -1,0 +1,45 @@
+"""The benchmarks run, check their own results, and count what they say."""
+
+import importlib
+import json
+import sys
+
+import pytest
+
+from tests.harness import run_script
+from tests.harness.job import REPOSITORY
+
+BENCHMARKS = REPOSITORY / "benchmarks"
+
+
+@pytest.fixture
+def shapes(monkeypatch):
+    """The module of the benchmark scripts' gradient sets, imported as they import it."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield importlib.import_module("shapes")
+    sys.modules.pop("shapes")
+
+
+def test_resnet50_has_its_published_size(shapes):
+    assert len(shapes.resnet50()) == 161
+    assert shapes.floats(shapes.resnet50()) == 25_557_032
+    assert shapes.floats(shapes.many_small()) == 256_000
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "lines"),
+    [
+        ("allreduce.py", ["--rounds", "1"], 5),
+        ("gradients.py", ["--rounds", "1"], 2),
+        ("training.py", ["--rounds", "1", "--steps", "2", "--batch", "8"], 2),
+    ],
+)
+def test_benchmark_runs_and_its_results_are_right(name, options, lines, tmp_path):
+    path = tmp_path / "result.json"
+    result = run_script(2, BENCHMARKS / name, *options, "--json", str(path), limit=120)
+    assert result.code == 0, result.output
+    document = json.loads(path.read_text())
+    assert len(document["rows"]) == lines
+    assert all(row["#wrong"] == 0 for row in document["rows"])
+    assert document["machine"]["ranks"] == 2
+    assert document["title"] in result.output

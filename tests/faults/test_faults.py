@@ -1,0 +1,153 @@
+"""Jobs in which one rank goes wrong: the end comes in bounded time, is no success, and names the rank."""
+
+import pytest
+
+from tests.harness import run_script
+
+SECONDS = 40.0
+"""Two imports of TensorFlow on a busy machine take most of it; what the fault adds is below LATE."""
+
+LATE = 15.0
+
+START = """
+import os, signal, sys, time
+import tensorflow as tf
+import tfddl as hvd
+
+hvd.init()
+x = tf.ones([1000])
+assert hvd.allreduce(x, op=hvd.Sum)[0] == hvd.size()
+started = time.monotonic()
+"""
+
+
+def fails(fault: str, *quoted: str, **environment: str) -> str:
+    """Runs two ranks into `fault` and returns their output."""
+    result = run_script(2, START + fault, limit=SECONDS + LATE, environment=environment)
+    assert result.code != 0, result.output
+    for text in quoted:
+        assert text.lower() in result.output.lower(), f"'{text}' is not in:\n{result.output}"
+    assert "not reached" not in result.output
+    return result.output
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_one_rank_raises(mode):
+    fault = f"""
+reduce = tf.function(hvd.allreduce) if "{mode}" == "graph" else hvd.allreduce
+if hvd.rank() == 1:
+    raise ValueError("planted")
+reduce(x)
+print("not reached")
+"""
+    fails(fault, "ValueError: planted", "rank 1")
+
+
+def test_one_rank_raises_while_the_other_is_not_in_a_collective():
+    fault = """
+if hvd.rank() == 1:
+    raise ValueError("planted")
+time.sleep(300)
+print("not reached")
+"""
+    fails(fault, "ValueError: planted", "rank 1")
+
+
+def test_one_rank_raises_in_a_thread_of_its_own():
+    """Python carries on after a thread's exception; the main thread's own end is what counts."""
+    fault = """
+import threading
+def work():
+    raise ValueError("planted")
+if hvd.rank() == 1:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+hvd.allreduce(x)
+print("the job went on")
+sys.exit(3)
+"""
+    assert "the job went on" in fails(fault, "planted")
+
+
+@pytest.mark.parametrize("when", ["idle", "waiting"])
+def test_one_rank_is_killed(when):
+    fault = f"""
+import threading
+if hvd.rank() == 1:
+    if "{when}" == "waiting":
+        threading.Thread(target=lambda: hvd.allreduce(x, name="alone"), daemon=True).start()
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+hvd.allreduce(x, name="other")
+print("not reached")
+"""
+    fails(fault, "rank 1")
+
+
+@pytest.mark.parametrize("how", ["sys.exit(0)", "os._exit(0)"])
+def test_one_rank_leaves_early(how):
+    fault = f"""
+if hvd.rank() == 1:
+    {how}
+hvd.allreduce(x, name="alone")
+print("not reached")
+"""
+    fails(fault, "rank 1")
+
+
+def test_one_rank_never_submits():
+    fault = """
+if hvd.rank() == 1:
+    time.sleep(300)
+hvd.allreduce(x, name="missing.one")
+print("not reached")
+"""
+    fails(fault, "rank 1", "missing.one", TFDDL_STALL_WARNING="1", TFDDL_STALL_LIMIT="3")
+
+
+def test_a_slow_rank_is_warned_about_and_waited_for():
+    script = """
+if hvd.rank() == 1:
+    time.sleep(3)
+hvd.allreduce(x, name="slow.one")
+"""
+    result = run_script(
+        2, START + script, environment={"TFDDL_STALL_WARNING": "1", "TFDDL_STALL_LIMIT": "60"}
+    )
+    assert result.code == 0, result.output
+    assert "slow.one" in result.output and "rank 1" in result.output.lower()
+
+
+def test_a_step_that_the_user_code_of_one_rank_breaks():
+    """Collectives of that step are in flight: TensorFlow cancels one rank's, the other must not hang."""
+    fault = """
+@tf.function
+def step(x, wrong):
+    early = [hvd.allreduce(x * i, name=f"early.{i}") for i in range(4)]
+    with tf.control_dependencies([tf.debugging.Assert(tf.logical_not(wrong), ["planted"])]):
+        late = hvd.allreduce(tf.identity(x), name="late")
+    return early, late
+
+step(x, tf.constant(False))
+step(x, tf.constant(hvd.rank() == 1))
+step(x, tf.constant(False))
+print("not reached")
+"""
+    fails(fault, "planted", "rank 1")
+
+
+def test_all_ranks_raise():
+    fails('raise ValueError(f"planted {hvd.rank()}")\n', "planted")
+
+
+def test_a_job_that_ends_well_is_a_success():
+    result = run_script(2, START + "print('rank', hvd.rank(), 'done')\n")
+    assert result.code == 0, result.output
+    assert "rank 0 done" in result.output and "rank 1 done" in result.output
+
+
+def test_a_job_without_mpirun_has_one_rank():
+    result = run_script(0, START + "print(hvd.rank(), 'of', hvd.size())\n")
+    assert result.code == 0, result.output
+    assert "0 of 1" in result.output

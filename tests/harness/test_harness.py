@@ -1,0 +1,183 @@
+"""The harness itself: what it reports, and that it leaves nothing behind."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.harness import group as group_module
+from tests.harness import on_ranks, run_script
+from tests.harness.case import DIED, FAILED, HUNG, PASSED, SKIPPED, Case
+from tests.harness.group import RankGroup
+from tests.harness.job import MARKER, REPOSITORY
+from tests.harness.on_ranks import report
+
+BODIES = "tests.harness.bodies"
+
+
+@on_ranks(1, 2, 3, 4)
+def test_ranks_are_a_job(comm):
+    assert comm.allgather(comm.rank) == list(range(comm.size))
+
+
+@pytest.mark.parametrize("value", [1, "two"])
+@on_ranks(2)
+def test_parameters_travel(comm, value):
+    assert comm.allgather(value) == [value, value]
+
+
+@on_ranks(2)
+def test_fixtures_travel(comm, tmp_path):
+    comm.Barrier()
+    assert tmp_path.is_dir()
+
+
+def test_a_body_inside_a_function_is_refused():
+    with pytest.raises(TypeError, match="function of its module"):
+
+        @on_ranks(1)
+        def body(comm): ...
+
+
+@pytest.fixture
+def group():
+    made = RankGroup(2)
+    yield made
+    made.kill()
+
+
+def run(group, function, limit=20.0, **arguments):
+    return group.run(Case(BODIES, function, arguments), limit)
+
+
+def kinds(outcomes):
+    return [outcome.kind for outcome in outcomes]
+
+
+def test_a_good_group_is_kept_and_ends_cleanly(group):
+    assert kinds(run(group, "passes")) == [PASSED, PASSED]
+    pids = dict(group._pids)
+    assert kinds(run(group, "says_who_it_is", expected=pids)) == [PASSED, PASSED]
+    assert kinds(run(group, "skips")) == [SKIPPED, SKIPPED]
+    group.stop()
+    assert not alive(pids.values())
+
+
+def test_a_failure_is_quoted_with_its_variables_and_the_group_replaced(group):
+    outcomes = run(group, "fails_on_rank_1")
+    assert kinds(outcomes) == [PASSED, FAILED]
+    assert "wrong on purpose" in outcomes[1].text and "expected = 5" in outcomes[1].text
+    with pytest.raises(pytest.fail.Exception, match="rank 0 passed, rank 1 failed"):
+        report(group, outcomes)
+    assert kinds(run(group, "passes")) == [PASSED, PASSED]
+
+
+def test_a_hang_is_shown_with_its_stack(group):
+    run(group, "passes")
+    pids = list(group._pids.values())
+    start = time.monotonic()
+    outcomes = run(group, "hangs_on_rank_0", limit=2.0)
+    assert kinds(outcomes) == [HUNG, PASSED]
+    assert "in hangs_on_rank_0" in outcomes[0].text
+    assert time.monotonic() - start < 15
+    assert not alive(pids)
+
+
+def test_waiting_ranks_get_little_time_after_a_failure(group, monkeypatch):
+    monkeypatch.setattr(group_module, "GRACE", 1.0)
+    start = time.monotonic()
+    outcomes = run(group, "fails_on_rank_1_while_0_waits", limit=60.0)
+    assert kinds(outcomes) == [HUNG, FAILED]
+    assert time.monotonic() - start < 20
+
+
+def test_a_rank_that_dies_is_named(group):
+    outcomes = run(group, "dies_on_rank_1")
+    assert outcomes[1].kind == DIED
+    assert kinds(run(group, "passes")) == [PASSED, PASSED]
+
+
+def test_ranks_end_with_a_killed_pytest():
+    source = f"""
+        import os, sys
+        from tests.harness.case import Case
+        from tests.harness.group import RankGroup
+        group = RankGroup(2)
+        group.run(Case("{BODIES}", "passes", {{}}), 30)
+        job = group._job
+        print(job.directory, job.segments, *group._pids.values(), job.process.pid, flush=True)
+        group.run(Case("{BODIES}", "hangs_on_rank_0", {{}}), 1000)
+    """
+    lines = "\n".join(line.strip() for line in source.splitlines())
+    controller = subprocess.Popen(
+        [sys.executable, "-c", lines], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
+    )
+    assert controller.stdout is not None
+    directory, segments, *words = controller.stdout.readline().split()
+    pids = [int(word) for word in words]
+    assert len(pids) == 3 and len(alive(pids)) == 3
+    controller.kill()
+    controller.wait()
+    controller.stdout.close()
+    deadline = time.monotonic() + 5
+    while alive(pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    shutil.rmtree(directory)
+    shutil.rmtree(segments)
+    assert not alive(pids)
+
+
+def test_a_script_runs_on_fresh_ranks():
+    source = "from mpi4py import MPI; import sys; print('rank', MPI.COMM_WORLD.rank, *sys.argv[1:])"
+    result = run_script(2, source, "a")
+    assert result.code == 0
+    assert "rank 0 a" in result.output and "rank 1 a" in result.output
+
+
+def test_a_scripts_exit_code_is_reported():
+    assert run_script(0, "import sys; sys.exit(3)").code == 3
+
+
+def test_a_script_that_hangs_is_killed_and_shows_where():
+    source = """
+        import os, time
+        from mpi4py import MPI
+        def never_ends():
+            time.sleep(1000)
+        never_ends()
+    """
+    with pytest.raises(AssertionError, match=r"(?s)Still running after 3 s.*in never_ends"):
+        run_script(2, source, limit=3.0)
+
+
+def test_a_process_left_over_is_found_and_killed():
+    source = """
+        import subprocess
+        child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        print("child", child.pid)
+    """
+    with pytest.raises(AssertionError, match="Left over after exit code 0") as caught:
+        run_script(0, source)
+    child = int(str(caught.value).rpartition("child ")[2].split()[0])
+    assert not alive([child])
+
+
+def test_the_marker_does_not_leak_into_this_process():
+    assert MARKER not in os.environ
+
+
+def alive(pids):
+    """Those of the processes that still run; a zombie does not."""
+    found = []
+    for pid in pids:
+        try:
+            os.kill(pid, 0)
+            with open(f"/proc/{pid}/stat") as stat:
+                if stat.read().rpartition(")")[2].split()[0] != "Z":
+                    found.append(pid)
+        except (ProcessLookupError, FileNotFoundError):
+            continue
+    return found

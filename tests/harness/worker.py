@@ -1,0 +1,67 @@
+"""One rank of a group: `python -m tests.harness.worker SOCKET DIRECTORY`, under mpirun.
+
+Takes cases from the socket until it is told to stop. Imports stay, so TensorFlow is imported once per rank.
+"""
+
+import faulthandler
+import importlib
+import os
+import signal
+import socket
+import sys
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+from mpi4py import MPI
+
+from tests.harness.case import FAILED, PASSED, SKIPPED, Case, Outcome, describe, stack_file
+
+
+def given(name: str) -> Any:
+    """The value of a body's first parameter, by its name.
+
+    `hvd` is tfddl, initialised; `comm` is mpi4py's COMM_WORLD, for tests that need no tfddl.
+    """
+    if name == "comm":
+        return MPI.COMM_WORLD
+    if name == "hvd":
+        tfddl = importlib.import_module("tfddl")
+        if not tfddl.is_initialized():
+            tfddl.init()
+        return tfddl
+    raise TypeError(f"The first parameter of an @on_ranks test is `hvd` or `comm`. Received: '{name}'")
+
+
+def run(case: Case, rank: int) -> Outcome:
+    """Runs one case to its end and says how it went."""
+    start = time.monotonic()
+    kind, text = PASSED, ""
+    try:
+        sys.path[:] = [*case.search, *(path for path in sys.path if path not in case.search)]
+        test = getattr(importlib.import_module(case.module), case.function)
+        test.body(given(test.first_parameter), **case.arguments)
+    except BaseException as error:  # pytest.skip and SystemExit are no Exception.
+        skipped = type(error).__name__ == "Skipped"
+        kind, text = (SKIPPED, str(error)) if skipped else (FAILED, describe(error))
+    sys.stdout.flush()
+    return Outcome(rank, kind, text, time.monotonic() - start)
+
+
+def main() -> None:
+    """Connects, says who it is, and serves."""
+    address, directory = sys.argv[1:3]
+    rank = MPI.COMM_WORLD.rank
+    with stack_file(directory, rank).open("w") as stacks:
+        faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+        connected = socket.socket(socket.AF_UNIX)
+        connected.connect(address)
+        connection = Connection(connected.detach())
+        connection.send((rank, os.getpid()))
+        while (case := connection.recv()) is not None:
+            connection.send(run(case, rank))
+        faulthandler.unregister(signal.SIGUSR1)
+
+
+if __name__ == "__main__":
+    main()

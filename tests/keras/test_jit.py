@@ -1,0 +1,67 @@
+"""jit_compile=True: switched off by the callback, or one sentence."""
+
+import logging
+
+import keras
+import pytest
+import tensorflow as tf
+
+from tests.harness import on_ranks
+from tests.keras import support
+
+
+@on_ranks(1, 2)
+def test_the_callback_switches_it_off(hvd):
+    records = []
+    handler = logging.Handler()
+    handler.emit = records.append
+    logging.getLogger("tfddl").addHandler(handler)
+    network = support.model()
+    network.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse", jit_compile=True)
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    x, y = support.shard(support.data(hvd.size()), hvd.rank(), hvd.size())
+    for _ in range(2):
+        network.fit(x, y, batch_size=support.BATCH, verbose=0, callbacks=[callback])
+    logging.getLogger("tfddl").removeHandler(handler)
+    assert network.jit_compile is False
+    assert len(records) == (1 if hvd.rank() == 0 else 0)
+    if records:
+        assert "jit_compile is switched off" in records[0].getMessage()
+    support.check_equal_on_all_ranks(hvd, network.variables)
+
+
+@on_ranks(1, 2)
+def test_after_a_fit_without_the_callback(hvd):
+    network = support.model()
+    network.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse", jit_compile=True)
+    x, y = support.shard(support.data(hvd.size()), hvd.rank(), hvd.size())
+    with pytest.raises(ValueError, match=r"use `model.compile\(..., jit_compile=False\)`"):
+        network.fit(x, y, batch_size=support.BATCH, verbose=0)
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    network.fit(x, y, batch_size=support.BATCH, verbose=0, callbacks=[callback])
+
+
+@on_ranks(1, 2)
+def test_a_loop_of_ones_own(hvd):
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    v = tf.Variable([1.0])
+    optimizer.build([v])
+
+    def step():
+        optimizer.apply_gradients([(tf.constant([1.0]), v)])
+
+    with pytest.raises(ValueError, match=r"Received: jit_compile=True"):
+        tf.function(step, jit_compile=True)()
+    tf.function(step)()
+    assert float(v[0]) == 0.0
+
+
+@pytest.mark.parametrize("accumulate", [{}, {"gradient_accumulation_steps": 2}])
+@on_ranks(1)
+def test_under_a_loss_scale_optimizer(hvd, accumulate):
+    inner = keras.optimizers.SGD(1.0, **accumulate)
+    optimizer = keras.optimizers.LossScaleOptimizer(hvd.DistributedOptimizer(inner))
+    v = tf.Variable([1.0])
+    optimizer.build([v])
+    with pytest.raises(ValueError, match=r"Received: jit_compile=True"):
+        tf.function(lambda: optimizer.apply([tf.constant([1.0])], [v]), jit_compile=True)()

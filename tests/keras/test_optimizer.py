@@ -1,0 +1,197 @@
+"""DistributedOptimizer: the same object before and after, through copies, files and refusals."""
+
+import copy
+import pickle
+import subprocess
+import sys
+import textwrap
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.harness import on_ranks
+from tests.keras import support
+
+COPIES = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda optimizer: pickle.loads(pickle.dumps(optimizer)),
+}
+
+
+def reduces(hvd, optimizer):
+    """Whether a step with gradients that differ by rank gives equal weights."""
+    v = keras.Variable([1.0, 2.0])
+    optimizer.apply_gradients([(tf.constant([1.0, 1.0]) * float(hvd.rank() + 1), v)])
+    values = hvd.allgather(tf.reshape(v.value, [1, 2]), name="reduces").numpy()
+    assert np.abs(v.numpy() - [1.0, 2.0]).max() > 0
+    return bool((values == values[0]).all())
+
+
+@on_ranks(2)
+def test_adopted_in_place(hvd):
+    optimizer = keras.optimizers.Adam(0.25, name="mine")
+    v = keras.Variable([1.0])
+    optimizer.apply_gradients([(tf.constant([1.0]), v)])
+    before = [variable.numpy() for variable in optimizer.variables]
+    assert hvd.DistributedOptimizer(optimizer) is optimizer
+    assert isinstance(optimizer, keras.optimizers.Adam) and optimizer.__class__ is keras.optimizers.Adam
+    assert (
+        optimizer.name == "mine"
+        and optimizer.learning_rate.numpy() == 0.25
+        and optimizer.iterations.numpy() == 1
+    )
+    for old, variable in zip(before, optimizer.variables, strict=True):
+        np.testing.assert_array_equal(old, variable.numpy())
+    assert keras.optimizers.get(optimizer) is optimizer
+    assert keras.optimizers.serialize(optimizer)["module"] == "keras.optimizers"
+    optimizer.learning_rate = 0.5
+    assert optimizer.learning_rate.numpy() == 0.5
+
+
+@on_ranks(2)
+def test_twice_is_once(hvd):
+    optimizer = hvd.DistributedOptimizer(
+        hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Sum), op=hvd.Sum
+    )
+    v = keras.Variable([0.0])
+    optimizer.apply_gradients([(tf.constant([1.0]), v)])
+    np.testing.assert_allclose(v.numpy(), [-2.0])
+    with pytest.raises(ValueError, match=r"distributed already, with op=1.*Received: op=0"):
+        hvd.DistributedOptimizer(optimizer)
+
+
+@pytest.mark.parametrize("how", sorted(COPIES))
+@pytest.mark.parametrize("loss_scale", [False, True])
+@on_ranks(2)
+def test_copies_stay_distributed(hvd, how, loss_scale):
+    optimizer = keras.optimizers.Adam(0.25, name="mine")
+    if loss_scale:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=4.0)
+    hvd.DistributedOptimizer(optimizer, op=hvd.Sum, compression=hvd.Compression.bf16)
+    other = COPIES[how](COPIES[how](optimizer))
+    assert other is not optimizer and isinstance(other, type(optimizer).__mro__[2])
+    assert other.learning_rate.numpy() == 0.25
+    from tfddl.keras.adoption import settings_of
+
+    assert settings_of(other) is not settings_of(optimizer)
+    assert settings_of(other).op == hvd.Sum and settings_of(other).compression is hvd.Compression.bf16
+    assert reduces(hvd, other) and reduces(hvd, optimizer)
+    assert settings_of(other).owner != settings_of(optimizer).owner
+
+
+@on_ranks(2)
+def test_the_test_notices_a_plain_optimizer(hvd):
+    assert not reduces(hvd, keras.optimizers.SGD(0.1))
+
+
+@on_ranks(2)
+def test_copies_on_one_rank_only(hvd):
+    """Rank 0 saves a copy: the names of the reductions stay the same on all ranks."""
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    if hvd.rank() == 0:
+        copy.deepcopy(optimizer)
+    assert reduces(hvd, hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    assert reduces(hvd, optimizer)
+
+
+@on_ranks(2)
+def test_a_users_subclass(hvd):
+    class Tripled(keras.optimizers.SGD):
+        def _clip_gradients(self, grads):
+            return [grad * 3 for grad in super()._clip_gradients(grads)]
+
+    optimizer = hvd.DistributedOptimizer(Tripled(1.0))
+    v = keras.Variable([0.0])
+    optimizer.apply_gradients([(tf.constant([1.0]) * float(hvd.rank()), v)])
+    np.testing.assert_allclose(v.numpy(), [-1.5])
+    assert isinstance(optimizer, Tripled)
+
+
+@on_ranks(1)
+def test_an_apply_that_goes_past_us_is_noticed(hvd):
+    class Own(keras.optimizers.SGD):
+        def apply(self, grads, trainable_variables=None):
+            for grad, variable in zip(grads, trainable_variables, strict=True):
+                variable.assign_sub(grad)
+
+    optimizer = hvd.DistributedOptimizer(Own(1.0))
+    with pytest.raises(RuntimeError, match=r"Own never calls `_clip_gradients`"):
+        optimizer.apply_gradients([(tf.constant([1.0]), keras.Variable([0.0]))])
+
+
+@on_ranks(1)
+def test_refusals(hvd):
+    with pytest.raises(ValueError, match=r"op=tfddl.Average or op=tfddl.Sum. Received: op=2"):
+        hvd.DistributedOptimizer(keras.optimizers.SGD(), op=hvd.Adasum)
+    for other in ("adam", None, tf.compat.v1.train.GradientDescentOptimizer(0.1)):
+        with pytest.raises(TypeError, match=r"takes an optimizer of Keras 3.*Received: optimizer="):
+            hvd.DistributedOptimizer(other)
+
+
+@on_ranks(1)
+def test_overwritten_variables_are_refused(hvd):
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD())
+    v = keras.Variable([0.0])
+    v.overwrite_with_gradient = True
+    with pytest.raises(ValueError, match=r"float8.*Received: variable"):
+        optimizer.apply_gradients([(tf.constant([1.0]), v)])
+
+
+@on_ranks(1)
+def test_multi_optimizer_is_refused(hvd):
+    multi = getattr(keras.optimizers, "MultiOptimizer", None)
+    if multi is None:
+        pytest.skip("Keras has no MultiOptimizer")
+    with pytest.raises(TypeError, match="MultiOptimizer"):
+        hvd.DistributedOptimizer(multi(lambda variable: keras.optimizers.SGD()))
+
+
+@pytest.mark.parametrize("suffix", ["keras", "h5", "weights.h5", "checkpoint"])
+@on_ranks(1, 2)
+def test_saved_loads_without_tfddl(hvd, suffix, tmp_path):
+    network = support.model()
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.125))
+    arrays = support.data(hvd.size(), steps=3)
+    support.fit(network, optimizer, support.shard(arrays, hvd.rank(), hvd.size()), support.BATCH)
+    if hvd.rank() != 0:
+        return
+    path = str(tmp_path / f"model.{suffix}")
+    if suffix == "weights.h5":
+        network.save_weights(path)
+    elif suffix == "checkpoint":
+        path = tf.train.Checkpoint(model=network, optimizer=optimizer).write(path)
+    else:
+        network.save(path)
+    source = f"""
+        import sys
+        sys.modules["tfddl"] = None
+        import keras, numpy as np, tensorflow as tf
+        path, suffix = {path!r}, {suffix!r}
+        if suffix in ("keras", "h5"):
+            network = keras.models.load_model(path)
+            assert type(network.optimizer) is keras.optimizers.Adam, type(network.optimizer)
+            assert network.optimizer.learning_rate.numpy() == 0.125
+            assert suffix == "h5" or network.optimizer.iterations.numpy() == 3
+        else:
+            layers = [keras.Input(({support.FEATURES},)), keras.layers.Dense(8, activation="tanh")]
+            network = keras.Sequential([*layers, keras.layers.Dense({support.CLASSES})])
+            if suffix == "weights.h5":
+                network.load_weights(path)
+            else:
+                tf.train.Checkpoint(model=network).read(path).expect_partial()
+        flat = np.concatenate([weight.ravel() for weight in network.get_weights()])
+        print("sum", repr(float(np.sum(flat, dtype="float64"))))
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(source)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    flat = np.concatenate([weight.ravel() for weight in network.get_weights()])
+    assert f"sum {float(np.sum(flat, dtype='float64'))!r}" in ended.stdout

@@ -1,0 +1,73 @@
+"""Buckets start while the backward pass still runs."""
+
+import importlib
+import os
+import time
+from unittest import mock
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.harness import on_ranks
+
+LAYERS, WIDTH = 4, 300
+ONE_LAYER = "0.4"
+"""Megabytes for one bucket a layer: a matrix has 0.34."""
+
+logs: list[list[dict]] = []
+"""The flight log as it was just before the gradient of the first layer existed."""
+
+
+@tf.custom_gradient
+def slow_backward(x):
+    """The identity, whose gradient takes half a second and looks at the flight log at the end."""
+
+    def wait(gradient):
+        time.sleep(0.5)
+        logs.append(importlib.import_module("tfddl.runtime").flight_log())
+        return gradient
+
+    def backward(gradient):
+        slow = tf.py_function(wait, [gradient], gradient.dtype)
+        slow.set_shape(gradient.shape)
+        return slow
+
+    return tf.identity(x), backward
+
+
+@pytest.mark.parametrize("way", ["optimizer", "tape"])
+@on_ranks(2)
+def test_the_first_bucket_is_submitted_before_the_last_gradient_exists(hvd, way):
+    runtime = importlib.import_module("tfddl.runtime")
+    matrices = [tf.Variable(tf.eye(WIDTH) * 0.5) for _ in range(LAYERS)]
+    optimizer = keras.optimizers.SGD(0.1)
+    wrap = (lambda tape: tape) if way == "optimizer" else hvd.DistributedGradientTape
+    if way == "optimizer":
+        hvd.DistributedOptimizer(optimizer, name="overlap")
+    optimizer.build(matrices)
+
+    @tf.function
+    def step(x):
+        with wrap(tf.GradientTape()) as tape:
+            # Behind the first matrix in the forward pass, so before its gradient in the backward pass.
+            y = slow_backward(x @ matrices[0])
+            for matrix in matrices[1:]:
+                y = tf.tanh(y @ matrix)
+            y = tf.reduce_sum(y)
+        optimizer.apply_gradients(zip(tape.gradient(y, matrices), matrices, strict=True))
+
+    x = tf.constant(np.random.default_rng(hvd.rank()).normal(size=(8, WIDTH)), tf.float32)
+    with mock.patch.dict(os.environ, TFDDL_BUCKET_MB=ONE_LAYER):
+        step(x)
+    begin = max(entry["time_us"] for entry in runtime.flight_log())
+    step(x)
+    assert submitted(logs[-1], begin) == list(range(LAYERS - 1))
+    assert submitted(runtime.flight_log(), begin) == list(range(LAYERS))
+
+
+def submitted(log, begin):
+    """Numbers of the buckets submitted since `begin`, in order."""
+    names = [entry["name"] for entry in log if entry["event"] == "submit" and entry["time_us"] > begin]
+    return [int(name.rsplit("#", 1)[1]) for name in names if "#" in name]

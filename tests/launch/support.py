@@ -1,0 +1,107 @@
+"""Runs tfddlrun as a user would, under a time limit that kills, and looks for processes left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 40.0
+_MARK = "TFDDL_TEST_JOB"
+
+
+@dataclass
+class Finished:
+    """How a tfddlrun ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+    @property
+    def last_line(self) -> str:
+        return self.stderr.strip().splitlines()[-1]
+
+
+class Running:
+    """A tfddlrun that has been started, with a mark in its environment that all its descendants inherit."""
+
+    def __init__(self, arguments: list[str], **options):
+        self.mark = uuid.uuid4().hex
+        self._started = time.monotonic()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tfddl.launch.run", *arguments],
+            stdin=options.pop("stdin", subprocess.DEVNULL),
+            stdout=options.pop("stdout", subprocess.PIPE),
+            stderr=options.pop("stderr", subprocess.PIPE),
+            env=os.environ | {_MARK: self.mark, "PYTHONPATH": str(ROOT)} | options.pop("env", {}),
+            **options,
+        )
+
+    def finish(self, limit: float = LIMIT_S) -> Finished:
+        """Waits for the end, at most `limit` seconds."""
+        stdout, stderr = self.process.communicate(timeout=limit)
+        return Finished(
+            self.process.returncode,
+            (stdout or b"").decode(),
+            (stderr or b"").decode(),
+            time.monotonic() - self._started,
+        )
+
+    def descendants(self) -> list[int]:
+        """All living processes that carry the mark."""
+        found = []
+        for environ in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if f"{_MARK}={self.mark}".encode() in environ.read_bytes().split(b"\0"):
+                    found.append(int(environ.parent.name))
+            except OSError:
+                continue
+        return found
+
+    def wait_until_gone(self, limit: float) -> list[int]:
+        """Waits for the end of all descendants. Returns those that are left after `limit` seconds."""
+        deadline = time.monotonic() + limit
+        while (left := self.descendants()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return left
+
+
+@contextmanager
+def running(arguments: list[str], **options) -> Iterator[Running]:
+    """Starts tfddlrun; at the end kills whatever is left of it, and fails if that was anything."""
+    job = Running(arguments, **options)
+    try:
+        yield job
+        left = job.wait_until_gone(1.0)
+        assert not left, f"left running: {[Path(f'/proc/{pid}/cmdline').read_bytes() for pid in left]}"
+    finally:
+        for pid in job.descendants():
+            os.kill(pid, signal.SIGKILL)
+        job.process.communicate()
+
+
+def tfddlrun(*arguments: str, limit: float = LIMIT_S, **options) -> Finished:
+    """Runs tfddlrun to its end."""
+    with running(list(arguments), **options) as job:
+        return job.finish(limit)
+
+
+def run_script(text: str, ranks: int = 2, *options: str, limit: float = LIMIT_S) -> Finished:
+    """Runs Python code on some ranks. `rank` is defined in it; MPI is not imported."""
+    return tfddlrun("-np", str(ranks), *options, sys.executable, "-c", _PREAMBLE + text, limit=limit)
+
+
+_PREAMBLE = """
+import os, signal, sys, time
+rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")))
+"""

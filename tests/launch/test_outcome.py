@@ -1,0 +1,97 @@
+"""Which rank is to blame, and what is said about it last."""
+
+import pytest
+
+from tfddl.launch.outcome import Rank, Record, judge, last_traceback
+
+CHAINED = """\
+Traceback (most recent call last):
+  File "a.py", line 1
+KeyError: 'a'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "a.py", line 3
+ValueError: b"""
+
+
+def rank(number, status=0, stopped=False, errors="", host="node1"):
+    return Rank(number, host, status, stopped, bytearray(errors.encode()))
+
+
+def verdict(*ended, lost=(), processes=2, mpirun=0, said="", several_hosts=False):
+    found = judge(Record(processes, list(ended), list(lost), mpirun, said, several_hosts))
+    return found.code, found.words
+
+
+def test_good_end():
+    assert verdict(rank(1), rank(0)) == (0, "")
+
+
+def test_the_first_report_counts_not_the_first_rank():
+    assert verdict(rank(1, 3), rank(0, 4)) == (3, "tfddlrun: rank 1 exited with code 3")
+
+
+def test_a_rank_that_was_stopped_has_not_failed():
+    assert verdict(rank(0, -15, stopped=True), rank(1, 3), mpirun=3)[0] == 3
+
+
+def test_names_the_host_where_there_are_several():
+    words = verdict(rank(1, -9, host="node2"), several_hosts=True)[1]
+    assert words == "tfddlrun: rank 1 on node2 was killed by signal 9 (SIGKILL)"
+
+
+def test_last_lines_without_a_traceback():
+    words = verdict(rank(1, 2, errors="\n".join(f"line {i}" for i in range(30)) + "\n\r1%\r2%\n"))[
+        1
+    ].splitlines()
+    assert words[1:] == [*(f"line {i}" for i in range(21, 30)), "2%", "tfddlrun: rank 1 exited with code 2"]
+
+
+def test_sigkill_is_not_explained_by_what_was_said_before():
+    assert verdict(rank(1, -9, errors="warning\n"))[1] == "tfddlrun: rank 1 was killed by signal 9 (SIGKILL)"
+
+
+def test_traceback_comes_whole_with_its_chain_and_without_what_mpi_adds():
+    noise = "Abort(1) on node 1 (rank 1 in comm 0): application called MPI_Abort"
+    errors = f"{CHAINED.replace('b', 'old')}\nmore\n{CHAINED}\n{noise}\n"
+    words = verdict(rank(1, 1, errors=errors))[1]
+    assert words == f"tfddlrun: rank 1 exited with code 1:\n{CHAINED}"
+
+
+def test_no_traceback():
+    assert last_traceback("some\nlines") == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "errors"),
+    [
+        ("MPI_ABORT was invoked on rank 1 in communicator WORLD\n  Proc: [[36294,1],1]\n  Errorcode: 3", ""),
+        ("MPI_ABORT was invoked on rank 0 in communicator X\n  Proc: [[36294,1],1]\n  Errorcode: 3", ""),
+        ("MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD\nwith errorcode 3.", ""),
+        ("", "Abort(3) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 3)\n"),
+    ],
+    ids=["Open MPI 5", "Open MPI 5, other communicator", "Open MPI 4", "MPICH"],
+)
+def test_rank_that_aborted_and_was_killed_for_it(said, errors):
+    killed = rank(1, -15, stopped=True, errors=f"{CHAINED}\n{errors}")
+    code, words = verdict(rank(0, -15, stopped=True), killed, mpirun=3, said=said)
+    assert (code, words) == (3, f"tfddlrun: rank 1 ended the job by MPI_Abort:\n{CHAINED}")
+
+
+def test_lost_host_fails_the_job_although_mpirun_does_not():
+    code, words = verdict(rank(0), lost=[Rank(1, "node2")])
+    assert code == 1
+    assert words.startswith("tfddlrun: rank 1 on node2 was lost")
+
+
+def test_mpirun_that_cannot_start_the_job_is_heard():
+    assert verdict(mpirun=213, said="\nno route to node2\n") == (
+        213,
+        "tfddlrun: mpirun ended with exit code 213; mpirun said:\nno route to node2",
+    )
+
+
+def test_ranks_that_never_ran_are_named():
+    assert verdict(rank(0), processes=3) == (1, "tfddlrun: only 1 of 3 ranks ran; missing: rank 1, 2")

@@ -1,0 +1,157 @@
+"""How the output of many ranks becomes one stream of lines."""
+
+import io
+import os
+import select
+import sys
+import time
+
+from tests.launch.support import run_script, running
+from tfddl.launch.output import Output, visible
+
+
+class Terminal(io.BytesIO):
+    """A file that says it is a terminal, and can show what would be on its screen."""
+
+    def isatty(self):
+        return True
+
+    def screen(self):
+        lines = []
+        for line in self.getvalue().decode().split("\n"):
+            lines.append(line.split("\r\x1b[K")[-1])
+        return lines
+
+
+def printer(file_type=io.BytesIO, **options):
+    stdout, stderr = file_type(), file_type()
+    return Output(stdout, stderr, prefixed=True, **options), stdout, stderr
+
+
+def test_lines_of_two_ranks_do_not_mix():
+    output, stdout, stderr = printer()
+    output.write(0, "stdout", b"one ")
+    output.write(1, "stdout", b"two\nthr")
+    output.write(0, "stderr", b"oops\n\n")
+    output.write(0, "stdout", b"line\n")
+    output.write(1, "stdout", b"ee")
+    output.finish()
+    assert stdout.getvalue() == b"[1] two\n[0] one line\n[1] three\n"
+    assert stderr.getvalue() == b"[0] oops\n[0]\n"
+
+
+def test_any_bytes_pass():
+    output, stdout, _ = printer()
+    output.write(0, "stdout", "é".encode()[:1])
+    output.write(0, "stdout", "é".encode()[1:] + b" \xff\n")
+    assert stdout.getvalue() == b"[0] \xc3\xa9 \xff\n"
+
+
+def test_endless_line_does_not_fill_the_memory():
+    output, stdout, _ = printer()
+    for _ in range(40):
+        output.write(0, "stdout", b"x" * (1 << 16))
+    output.finish()
+    assert sum(map(len, stdout.getvalue().replace(b"[0] ", b"").split())) == 40 << 16
+    assert stdout.getvalue().count(b"\n") > 1
+
+
+def test_progress_bar_in_a_file_leaves_its_last_state():
+    output, stdout, _ = printer(clock=lambda: 0.0)
+    for step in range(100):
+        output.write(0, "stdout", b"\b\b\b\r%d%%" % step)
+        output.write(1, "stdout", b"%d%%\r" % step)
+    output.write(0, "stdout", b"\b\b\b\r100%\nnext\r\n")
+    output.write(1, "stdout", b"done\n")
+    assert stdout.getvalue() == b"[0] 100%\n[0] next\n[1] done\n"
+
+
+def test_progress_bar_in_a_file_gives_signs_of_life():
+    now = 0.0
+    output, stdout, _ = printer(clock=lambda: now)
+    for step in range(25):
+        now = float(step)
+        output.write(0, "stdout", b"\rstep %d" % step)
+    output.write(0, "stdout", b"\n")
+    assert stdout.getvalue() == b"[0] step 10\n[0] step 20\n[0] step 24\n"
+
+
+def test_progress_bar_on_a_terminal_stays_below_the_lines():
+    output, stdout, _ = printer(Terminal)
+    output.write(0, "stdout", b"\r10%")
+    assert stdout.screen() == ["[0] 10%"]
+    output.write(1, "stdout", b"hello\n")
+    assert stdout.screen() == ["[1] hello", "[0] 10%"]
+    output.write(0, "stdout", b"\r20%")
+    assert stdout.screen() == ["[1] hello", "[0] 20%"]
+    output.message("tfddlrun: news")
+    output.write(0, "stdout", b"\r100%\n")
+    output.finish()
+    assert stdout.screen() == ["[1] hello", "[0] 100%", ""]
+
+
+def test_line_on_a_terminal_is_cut_to_its_width():
+    output, stdout, _ = printer(Terminal, columns=12)
+    output.write(0, "stdout", b"\r\x1b[1mabcdef\x1b[0mghijkl")
+    assert stdout.screen() == ["[0] \x1b[1mabcdef\x1b[0mg"]
+
+
+def test_a_file_beside_a_terminal_gets_no_control_characters():
+    stdout, stderr = Terminal(), io.BytesIO()
+    output = Output(stdout, stderr, prefixed=True)
+    output.write(0, "stdout", b"\r10%")
+    output.write(1, "stderr", b"warning\n")
+    output.message("tfddlrun: news")
+    output.finish()
+    assert stderr.getvalue() == b"[1] warning\ntfddlrun: news\n"
+
+
+def test_visible():
+    assert visible(b"a\rb\r") == b"b"
+    assert visible(b"\b\b\r50%") == b"50%"
+    assert visible(b"") == b""
+
+
+def test_streams_stay_apart_and_in_order():
+    job = run_script(
+        "for i in range(2000):\n"
+        "    print('out', i); print('err', i, file=sys.stderr)\n"
+        "print('no newline at the end', end='')",
+        3,
+    )
+    assert job.code == 0
+    for rank in range(3):
+        for name, text in (("out", job.stdout), ("err", job.stderr)):
+            mine = [
+                line.removeprefix(f"[{rank}] ") for line in text.splitlines() if line.startswith(f"[{rank}]")
+            ]
+            assert mine[:2000] == [f"{name} {i}" for i in range(2000)]
+    assert job.stdout.count("no newline at the end\n") == 3
+
+
+def test_lines_come_at_once():
+    """Python holds back what it writes to a pipe, unless it is told not to."""
+    with running(["-np", "2", sys.executable, "-c", "import time; print('up'); time.sleep(30)"]) as job:
+        started = time.monotonic()
+        job.process.stdout.readline()
+        assert time.monotonic() - started < 10
+        job.process.terminate()
+        job.finish()
+
+
+def test_ranks_see_a_terminal_where_tfddlrun_has_one():
+    """Then Keras draws its progress bar in place."""
+    code = "import os, sys; print(sys.stdout.isatty(), sys.stderr.isatty(), os.get_terminal_size().columns)"
+    ours, theirs = os.openpty()
+    try:
+        with running(
+            ["-np", "2", sys.executable, "-c", code], stdout=theirs, env={"COLUMNS": "70", "LINES": "20"}
+        ) as job:
+            assert job.finish().code == 0
+        seen = b""
+        while select.select([ours], [], [], 0.2)[0]:
+            seen += os.read(ours, 4096)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert seen.count(b"True False 66\r\n") == 2

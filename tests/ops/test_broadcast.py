@@ -1,0 +1,56 @@
+"""broadcast and broadcast_variables against the root's own values."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.harness import on_ranks
+from tests.ops.support import DTYPES, MODES, SHAPES, array, call, check
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@on_ranks(1, 2, 3)
+def test_every_root(hvd, dtype, mode):
+    for root in range(hvd.size()):
+        for shape in SHAPES:
+            inputs = array(hvd.rank(), dtype, shape)
+            result = call(mode, lambda x, root=root: hvd.broadcast(x, root), inputs)
+            check(result, array(root, dtype, shape))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+@on_ranks(2, 3)
+def test_more_than_any_chunk(hvd, dtype):
+    shape = (3_000_017,)
+    check(hvd.broadcast(array(hvd.rank(), dtype, shape), 1), array(1, dtype, shape))
+
+
+@on_ranks(2)
+def test_every_bit_arrives(hvd):
+    bits = np.random.default_rng(7).integers(0, 2**32, 4096, dtype="uint32").view("float32")  # NaNs too
+    result = hvd.broadcast(bits if hvd.rank() == 0 else np.zeros_like(bits), 0)
+    np.testing.assert_array_equal(result.numpy().view("uint32"), bits.view("uint32"))
+
+
+@on_ranks(2)
+def test_the_input_is_left_alone(hvd):
+    x = tf.constant([float(hvd.rank())] * 4)
+    hvd.broadcast(x, 0)
+    check(x, np.full(4, hvd.rank(), "float32"))
+
+
+@pytest.mark.parametrize("root", [-1, 2])
+@on_ranks(2)
+def test_a_root_that_is_no_rank_is_refused(hvd, root):
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=str(root)):
+        hvd.broadcast(tf.ones([2]), root)
+
+
+@on_ranks(1, 2, 3)
+def test_variables(hvd):
+    root = hvd.size() - 1
+    variables = [tf.Variable(array(hvd.rank(), dtype, (3, 2))) for dtype in DTYPES]
+    hvd.broadcast_variables(variables, root_rank=root)
+    for variable, dtype in zip(variables, DTYPES, strict=True):
+        check(variable.read_value(), array(root, dtype, (3, 2)))

@@ -1,0 +1,100 @@
+"""init, shutdown and what stands between them; rank and size."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.harness import on_ranks
+from tests.ops.support import check
+
+
+def sum_of_ones(hvd):
+    check(hvd.allreduce(tf.ones([3]), op=hvd.Sum), np.full(3, hvd.size(), "float32"))
+
+
+@on_ranks(1, 2, 3)
+def test_ranks_on_one_machine(hvd):
+    ranks = hvd.allgather(tf.constant([hvd.rank()])).numpy()
+    assert ranks.tolist() == list(range(hvd.size()))
+    assert (hvd.local_rank(), hvd.local_size()) == (hvd.rank(), hvd.size())
+    assert (hvd.cross_rank(), hvd.cross_size()) == (0, 1)
+    assert hvd.is_homogeneous() is True
+
+
+@on_ranks(1, 2)
+def test_before_init(hvd):
+    hvd.shutdown()
+    assert not hvd.is_initialized()
+    for function in (
+        hvd.rank,
+        hvd.size,
+        hvd.local_rank,
+        hvd.local_size,
+        hvd.cross_rank,
+        hvd.cross_size,
+        hvd.is_homogeneous,
+    ):
+        with pytest.raises(ValueError, match=r"not been initialized; use hvd\.init\(\)"):
+            function()
+    not_ready = (ValueError, tf.errors.FailedPreconditionError)
+    for call in (
+        lambda: hvd.allreduce(tf.ones([3])),
+        lambda: hvd.broadcast(tf.ones([3]), 0),
+        lambda: hvd.allgather(tf.ones([3])),
+        lambda: hvd.grouped_allreduce([tf.ones([3])]),
+    ):
+        with pytest.raises(not_ready, match="init"):
+            call()
+
+
+@on_ranks(1, 2, 3)
+def test_again_after_shutdown(hvd):
+    for _ in range(3):
+        sum_of_ones(hvd)
+        hvd.shutdown()
+        hvd.shutdown()
+        assert not hvd.is_initialized()
+        hvd.init()
+        hvd.init()
+        assert hvd.is_initialized()
+    sum_of_ones(hvd)
+
+
+@on_ranks(1, 2)
+def test_a_function_outlives_the_engine(hvd):
+    @tf.function
+    def reduce(x):
+        return hvd.allreduce(x, op=hvd.Sum, name="outlives")
+
+    check(reduce(tf.ones([3])), np.full(3, hvd.size(), "float32"))
+    hvd.shutdown()
+    with pytest.raises(tf.errors.FailedPreconditionError, match="init"):
+        reduce(tf.ones([3]))
+    hvd.init()
+    check(reduce(tf.ones([3])), np.full(3, hvd.size(), "float32"))
+
+
+@on_ranks(2)
+def test_shutdown_ends_what_is_pending(hvd):
+    """Rank 0 leaves; rank 1's request can never run, and says so."""
+    if hvd.rank() == 1:
+        caught = []
+
+        def wait():
+            try:
+                hvd.allreduce(tf.ones([3]), name="never.submitted.by.0")
+            except tf.errors.OpError as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        thread.join(20)
+        assert caught and "rank 0" in caught[0].message, caught
+    else:
+        time.sleep(0.3)
+    hvd.shutdown()
+    hvd.init()
+    sum_of_ones(hvd)

@@ -1,0 +1,157 @@
+"""Ranks submit in different orders; agreement by name brings them together."""
+
+import random
+import threading
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from tests.harness import on_ranks
+from tests.ops.support import array, check, total
+
+COUNT = 12
+
+
+def permutation(rank, seed=0):
+    """An order of its own for each rank: rank 1's is rank 0's reversed."""
+    order = list(range(COUNT))
+    random.Random(seed + rank // 2).shuffle(order)
+    return order[::-1] if rank % 2 else order
+
+
+def expected(size, index):
+    return total([array(rank, "float32", (index + 1,), index) for rank in range(size)])
+
+
+@on_ranks(2, 3)
+def test_order_of_control_dependencies(hvd):
+    """Each input exists only some time after the one before; a collective starts as its input exists."""
+    from tfddl.runtime import flight_log
+
+    order = permutation(hvd.rank())
+
+    @tf.function
+    def step(inputs):
+        results, previous = {}, []
+        for index in order:
+            with tf.control_dependencies(previous):
+                late = tf.numpy_function(_later, [inputs[index]], tf.float32)
+            late.set_shape([index + 1])
+            previous = [late.op]
+            results[index] = hvd.allreduce(late, op=hvd.Sum, name=f"ordered.{index}")
+        return [results[index] for index in range(COUNT)]
+
+    inputs = [tf.constant(array(hvd.rank(), "float32", (i + 1,), i)) for i in range(COUNT)]
+    for _ in range(3):
+        for index, result in enumerate(step(inputs)):
+            check(result, expected(hvd.size(), index))
+    submitted = [entry["name"] for entry in flight_log() if entry["event"] == "submit"]
+    indices = [int(name.rpartition(".")[2]) for name in submitted if "ordered." in name]
+    assert indices[-COUNT:] == order
+
+
+def _later(x):
+    time.sleep(0.002)
+    return x
+
+
+@on_ranks(2, 3, 4)
+def test_threads_in_eager_mode(hvd):
+    failures = []
+
+    def work(thread):
+        try:
+            for step in range(10):
+                time.sleep(random.Random(hvd.rank() * 1000 + thread * 10 + step).uniform(0, 0.003))
+                x = array(hvd.rank(), "float32", (thread + 1,), thread)
+                result = hvd.allreduce(x, op=hvd.Sum, name=f"thread.{thread}")
+                check(result, expected(hvd.size(), thread))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(thread,)) for thread in permutation(hvd.rank())]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures[0]
+
+
+@on_ranks(2, 3)
+def test_kinds_mixed(hvd):
+    """Independent ops of every kind in one function: TensorFlow picks the order, for each rank anew."""
+    rank, size = hvd.rank(), hvd.size()
+
+    @tf.function
+    def step(x):
+        sums = [hvd.allreduce(x + i, op=hvd.Sum) for i in range(5)]
+        roots = [hvd.broadcast(x + i, i % size) for i in range(5)]
+        rows = [hvd.allgather(x[: rank + 1] + i) for i in range(5)]
+        wide = tf.cast(x, tf.float64)
+        groups = [hvd.grouped_allreduce([x + i, wide], op=hvd.Sum) for i in range(5)]
+        return sums, roots, rows, groups
+
+    parts = [array(other, "float32", (6,)) for other in range(size)]
+    for _ in range(20):
+        sums, roots, rows, groups = step(tf.constant(parts[rank]))
+        for i in range(5):
+            moved = total([part + np.float32(i) for part in parts])
+            check(sums[i], moved)
+            check(groups[i][0], moved)
+            check(groups[i][1], total([part.astype("float64") for part in parts]))
+            check(roots[i], parts[i % size] + np.float32(i))
+            check(rows[i], np.concatenate([part[: other + 1] + i for other, part in enumerate(parts)]))
+
+
+@on_ranks(2)
+def test_a_trace_on_one_rank_only(hvd):
+    """Names come from the graph, not from a counter of traces."""
+
+    @tf.function
+    def reduce(x):
+        return hvd.allreduce(x, op=hvd.Sum) + hvd.allreduce(2 * x, op=hvd.Sum)
+
+    if hvd.rank() == 0:
+        reduce.get_concrete_function(tf.TensorSpec([7]))
+    check(reduce(tf.ones([3])), np.full(3, 6, "float32"))
+
+
+@on_ranks(2)
+def test_one_name_twice_in_a_function(hvd):
+    @tf.function
+    def reduce(x):
+        return hvd.allreduce(x, op=hvd.Sum, name="twice"), hvd.allreduce(x + 1, op=hvd.Sum, name="twice")
+
+    first, second = reduce(tf.ones([3]))
+    check(first, np.full(3, 2, "float32"))
+    check(second, np.full(3, 4, "float32"))
+
+
+@on_ranks(2)
+def test_inside_control_flow(hvd):
+    @tf.function
+    def loop(x):
+        for _ in tf.range(5):
+            x = hvd.allreduce(x, op=hvd.Average) + 1
+        return tf.cond(tf.reduce_sum(x) > 0, lambda: hvd.allreduce(x, op=hvd.Sum), lambda: x)
+
+    check(loop(tf.fill([3], float(hvd.rank()))), np.full(3, 11, "float32"))
+
+
+@on_ranks(2)
+def test_independent_ops_are_not_chained(hvd):
+    """Rank 0 is built with `a` first, rank 1 with `b` first: chained, neither would ever end."""
+
+    @tf.function
+    def step(a, b):
+        return hvd.allreduce(a, op=hvd.Sum, name="chain.a"), hvd.allreduce(b, op=hvd.Sum, name="chain.b")
+
+    @tf.function
+    def reversed_step(a, b):
+        second = hvd.allreduce(b, op=hvd.Sum, name="chain.b")
+        return hvd.allreduce(a, op=hvd.Sum, name="chain.a"), second
+
+    first, second = (step if hvd.rank() == 0 else reversed_step)(tf.ones([2]), tf.ones([3]))
+    check(first, np.full(2, 2, "float32"))
+    check(second, np.full(3, 2, "float32"))

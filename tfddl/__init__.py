@@ -1,0 +1,81 @@
+"""tfddl: one TensorFlow/Keras training script on many GPUs, hosts or CPU cores.
+
+    import tfddl as hvd
+
+    hvd.init()
+    model.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss=...)
+    model.fit(data, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+
+Start it with `tfddlrun -np 2 python train.py`. Names are loaded on first use, so that the command line tools start
+without TensorFlow.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from tfddl.gradients.compression import Compression as Compression
+    from tfddl.gradients.tape import DistributedGradientTape as DistributedGradientTape
+    from tfddl.keras import callbacks as callbacks
+    from tfddl.keras.optimizer import DistributedOptimizer as DistributedOptimizer
+    from tfddl.ops.allgather import allgather as allgather
+    from tfddl.ops.allreduce import allreduce as allreduce
+    from tfddl.ops.allreduce import grouped_allreduce as grouped_allreduce
+    from tfddl.ops.broadcast import broadcast as broadcast
+    from tfddl.ops.constants import Adasum as Adasum
+    from tfddl.ops.constants import Average as Average
+    from tfddl.ops.constants import Max as Max
+    from tfddl.ops.constants import Min as Min
+    from tfddl.ops.constants import Product as Product
+    from tfddl.ops.constants import Sum as Sum
+    from tfddl.ops.variables import broadcast_variables as broadcast_variables
+    from tfddl.runtime.basics import cross_rank as cross_rank
+    from tfddl.runtime.basics import cross_size as cross_size
+    from tfddl.runtime.basics import init as init
+    from tfddl.runtime.basics import is_homogeneous as is_homogeneous
+    from tfddl.runtime.basics import is_initialized as is_initialized
+    from tfddl.runtime.basics import local_rank as local_rank
+    from tfddl.runtime.basics import local_size as local_size
+    from tfddl.runtime.basics import rank as rank
+    from tfddl.runtime.basics import shutdown as shutdown
+    from tfddl.runtime.basics import size as size
+
+_MODULES = {
+    "tfddl.gradients.compression": ["Compression"],
+    "tfddl.gradients.tape": ["DistributedGradientTape"],
+    "tfddl.keras.optimizer": ["DistributedOptimizer"],
+    "tfddl.ops.allgather": ["allgather"],
+    "tfddl.ops.allreduce": ["allreduce", "grouped_allreduce"],
+    "tfddl.ops.broadcast": ["broadcast"],
+    "tfddl.ops.constants": ["Adasum", "Average", "Max", "Min", "Product", "Sum"],
+    "tfddl.ops.variables": ["broadcast_variables"],
+    "tfddl.runtime.basics": [
+        "cross_rank",
+        "cross_size",
+        "init",
+        "is_homogeneous",
+        "is_initialized",
+        "local_rank",
+        "local_size",
+        "rank",
+        "shutdown",
+        "size",
+    ],
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = ["__version__", "callbacks", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "callbacks":
+        return importlib.import_module("tfddl.keras.callbacks")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tfddl' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

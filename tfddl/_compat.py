@@ -1,0 +1,65 @@
+"""All that depends on the version of TensorFlow or Keras, on the Python side."""
+
+import functools
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+
+OLDEST_KERAS = (3, 4)
+
+
+@functools.cache
+def keras() -> ModuleType:
+    """The `keras` package, once it is known to be one that tfddl works with.
+
+    Imported here and not at the top of a file, so that a program that uses the tape alone needs no Keras.
+
+    Raises:
+        ImportError: If Keras is older than 3.4 or does not run on TensorFlow.
+    """
+    import keras
+
+    version = tuple(int(part) for part in keras.__version__.split(".")[:2])
+    if version < OLDEST_KERAS:
+        raise ImportError(
+            f"tfddl needs Keras >= 3.4: pip install -U keras. Received: keras {keras.__version__}"
+        )
+    if keras.backend.backend() != "tensorflow":
+        raise ImportError(
+            "tfddl needs Keras on TensorFlow: set KERAS_BACKEND=tensorflow. "
+            f"Received: {keras.backend.backend()!r}"
+        )
+    return keras
+
+
+def is_keras_optimizer(value: object) -> bool:
+    """Whether `value` is an optimizer of Keras 3."""
+    return isinstance(value, keras().optimizers.Optimizer)
+
+
+def is_loss_scale_optimizer(value: object) -> bool:
+    """Whether `value` is Keras' LossScaleOptimizer, which wraps another optimizer."""
+    return isinstance(value, keras().optimizers.LossScaleOptimizer)
+
+
+def has_inner_optimizers(value: object) -> bool:
+    """Whether `value` is Keras' MultiOptimizer (Keras >= 3.12), which spreads variables over several
+    optimizers.
+
+    It has no public name in some versions, hence the look at what makes it one.
+    """
+    return hasattr(value, "_inner_optimizers")
+
+
+def trains_with_stock_step(model: Any) -> bool:
+    """Whether `fit` calls Keras' own `train_step`, which gives the gradients to `model.optimizer`."""
+    return getattr(type(model), "train_step", None) is keras().Model.train_step
+
+
+def in_xla_context() -> bool:
+    """Whether what is being traced goes into a function with `jit_compile=True`."""
+    if tf.executing_eagerly():
+        return False
+    return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))

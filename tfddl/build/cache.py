@@ -1,0 +1,100 @@
+"""The user's cache of compiled libraries: each is built once, however many processes ask at the same time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+from tfddl.build.compile import CompileError
+
+
+def cache_directory() -> Path:
+    """Returns `TFDDL_CACHE_DIR`, which defaults to `$XDG_CACHE_HOME/tfddl` and so to `~/.cache/tfddl`."""
+    named = os.environ.get("TFDDL_CACHE_DIR")
+    if named:
+        return Path(named).expanduser().resolve()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "tfddl"
+
+
+def cached_or_built(library: Path, build: Callable[[], object], announcement: str) -> Path:
+    """Gives a library from the cache; builds it first, in one process only, where it is not there.
+
+    Args:
+        library: path that `build` fills.
+        build: function that makes `library` or raises `CompileError`.
+        announcement: string, the line for stderr that says what takes so long.
+
+    Returns:
+        `library`.
+
+    Raises:
+        CompileError: the build failed, in this process or in the one that this process waited for.
+    """
+    if library.is_file():
+        return library
+    try:
+        library.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(library.parent, error) from None
+    if not os.access(library.parent, os.W_OK):
+        raise _unwritable(library.parent, "no permission")
+    asked = time.time()
+    with locked(library.with_suffix(".lock")) as lock:
+        if library.is_file():
+            return library
+        _raise_failure_since(asked, lock)
+        print(announcement, file=sys.stderr, flush=True)
+        try:
+            build()
+        except Exception as error:
+            _record_failure(lock, str(error))
+            raise
+    return library
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[IO[str]]:
+    """Holds an exclusive lock on a file, made if it is not there.
+
+    The kernel drops the lock when its process dies, so a killed build blocks nobody.
+
+    Args:
+        path: path of the lock file.
+
+    Yields:
+        The open file.
+    """
+    with path.open("a+") as lock:
+        # Some network file systems have no locks. Every process then builds for itself, and the last to
+        # rename its library into place wins: slower, still right.
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock
+
+
+def _unwritable(directory: Path, reason: object) -> CompileError:
+    return CompileError(
+        f"tfddl cannot write its native library to {directory}; set TFDDL_CACHE_DIR to a directory that "
+        f"can be written. Received: {reason}"
+    )
+
+
+def _record_failure(lock: IO[str], message: str) -> None:
+    """Leaves the message in the lock file, for those who wait: they need not fail one after the other."""
+    lock.seek(0)
+    lock.truncate()
+    lock.write(f"{time.time()}\n{message}")
+    lock.flush()
+
+
+def _raise_failure_since(asked: float, lock: IO[str]) -> None:
+    lock.seek(0)
+    failed, _, message = lock.read().partition("\n")
+    if failed and float(failed) >= asked:
+        raise CompileError(message)

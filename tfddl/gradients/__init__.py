@@ -1,0 +1,1 @@
+"""How gradients are combined over the ranks: buckets, compression, and the tape."""

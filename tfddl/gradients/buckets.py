@@ -1,0 +1,155 @@
+"""The bucket plan: which gradients travel together, decided once, before anything runs.
+
+The backward pass computes the gradients of the last layers first, so buckets are filled in reverse order of
+the gradients and each starts as soon as its own members exist. The first is small, to put the network to
+work early; the others are large, to pay each collective's fixed cost seldom. Pure Python over dtypes and
+shapes: all ranks come to the same plan on their own, and the plan's signature lets the engine check that
+they did.
+"""
+
+import dataclasses
+import hashlib
+import math
+import os
+from collections.abc import Sequence
+
+BUCKET_VARIABLE = "TFDDL_BUCKET_MB"
+_DEFAULT_MEGABYTES = "1,25"
+_READABLE_SIGNATURE = 400
+"""Characters of the shapes that a signature spells out, for error messages; a digest covers them all."""
+
+_ITEM_SIZES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
+_UNKNOWN_ITEM_SIZE = 8
+"""For other dtypes an upper estimate: it only moves the boundary between two buckets."""
+
+Shape = Sequence[int | None] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class BucketSizes:
+    """How large buckets get before the next one is opened.
+
+    Attributes:
+        first: Bytes of the bucket that starts first.
+        later: Bytes of all others.
+    """
+
+    first: int
+    later: int
+
+
+@dataclasses.dataclass(frozen=True)
+class BucketPlan:
+    """Which gradients travel together.
+
+    Attributes:
+        buckets: Indices of the gradients in each bucket, buckets in the order in which they get ready.
+        signature: Names every bucket's dtype and shapes. Equal on all ranks or their gradients differ.
+    """
+
+    buckets: tuple[tuple[int, ...], ...]
+    signature: str
+
+
+@dataclasses.dataclass
+class _Open:
+    """A bucket that still takes members."""
+
+    members: list[int]
+    size: int
+
+
+def bucket_sizes(text: str | None = None) -> BucketSizes:
+    """Reads the bucket sizes.
+
+    Args:
+        text: "first,later" in megabytes (2**20 bytes), or one number for both. Defaults to the environment
+            variable `TFDDL_BUCKET_MB`, and without it to "1,25".
+
+    Returns:
+        The sizes in bytes.
+
+    Raises:
+        ValueError: If the text is not one or two positive numbers.
+    """
+    if text is None:
+        text = os.environ.get(BUCKET_VARIABLE) or _DEFAULT_MEGABYTES
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, 2) or not all(0 < number < math.inf for number in numbers):
+        raise ValueError(
+            f"{BUCKET_VARIABLE} takes the megabytes of the first and of the later buckets, two positive "
+            f"numbers such as {_DEFAULT_MEGABYTES!r}. Received: {text!r}"
+        )
+    first, later = numbers[0], numbers[-1]
+    return BucketSizes(max(1, int(first * 2**20)), max(1, int(later * 2**20)))
+
+
+def plan_buckets(gradients: Sequence[tuple[str, Shape]], sizes: BucketSizes) -> BucketPlan:
+    """Distributes gradients over buckets.
+
+    A bucket holds one dtype and, unless its only member is larger, no more bytes than `sizes` says. A
+    gradient whose static shape is not fully known gets a bucket of its own.
+
+    Args:
+        gradients: Dtype name and static shape of each gradient, in the order of the model's variables.
+        sizes: Limits in bytes.
+
+    Returns:
+        The plan; every index occurs once.
+    """
+    closed: list[list[int]] = []
+    open_buckets: dict[str, _Open] = {}
+    for index in reversed(range(len(gradients))):
+        dtype, shape = gradients[index]
+        size = _bytes(dtype, shape)
+        if size is None:
+            closed.append([index])
+            continue
+        limit = sizes.later if closed else sizes.first
+        bucket = open_buckets.get(dtype)
+        if bucket is not None and bucket.size + size > limit:
+            closed.append(bucket.members)
+            bucket = None
+        if bucket is None:
+            bucket = open_buckets[dtype] = _Open([], 0)
+        bucket.members.append(index)
+        bucket.size += size
+    closed.extend(bucket.members for bucket in open_buckets.values())
+    # A bucket is ready when its last member is: the later that comes in the backward pass, the lower its
+    # index.
+    closed.sort(key=lambda members: members[-1], reverse=True)
+    buckets = tuple(tuple(members) for members in closed)
+    return BucketPlan(buckets, _signature(gradients, buckets))
+
+
+def _bytes(dtype: str, shape: Shape) -> int | None:
+    """Size of one gradient; None if a dimension is unknown."""
+    if shape is None:
+        return None
+    count = 1
+    for dimension in shape:
+        if dimension is None:
+            return None
+        count *= dimension
+    return count * _ITEM_SIZES.get(dtype, _UNKNOWN_ITEM_SIZE)
+
+
+def _signature(gradients: Sequence[tuple[str, Shape]], buckets: Sequence[Sequence[int]]) -> str:
+    texts = []
+    for members in buckets:
+        shapes = ";".join(_shape_text(gradients[index][1]) for index in members)
+        texts.append(f"{gradients[members[0]][0]}({shapes})")
+    text = " ".join(texts)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    if len(text) > _READABLE_SIGNATURE:
+        text = text[:_READABLE_SIGNATURE] + "..."
+    return f"{len(gradients)} gradients in {len(buckets)} buckets #{digest}: {text}"
+
+
+def _shape_text(shape: Shape) -> str:
+    if shape is None:
+        return "?"
+    return "x".join("?" if dimension is None else str(dimension) for dimension in shape) or "scalar"

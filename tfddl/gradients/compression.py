@@ -1,0 +1,96 @@
+"""Compression of gradients for the time they travel."""
+
+from typing import Any
+
+import tensorflow as tf
+
+
+class Compressor:
+    """What a compression has to offer; subclass it, or write any class with these two static methods."""
+
+    @staticmethod
+    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """Makes a gradient smaller.
+
+        Args:
+            tensor: The gradient.
+
+        Returns:
+            The tensor that travels, and a context that `decompress` gets back.
+        """
+        raise NotImplementedError("A Compressor has to define compress(tensor) -> (tensor, context).")
+
+    @staticmethod
+    def decompress(tensor: tf.Tensor, context: Any) -> tf.Tensor:
+        """Turns what arrived into a gradient again.
+
+        Args:
+            tensor: The reduced tensor, shape and dtype as `compress` made them.
+            context: What `compress` returned with it.
+
+        Returns:
+            The gradient, in the dtype it had before.
+        """
+        raise NotImplementedError("A Compressor has to define decompress(tensor, context) -> tensor.")
+
+
+class NoneCompressor(Compressor):
+    """Sends gradients as they are."""
+
+    @staticmethod
+    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """Returns the tensor itself."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: tf.Tensor, context: Any) -> tf.Tensor:
+        """Returns the tensor itself."""
+        return tensor
+
+
+def _narrow(tensor: tf.Tensor, dtype: tf.DType) -> tuple[tf.Tensor, Any]:
+    """Casts floating point tensors wider than 16 bits; the others would not get smaller."""
+    original = tensor.dtype
+    if original.is_floating and original.size > dtype.size:
+        tensor = tf.cast(tensor, dtype)
+    return tensor, original
+
+
+def _widen(tensor: tf.Tensor, context: tf.DType) -> tf.Tensor:
+    return tensor if tensor.dtype == context else tf.cast(tensor, context)
+
+
+class FP16Compressor(Compressor):
+    """Sends float32 and float64 gradients as float16: half the bytes, largest finite number 65504."""
+
+    @staticmethod
+    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """Casts to float16; 16-bit and integer tensors stay as they are."""
+        return _narrow(tensor, tf.float16)
+
+    @staticmethod
+    def decompress(tensor: tf.Tensor, context: Any) -> tf.Tensor:
+        """Casts back to the dtype before."""
+        return _widen(tensor, context)
+
+
+class BF16Compressor(Compressor):
+    """Sends float32 and float64 gradients as bfloat16: half the bytes, range of float32, 8 bits."""
+
+    @staticmethod
+    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """Casts to bfloat16; 16-bit and integer tensors stay as they are."""
+        return _narrow(tensor, tf.bfloat16)
+
+    @staticmethod
+    def decompress(tensor: tf.Tensor, context: Any) -> tf.Tensor:
+        """Casts back to the dtype before."""
+        return _widen(tensor, context)
+
+
+class Compression:
+    """What `compression=` arguments take: one of these, or a `Compressor` of your own."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor

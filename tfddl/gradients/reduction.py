@@ -1,0 +1,169 @@
+"""One gradient computation, reduced over all ranks: the only place where gradients meet the collectives."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfddl import _compat
+from tfddl.gradients.buckets import bucket_sizes, plan_buckets
+from tfddl.gradients.compression import Compression, Compressor
+from tfddl.ops import names
+from tfddl.ops.allreduce import reduce_bucket
+from tfddl.ops.constants import Average, Sum
+
+_MARK = "_tfddl_reduced"
+_SEARCH_LIMIT = 64
+"""Ops looked at behind each gradient for a reduction by a tape: clipping and scaling need about ten."""
+
+
+def check_op(op: int) -> int:
+    """Returns `op` if gradients can be combined with it.
+
+    Raises:
+        ValueError: If it is neither `tfddl.Average` nor `tfddl.Sum`.
+    """
+    if op not in (Average, Sum):
+        raise ValueError(f"Gradients are combined with op=tfddl.Average or op=tfddl.Sum. Received: op={op!r}")
+    return op
+
+
+def is_reduced(gradient: Any) -> bool:
+    """Whether `gradient` is a result of `reduce_gradients`, untouched since."""
+    return getattr(gradient, _MARK, False)
+
+
+def all_reduced(gradients: Iterable[Any]) -> bool:
+    """Whether there are gradients and none of them still needs a reduction."""
+    present = [gradient for gradient in gradients if gradient is not None]
+    return bool(present) and all(is_reduced(gradient) for gradient in present)
+
+
+def reduce_gradients(
+    gradients: Sequence[Any],
+    variables: Sequence[Any] | None = None,
+    *,
+    owner: str,
+    op: int = Average,
+    compression: type[Compressor] = Compression.none,
+) -> list[Any]:
+    """Combines one set of gradients over all ranks.
+
+    The gradients are put into buckets (see `tfddl.gradients.buckets`), each reduced by one op. All ranks have
+    to come here with gradients of the same number, dtypes and shapes; where they do not, every rank gets the
+    same error.
+
+    A `tf.IndexedSlices`, which is what an embedding's gradient is, becomes a dense tensor first, duplicate
+    ids summed: right for every optimizer, at the cost of sending the whole embedding's size.
+
+    Args:
+        gradients: Tensors, `tf.IndexedSlices` or None, in the order of the model's variables.
+        variables: What the gradients belong to, one for each. Used for shapes that tracing does not know.
+        owner: Names the reduction; equal on all ranks and different for each optimizer.
+        op: `tfddl.Average` or `tfddl.Sum`.
+        compression: What gradients travel as.
+
+    Returns:
+        A list like `gradients`: reduced dense tensors, and None where None was. They are marked, so that an
+        optimizer does not reduce them again (`is_reduced`).
+
+    Raises:
+        ValueError: For another `op`, or inside a function compiled by XLA.
+    """
+    check_op(op)
+    _check_not_compiled_by_xla()
+    present = [index for index, gradient in enumerate(gradients) if gradient is not None]
+    results: list[Any] = list(gradients)
+    if not present:
+        return results
+    compressed = []
+    for index in present:
+        dense = _dense(gradients[index], None if variables is None else variables[index])
+        compressed.append(compression.compress(dense))
+    reduced = _reduce_in_buckets([tensor for tensor, _ in compressed], owner, op)
+    for index, tensor, (_, context) in zip(present, reduced, compressed, strict=True):
+        results[index] = _marked(compression.decompress(tensor, context))
+    return results
+
+
+def reduce_missing(
+    gradients: Sequence[Any], variables: Sequence[Any] | None = None, **options: Any
+) -> list[Any]:
+    """Reduces the gradients that are not marked as reduced; takes what `reduce_gradients` takes."""
+    waiting = [None if gradient is None or is_reduced(gradient) else gradient for gradient in gradients]
+    reduced = reduce_gradients(waiting, variables, **options)
+    return [new if new is not None else old for new, old in zip(reduced, gradients, strict=True)]
+
+
+def comes_from_a_reduction(gradients: Iterable[Any]) -> bool:
+    """Whether a gradient in a graph was computed from reduced ones, by clipping them for example.
+
+    Looks only at the nearest ops: far behind a gradient lies the whole model, which may hold reductions of
+    its own, such as those of a gradient penalty.
+    """
+    return any(
+        _reduction_nearby(gradient)
+        for gradient in gradients
+        if tf.is_symbolic_tensor(gradient) and not is_reduced(gradient)
+    )
+
+
+def _reduction_nearby(gradient: tf.Tensor) -> bool:
+    queue, seen = [gradient], {id(gradient)}
+    for _ in range(_SEARCH_LIMIT):
+        if not queue:
+            return False
+        tensor = queue.pop(0)
+        if is_reduced(tensor):
+            return True
+        for source in tensor.op.inputs:
+            if id(source) not in seen:
+                seen.add(id(source))
+                queue.append(source)
+    return False
+
+
+def _marked(tensor: tf.Tensor) -> tf.Tensor:
+    setattr(tensor, _MARK, True)
+    return tensor
+
+
+def _check_not_compiled_by_xla() -> None:
+    if _compat.in_xla_context():
+        raise ValueError(
+            "tfddl cannot reduce gradients inside a function compiled by XLA yet: use "
+            "`model.compile(..., jit_compile=False)`, or `tf.function(jit_compile=False)` in a loop of your "
+            "own. Received: jit_compile=True"
+        )
+
+
+def _dense(gradient: Any, variable: Any) -> tf.Tensor:
+    """The gradient as one tensor, with the variable's static shape if its own is not known."""
+    tensor = tf.convert_to_tensor(gradient)
+    shape = getattr(variable, "shape", None)
+    if shape is not None and not tensor.shape.is_fully_defined():
+        tensor = tf.ensure_shape(tensor, shape)
+    return tensor
+
+
+def _reduce_in_buckets(tensors: list[tf.Tensor], owner: str, op: int) -> list[tf.Tensor]:
+    """One op a bucket; together they are one sequence, agreed on as a whole."""
+    specifications = [(tensor.dtype.name, _static_shape(tensor)) for tensor in tensors]
+    plan = plan_buckets(specifications, bucket_sizes())
+    sequence = names.unique(owner)
+    reduced: dict[int, tf.Tensor] = {}
+    for number, members in enumerate(plan.buckets):
+        outputs = reduce_bucket(
+            [tensors[index] for index in members],
+            op=op,
+            sequence=sequence,
+            bucket=number,
+            buckets=len(plan.buckets),
+            signature=plan.signature,
+        )
+        reduced.update(zip(members, outputs, strict=True))
+    return [reduced[index] for index in range(len(tensors))]
+
+
+def _static_shape(tensor: tf.Tensor) -> list[int | None] | None:
+    return None if tensor.shape.rank is None else tensor.shape.as_list()

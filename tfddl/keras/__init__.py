@@ -1,0 +1,1 @@
+"""What Keras users touch: the optimizer and the callbacks."""

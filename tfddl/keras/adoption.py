@@ -1,0 +1,107 @@
+"""Adoption: giving an optimizer that exists already another class, without anyone noticing.
+
+A distributed optimizer *is* the user's optimizer: same object, same variables, same iteration. Only its
+class changes, to a subclass made once for each optimizer class. `__class__` goes on saying the original
+one, because that is what Keras writes into a saved model, which therefore loads where tfddl is not
+installed.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from tfddl.gradients.compression import Compression, Compressor
+from tfddl.ops import names
+from tfddl.ops.constants import Average
+
+_SETTINGS = "_tfddl_settings"
+_BASE = "_tfddl_base"
+_adopted_classes: dict[tuple[type, type], type] = {}
+
+
+@dataclasses.dataclass
+class Settings:
+    """How one optimizer combines its gradients.
+
+    Attributes:
+        name: First part of the reduction's name.
+        op: `tfddl.Average` or `tfddl.Sum`.
+        compression: What gradients travel as.
+        done: True while the optimizer is given gradients that are reduced already.
+        asked: Whether the optimizer has come to its reduction during the call of `apply` under way.
+    """
+
+    name: str = "DistributedOptimizer"
+    op: int = Average
+    compression: type[Compressor] = Compression.none
+    done: bool = False
+    asked: bool = False
+    _owner: str | None = None
+
+    @property
+    def owner(self) -> str:
+        """The name that tells this optimizer's reductions from another's.
+
+        Counted at the first reduction, which all ranks take part in, and not when the optimizer is made: one
+        rank alone may copy an optimizer, to save it for example.
+        """
+        if self._owner is None:
+            self._owner = f"{self.name}.{names.owner_index(self.name)}"
+        return self._owner
+
+    def fresh(self) -> "Settings":
+        """The settings for another optimizer."""
+        return Settings(self.name, self.op, self.compression)
+
+
+class Adopted:
+    """What every adopted class has in front of the user's class."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """The user's class: what serialization reads."""
+        return getattr(type(self), _BASE)
+
+    def __reduce__(self) -> Any:
+        """Pickles and copies as Keras does, and adopts what comes out of it."""
+        plain: Any = super()
+        function, arguments = plain.__reduce__()[:2]
+        if getattr(function, "__self__", None) is type(self):
+            # A class method of the adopted class, which pickle would not find: it has the name of the user's.
+            function = getattr(self.__class__, function.__name__)
+        return _restore, (function, arguments, settings_of(self).fresh())
+
+
+def adopt(optimizer: Any, mixin: type[Adopted]) -> None:
+    """Puts `mixin` in front of the optimizer's class, in place."""
+    base = type(optimizer)
+    made = _adopted_classes.get((base, mixin))
+    if made is None:
+        marks = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
+        made = type(base.__name__, (mixin, base), {**marks, _BASE: base})
+        _adopted_classes[base, mixin] = made
+    object.__setattr__(optimizer, "__class__", made)
+
+
+def is_adopted(optimizer: Any) -> bool:
+    """Whether `adopt` has been called on the optimizer."""
+    return isinstance(type(optimizer), type) and issubclass(type(optimizer), Adopted)
+
+
+def settings_of(optimizer: Any) -> Settings:
+    """The settings of a distributed optimizer; for a loss scale optimizer those of the one inside."""
+    while _SETTINGS not in vars(optimizer):
+        optimizer = optimizer.inner_optimizer
+    return vars(optimizer)[_SETTINGS]
+
+
+def set_settings(optimizer: Any, settings: Settings) -> None:
+    """Gives the optimizer its settings, past Keras' tracking of attributes."""
+    vars(optimizer)[_SETTINGS] = settings
+
+
+def _restore(function: Callable[..., Any], arguments: tuple[Any, ...], settings: Settings) -> Any:
+    """Rebuilds a pickled or copied optimizer."""
+    from tfddl.keras.optimizer import distribute
+
+    return distribute(function(*arguments), settings)

@@ -1,0 +1,173 @@
+"""Callbacks for `fit`: equal weights at the start, metrics of the whole job at the end of each epoch."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfddl import _compat
+from tfddl.keras import model_check
+from tfddl.keras.exchange import differing_lists
+from tfddl.ops.allreduce import allreduce
+from tfddl.ops.broadcast import broadcast
+from tfddl.ops.constants import Average
+from tfddl.ops.variables import broadcast_variables
+
+Callback: Any = _compat.keras().callbacks.Callback
+
+_SEED = "seed_generator_state"
+"""Variables of random layers; each rank keeps its own, or all would drop the same units."""
+
+
+class BroadcastGlobalVariablesCallback(Callback):
+    """Gives all ranks the root's variables when training begins.
+
+    Sends the model's variables and the optimizer's, building the optimizer if need be, before the first
+    step. Variables that a model makes only in its first step follow after that step. State of random layers
+    stays each rank's own. After a `keras.callbacks.BackupAndRestore`, placed before this callback, the
+    epoch to go on with is the root's too, and only the root has to find a backup.
+
+    It also checks that the gradients of the model are combined at all, and turns `jit_compile` off: tfddl's
+    ops cannot be compiled by XLA yet.
+
+    Args:
+        root_rank: Rank whose values all get.
+        local_variables: Variables, Keras' or TensorFlow's, that stay each rank's own. Defaults to none.
+
+    Raises:
+        ValueError: At the beginning of training, if the optimizer is not distributed while there are several
+            ranks, or if the ranks' variables differ in number, name, shape or dtype. Both on every rank.
+    """
+
+    def __init__(self, root_rank: int, local_variables: Iterable[Any] | None = None) -> None:
+        super().__init__()
+        self.root_rank = root_rank
+        self._local = {_key(variable) for variable in local_variables or ()}
+        self._sent: set[int] = set()
+        self._requests: int | None = None
+        self._first_batch = True
+
+    def register_local_var(self, variable: Any) -> None:
+        """Keeps `variable` out of the broadcast."""
+        self._local.add(_key(variable))
+
+    def set_model(self, model: Any) -> None:
+        """Called by Keras before the train function is made."""
+        super().set_model(model)
+        model_check.turn_off_jit(model)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Checks the model and broadcasts what exists."""
+        to_be_seen = model_check.check_distributed(self.model)
+        self._sent.clear()
+        self._first_batch = True
+        model_check.build_optimizer(self.model)
+        self._broadcast_new()
+        self._agree_on_epoch()
+        self._requests = model_check.request_count() if to_be_seen else None
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """After the first step: broadcasts what that step has made."""
+        if not self._first_batch:
+            return
+        self._first_batch = False
+        if self._requests is not None:
+            model_check.check_reduced_since(self._requests)
+        self._broadcast_new()
+
+    def _broadcast_new(self) -> None:
+        """Broadcasts the variables that have not been before; all ranks come here together."""
+        variables = [
+            variable for variable in _unique(model_check.all_variables(self.model)) if self._sends(variable)
+        ]
+        different = differing_lists(
+            [_describe(variable) for variable in variables], f"{type(self).__name__}.variables"
+        )
+        if different is not None:
+            raise ValueError(_difference(different))
+        if variables:
+            broadcast_variables(variables, self.root_rank)
+        self._sent.update(_key(variable) for variable in variables)
+
+    def _sends(self, variable: Any) -> bool:
+        key = _key(variable)
+        return not (key in self._local or key in self._sent or _path(variable).endswith(_SEED))
+
+    def _agree_on_epoch(self) -> None:
+        """BackupAndRestore leaves the epoch to resume from in the model."""
+        mine = getattr(self.model, "_initial_epoch", None)
+        name = f"{type(self).__name__}.initial_epoch"
+        epoch = int(broadcast(tf.constant(-1 if mine is None else mine, tf.int64), self.root_rank, name=name))
+        if epoch >= 0 or mine is not None:
+            self.model._initial_epoch = epoch if epoch >= 0 else None
+
+
+class MetricAverageCallback(Callback):
+    """Averages the metrics of an epoch over all ranks.
+
+    Changes `logs` in place, so that the callbacks after it in the list, and the history, see the averages:
+    put it before `EarlyStopping`, `ModelCheckpoint` and `ReduceLROnPlateau`. It is the plain mean of the
+    ranks' values: exact for means over equal amounts of data, an approximation for others such as AUC.
+
+    Raises:
+        ValueError: At the end of an epoch, on every rank, if not all ranks have the same metrics; for example
+            if only one was given validation data.
+    """
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Averages the numbers in `logs`."""
+        logs = {} if logs is None else logs
+        keys = sorted(key for key, value in logs.items() if _is_number(value))
+        different = differing_lists(keys, f"{type(self).__name__}.keys")
+        if different is not None:
+            raise ValueError(
+                "MetricAverageCallback needs the same metrics on all ranks: give every rank validation "
+                "data, or none. Received: "
+                + "; ".join(f"rank {rank}: {found}" for rank, found in enumerate(different))
+            )
+        if keys:
+            values = tf.constant([float(logs[key]) for key in keys], tf.float64)
+            averages = allreduce(values, op=Average, name=f"{type(self).__name__}.values").numpy()
+            logs.update(zip(keys, averages.tolist(), strict=True))
+
+
+def _key(variable: Any) -> int:
+    """Tells variables apart: a Keras variable and the tf.Variable inside are the same one."""
+    value = getattr(variable, "value", None)
+    return id(variable if value is None or callable(value) else value)
+
+
+def _unique(variables: Iterable[Any]) -> list[Any]:
+    return list({_key(variable): variable for variable in variables}.values())
+
+
+def _path(variable: Any) -> str:
+    return str(getattr(variable, "path", variable.name))
+
+
+def _describe(variable: Any) -> str:
+    """What has to be equal on all ranks: not the numbers in names, which count earlier models."""
+    dtype = variable.dtype if isinstance(variable.dtype, str) else variable.dtype.name
+    return f"{dtype}{tuple(variable.shape)} {re.sub(r'_[0-9]+', '', _path(variable).rsplit('/', 1)[-1])}"
+
+
+def _difference(lists: list[list[str]]) -> str:
+    """Names the first variable in which the ranks differ."""
+    counts = ", ".join(f"rank {rank}: {len(lines)}" for rank, lines in enumerate(lists))
+    first = next(
+        i for i in range(max(map(len, lists))) if len({tuple(lines[i : i + 1]) for lines in lists}) > 1
+    )
+    examples = "; ".join(
+        f"rank {r}: {lines[first] if first < len(lines) else 'none'}" for r, lines in enumerate(lists)
+    )
+    return (
+        "The ranks have different variables: make the same model and optimizer on all, built or loaded "
+        f"on all. Received: {counts} variables; number {first} is {examples}"
+    )
+
+
+def _is_number(value: Any) -> bool:
+    array = np.asarray(value)
+    return array.ndim == 0 and (array.dtype.kind in "iuf" or array.dtype.name == "bfloat16")

@@ -1,0 +1,105 @@
+"""Loss scaling: all ranks take the same step or skip it together.
+
+Keras' LossScaleOptimizer looks at its gradients and takes one of two branches; the optimizer inside reduces
+in one of them only. Were the decision each rank's own, an infinity on one rank would leave the others
+waiting in the branch that this rank does not enter. So the decision is made on what all ranks have in
+common.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfddl import _compat
+from tfddl.gradients import reduction
+from tfddl.keras.adoption import Adopted, adopt, is_adopted, settings_of
+from tfddl.keras.handover import complete, reduce_as_set
+from tfddl.ops import names
+from tfddl.ops.allreduce import allreduce
+from tfddl.ops.constants import Sum
+from tfddl.runtime import basics
+
+
+class DistributedLossScale(Adopted):
+    """A LossScaleOptimizer around a distributed optimizer."""
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+        """See `keras.optimizers.LossScaleOptimizer.apply`."""
+        plain: Any = super()
+        return apply_in_agreement(self, plain.apply, grads, trainable_variables)
+
+    def check_finite(self, grads: Sequence[Any]) -> Any:
+        """Whether all gradients are finite, on all ranks."""
+        plain: Any = super()
+        finite = plain.check_finite(grads)
+        settings = settings_of(self)
+        if settings.done:
+            return finite
+        ranks = allreduce(tf.cast(finite, tf.int32), op=Sum, name=names.unique(f"{settings.owner}.finite"))
+        return tf.equal(ranks, basics.size())
+
+
+def apply_in_agreement(optimizer: Any, apply: Any, grads: Sequence[Any], trainable_variables: Any) -> Any:
+    """Runs a LossScaleOptimizer's `apply` so that all ranks decide alike.
+
+    Without accumulation the scaled gradients are reduced before the decision: an infinity on one rank becomes
+    one on all. With accumulation that would be a reduction for each micro-batch; there only the decision is
+    shared, and the optimizer inside reduces its accumulated gradients at the update.
+    """
+    settings = settings_of(optimizer)
+    grads = list(grads)
+    if trainable_variables is not None:
+        trainable_variables = list(trainable_variables)
+    grads = complete(settings, grads, trainable_variables)
+    if not optimizer.inner_optimizer.gradient_accumulation_steps:
+        grads = reduce_as_set(settings, grads, trainable_variables)
+    before, settings.done = settings.done, reduction.all_reduced(grads)
+    try:
+        return apply(grads, trainable_variables)
+    finally:
+        settings.done = before
+
+
+def adopt_loss_scale(optimizer: Any) -> None:
+    """Adopts a LossScaleOptimizer, unless that has been done."""
+    if not is_adopted(optimizer):
+        adopt(optimizer, DistributedLossScale)
+
+
+@functools.cache
+def watch_loss_scale_optimizers() -> None:
+    """Has every LossScaleOptimizer that is put around a distributed optimizer adopted.
+
+    `compile()` makes one under mixed_float16, and users do; nothing calls us at that moment. Therefore
+    Keras' class itself looks, when an instance is made and, for optimizers distributed after that, when it
+    is applied. The change does nothing for others.
+    """
+    original = _compat.keras().optimizers.LossScaleOptimizer
+    plain_init, plain_apply = original.__init__, original.apply
+
+    @functools.wraps(plain_init)
+    def init(self: Any, *arguments: Any, **options: Any) -> None:
+        plain_init(self, *arguments, **options)
+        if is_adopted(self.inner_optimizer):
+            adopt_loss_scale(self)
+
+    @functools.wraps(plain_apply)
+    def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+        _refuse_several(self.inner_optimizer)
+        if is_adopted(self) or not is_adopted(self.inner_optimizer):
+            return plain_apply(self, grads, trainable_variables)
+        adopt_loss_scale(self)
+        return apply_in_agreement(self, functools.partial(plain_apply, self), grads, trainable_variables)
+
+    original.__init__, original.apply = init, apply
+
+
+def _refuse_several(inner: Any) -> None:
+    """A MultiOptimizer of distributed optimizers would be applied by some ranks only."""
+    if _compat.has_inner_optimizers(inner) and any(map(is_adopted, inner._inner_optimizers)):
+        raise ValueError(
+            "A LossScaleOptimizer around a MultiOptimizer of distributed optimizers is not supported yet: "
+            f"use tfddl.DistributedGradientTape and plain optimizers. Received: inner_optimizer={inner!r}"
+        )

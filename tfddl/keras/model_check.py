@@ -1,0 +1,90 @@
+"""What `fit` needs to be right before ranks depend on each other: distributed, built, not compiled by XLA."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tfddl import _compat, runtime
+from tfddl.keras.log import warn
+from tfddl.keras.optimizer import is_distributed
+from tfddl.runtime import basics
+
+
+def turn_off_jit(model: Any) -> None:
+    """Keeps Keras from compiling the train step with XLA, which knows no kernels of tfddl yet."""
+    if getattr(model, "jit_compile", False):
+        warn(
+            "jit_compile is switched off for this model: tfddl's ops cannot be compiled by XLA yet. "
+            "Say model.compile(..., jit_compile=False) to be rid of this line."
+        )
+        model.jit_compile = False
+        model.train_function = None
+
+
+def optimizers_of(model: Any) -> Iterator[Any]:
+    """`model.optimizer` and other optimizers that the model holds, as a GAN's does."""
+    candidates = [getattr(model, "optimizer", None), *vars(model).values()]
+    seen = set()
+    for candidate in candidates:
+        if candidate is not None and id(candidate) not in seen and _compat.is_keras_optimizer(candidate):
+            seen.add(id(candidate))
+            yield candidate
+
+
+def check_distributed(model: Any) -> bool:
+    """Checks that the model's gradients will be combined, as far as that can be seen before training.
+
+    Args:
+        model: The compiled model.
+
+    Returns:
+        Whether it is still to be seen, in the first step: a model with a `train_step` of its own may use a
+        DistributedGradientTape.
+
+    Raises:
+        ValueError: If `fit` would train each rank on its own.
+    """
+    if basics.size() == 1 or any(is_distributed(optimizer) for optimizer in optimizers_of(model)):
+        return False
+    if not _compat.trains_with_stock_step(model):
+        return True
+    raise ValueError(
+        "The model's optimizer is not distributed, so each rank would train on its own: use "
+        "model.compile(optimizer=tfddl.DistributedOptimizer(optimizer), ...), also after load_model. "
+        f"Received: optimizer={model.optimizer!r}"
+    )
+
+
+def request_count() -> int:
+    """How many collectives this process has asked for so far."""
+    return int(runtime.stats()["requests"])
+
+
+def check_reduced_since(count: int) -> None:
+    """Checks that a step asked for a collective.
+
+    Args:
+        count: `request_count()` before the step.
+
+    Raises:
+        ValueError: If it did not.
+    """
+    if request_count() == count:
+        raise ValueError(
+            "The model's train_step combined no gradients in its first step, so each rank would train on its "
+            "own: use tfddl.DistributedGradientTape or tfddl.DistributedOptimizer in it."
+        )
+
+
+def build_optimizer(model: Any) -> None:
+    """Makes the variables of `model.optimizer`, if the model is built and they are not there yet."""
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None and model.built and not optimizer.built and model.trainable_variables:
+        optimizer.build(model.trainable_variables)
+
+
+def all_variables(model: Any) -> list[Any]:
+    """The variables of the model and of its optimizers."""
+    variables = list(model.variables)
+    for optimizer in optimizers_of(model):
+        variables.extend(optimizer.variables)
+    return variables

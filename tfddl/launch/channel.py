@@ -1,0 +1,165 @@
+"""tfddlrun's side of the connections to the rank shims.
+
+Every rank's shim connects back over TCP: on 127.0.0.1 when all ranks run on this host, else by whichever
+address of this host it can reach. No file system has to be shared, each rank's output arrives apart and in
+order, and a rank that is gone without a word is seen as a connection that ends without a report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hmac
+import json
+import secrets
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tfddl.launch import rank_shim
+
+_SIOCGIFADDR = 0x8915
+_LARGEST_MESSAGE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A rank has started."""
+
+    rank: int
+    host: str
+
+
+@dataclass(frozen=True)
+class Output:
+    """Bytes that a rank wrote."""
+
+    stream: str  # "stdout" or "stderr"
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A rank has ended."""
+
+    status: int  # exit code; -n for a death by signal n
+    stopped: bool  # a signal had been sent to it before, so its status says nothing about itself
+
+
+class Link:
+    """The connection to one shim. `rank` is -1 until its hello, with the right token, has come."""
+
+    def __init__(self, connection: socket.socket, token: str):
+        self.rank = -1
+        self._connection = connection
+        self._token = token
+        self._buffer = bytearray()
+        connection.setblocking(False)
+        rank_shim.keep_alive(connection)
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def receive(self) -> list[Hello | Output | Ended] | None:
+        """Reads what has arrived. Returns whole messages in order, or None at the end of the connection."""
+        try:
+            data = self._connection.recv(1 << 18)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        if not data:
+            return None
+        self._buffer += data
+        try:
+            return list(self._messages())
+        except ValueError:  # not one of our shims
+            return None
+
+    def command(self, letter: bytes) -> None:
+        """Asks the shim to end its rank: rank_shim.TERMINATE, or rank_shim.KILL at once."""
+        with contextlib.suppress(OSError):  # the end of the connection will be read in its turn
+            self._connection.send(letter)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _messages(self) -> Iterator[Hello | Output | Ended]:
+        header = rank_shim.HEADER
+        while len(self._buffer) >= header.size:
+            kind, length = header.unpack_from(self._buffer)
+            if length > _LARGEST_MESSAGE:
+                raise ValueError(length)
+            end = header.size + length
+            if len(self._buffer) < end:
+                return
+            payload = bytes(self._buffer[header.size : end])
+            del self._buffer[:end]
+            yield self._decode(kind, payload)
+
+    def _decode(self, kind: bytes, payload: bytes) -> Hello | Output | Ended:
+        if self.rank < 0:
+            hello = json.loads(payload) if kind == rank_shim.HELLO else {}
+            if not hmac.compare_digest(hello.get("token", ""), self._token):
+                raise ValueError("wrong token")
+            self.rank = hello["rank"]
+            return Hello(hello["rank"], hello["host"])
+        if kind == rank_shim.ENDED:
+            return Ended(**json.loads(payload))
+        return Output("stderr" if kind == rank_shim.ERROR else "stdout", payload)
+
+
+class Listener:
+    """Waits for the shims of one job.
+
+    Args:
+        remote: whether ranks may run on other hosts.
+        terminal: pair of bools, whether stdout and stderr of the ranks are to be terminals.
+        size: pair of ints, columns and rows of those terminals.
+    """
+
+    def __init__(self, remote: bool, terminal: tuple[bool, bool], size: tuple[int, int]):
+        self._token = secrets.token_hex(16)
+        self._hosts = [*interface_addresses(), socket.gethostname()] if remote else ["127.0.0.1"]
+        self._terminal, self._size = terminal, size
+        self._socket = socket.create_server(("" if remote else "127.0.0.1", 0), backlog=1024)
+        self._socket.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def accept(self) -> Link | None:
+        """Takes the next connection, if there is one."""
+        try:
+            return Link(self._socket.accept()[0], self._token)
+        except OSError:
+            return None
+
+    def environment(self) -> dict[str, str]:
+        """The variable by which a shim finds its way here."""
+        settings = {
+            "hosts": self._hosts,
+            "port": self._socket.getsockname()[1],
+            "token": self._token,
+            "terminal": self._terminal,
+            "columns": self._size[0],
+            "rows": self._size[1],
+        }
+        return {rank_shim.VARIABLE: json.dumps(settings)}
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def interface_addresses() -> list[str]:
+    """The IPv4 addresses of this host, less the loopback's."""
+    addresses = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue  # an interface without an IPv4 address
+            addresses.append(socket.inet_ntoa(answer[20:24]))
+    return [address for address in addresses if not address.startswith("127.")]

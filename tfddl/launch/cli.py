@@ -1,0 +1,49 @@
+"""The command `tfddl`: looks after the installation."""
+
+from __future__ import annotations
+
+import click
+
+
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from tfddl import __version__
+
+        click.echo(f"tfddl {__version__}")
+        context.exit()
+
+
+@click.group(no_args_is_help=True)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version.",
+)
+def main() -> None:
+    """Looks after an installation of tfddl. Training jobs are started with tfddlrun."""
+
+
+@main.command()
+def build() -> None:
+    """Compile the native library, unless one that fits is there, and print its path.
+
+    It is made for the TensorFlow and the MPI of this Python and kept in the user's cache (TFDDL_CACHE_DIR).
+    The first use of tfddl does the same; `tfddl build` does it before a job starts, or on a host that has a
+    compiler.
+    """
+    from tfddl.build.compile import CompileError
+    from tfddl.build.discover import DiscoveryError
+    from tfddl.build.locate import locate_library
+    from tfddl.build.support import UnsupportedError
+
+    try:
+        click.echo(locate_library())
+    except (CompileError, DiscoveryError, UnsupportedError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+if __name__ == "__main__":
+    main()

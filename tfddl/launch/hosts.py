@@ -1,0 +1,91 @@
+"""The hosts of a job: `-H host:slots,...` and host files."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfddl.launch.channel import interface_addresses
+
+_HOST = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?::(?P<slots>[1-9][0-9]*))?")
+_LINE = re.compile(r"(?P<host>\S+)(?:\s+(?:slots|max_slots)\s*=\s*(?P<slots>[1-9][0-9]*).*)?")
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host and the number of processes that it takes."""
+
+    name: str
+    slots: int = 1
+
+
+def parse_hosts(text: str) -> list[Host]:
+    """Reads `host:slots,...`; slots default to 1.
+
+    Args:
+        text: string, as given to `-H`.
+
+    Returns:
+        List of `Host`, in the order given.
+
+    Raises:
+        ValueError: not of this form, or a host is named twice.
+    """
+    return _once_each([_parse_host(item.strip(), text) for item in text.split(",")])
+
+
+def read_hostfile(path: Path) -> list[Host]:
+    """Reads a host file: one host a line, as `host`, `host:slots` or `host slots=N`; `#` starts a comment.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        List of `Host`, in the order of the file.
+
+    Raises:
+        ValueError: a line is not of these forms, a host is named twice, or no host is named.
+    """
+    hosts = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        line = line.split("#")[0].strip()
+        if not line:
+            continue
+        where = f"{path}, line {number}: {line}"
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise ValueError(f"A host file has lines like 'node1 slots=4' or 'node1:4'. Received: {where}")
+        host = _parse_host(match["host"], where)
+        hosts.append(Host(host.name, int(match["slots"])) if match["slots"] else host)
+    if not hosts:
+        raise ValueError(f"A host file must name a host. Received: {path}, which names none")
+    return _once_each(hosts)
+
+
+def all_local(hosts: Sequence[Host]) -> bool:
+    """Whether every host is the one that this runs on."""
+    own = socket.gethostname()
+    local = {"localhost", own, own.split(".")[0], *interface_addresses()}
+    return all(host.name in local or host.name.startswith("127.") for host in hosts)
+
+
+def _parse_host(text: str, received: str) -> Host:
+    match = _HOST.fullmatch(text)
+    if match is None:
+        raise ValueError(
+            f"Hosts are given as 'node1:4,node2:4', with the slots a whole number. Received: {received}"
+        )
+    return Host(match["name"], int(match["slots"] or 1))
+
+
+def _once_each(hosts: list[Host]) -> list[Host]:
+    names = [host.name for host in hosts]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(
+            f"Name each host once, with all its slots. Received: {', '.join(twice)} more than once"
+        )
+    return hosts

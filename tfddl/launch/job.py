@@ -1,0 +1,242 @@
+"""Starts mpirun, follows all ranks to their ends, and leaves nothing running.
+
+One loop on one thread waits for the connections of the rank shims, for mpirun, and for signals. When a rank
+fails, or tfddlrun is told to stop, every shim is asked to end its rank; whoever does not follow is killed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import IO
+
+from tfddl.launch import rank_shim
+from tfddl.launch.channel import Ended, Hello, Link, Listener, Output
+from tfddl.launch.outcome import Rank, Record, Verdict, judge
+from tfddl.launch.output import Output as Printer
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# The shims need GRACE_S to end a rank, then LEFTOVER_S twice. Only after that is a shim itself at fault.
+_KILL_AFTER_S = rank_shim.GRACE_S + 1
+_ABANDON_AFTER_S = rank_shim.GRACE_S + 2 * rank_shim.LEFTOVER_S + 3
+_MPIRUN_LINGERS_S = 3.0
+_MPIRUN_SAID_BYTES = 1 << 16
+
+
+class Job:
+    """One run of a command on several ranks.
+
+    Args:
+        line: list of strings, the mpirun line.
+        processes: int, number of ranks.
+        listener: a `Listener`, to which the ranks' shims connect.
+        printer: an `Output`.
+        verbose: whether to print what mpirun says, and the starts and ends of ranks.
+        remote: whether ranks may run on other hosts.
+    """
+
+    def __init__(
+        self,
+        line: list[str],
+        processes: int,
+        listener: Listener,
+        printer: Printer,
+        *,
+        verbose: bool,
+        remote: bool,
+    ):
+        self._line = line
+        self._processes = processes
+        self._listener = listener
+        self._printer = printer
+        self._verbose = verbose
+        self._remote = remote
+        self._selector = selectors.DefaultSelector()
+        self._plan: list[tuple[float, int, Callable[[], None]]] = []
+        self._links: set[Link] = set()
+        self._ranks: dict[int, Rank] = {}
+        self._ended: list[Rank] = []
+        self._lost: list[Rank] = []
+        self._mpirun_said = bytearray()
+        self._stopping = False
+        self._order = itertools.count()
+        self._stopped_by: Verdict | None = None
+
+    def run(self) -> Verdict:
+        """Runs the job. Returns how it ended."""
+        self._watch_signals()
+        self._start_mpirun()
+        self._selector.register(self._listener, selectors.EVENT_READ, self._on_connection)
+        while self._mpirun.poll() is None or self._links:
+            self._turn(self._time_to_next_plan())
+            if self._mpirun.poll() is not None and self._links:
+                self._stop()  # without mpirun no rank can go on, nor would its failure be noticed
+        while self._turn(0.0):  # what arrived last
+            pass
+        self._abandon()
+        self._listener.close()
+        status, said = self._mpirun.wait(), self._mpirun_said.decode(errors="replace")
+        record = Record(self._processes, self._ended, self._lost, status, said, self._remote)
+        return self._stopped_by or judge(record)
+
+    def _start_mpirun(self) -> None:
+        # In a session of its own, so that Ctrl-C reaches only tfddlrun, which then ends the ranks in order.
+        self._mpirun = subprocess.Popen(
+            self._line,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=os.environ | self._listener.environment(),
+            start_new_session=True,
+        )
+        for name in ("stdout", "stderr"):
+            pipe: IO[bytes] = getattr(self._mpirun, name)
+            handler = partial(self._on_mpirun_output, name, pipe.fileno())
+            self._selector.register(pipe.fileno(), selectors.EVENT_READ, handler)
+
+    def _turn(self, timeout: float | None) -> bool:
+        """Waits for what comes next and deals with it. Returns whether anything came."""
+        events = self._selector.select(timeout)
+        for key, _ in events:
+            key.data()
+        while self._plan and self._plan[0][0] <= time.monotonic():
+            heapq.heappop(self._plan)[2]()
+        return bool(events)
+
+    def _time_to_next_plan(self) -> float | None:
+        return max(0.0, self._plan[0][0] - time.monotonic()) if self._plan else None
+
+    def _watch_signals(self) -> None:
+        ours, theirs = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, *_SIGNALS):
+            signal.signal(number, lambda *_: None)
+        self._selector.register(ours, selectors.EVENT_READ, lambda: self._on_signals(os.read(ours, 512)))
+
+    def _on_signals(self, numbers: bytes) -> None:
+        for number in numbers:
+            if number not in _SIGNALS:
+                continue
+            if self._stopping:
+                self._kill()
+            else:
+                name = signal.Signals(number).name
+                self._stopped_by = Verdict(128 + number, f"tfddlrun: stopped by signal {number} ({name})")
+                self._stop()
+
+    def _on_mpirun_output(self, stream: str, pipe: int) -> None:
+        data = os.read(pipe, 65536)
+        if not data:
+            self._selector.unregister(pipe)
+        if stream == "stdout" and not (self._ended or self._stopping):
+            # Processes that a rank has spawned by MPI write here; once ranks end, so does MPICH, on how.
+            self._print(lambda: self._printer.raw(stream, data))
+            return
+        self._mpirun_said += data
+        del self._mpirun_said[:-_MPIRUN_SAID_BYTES]
+        if self._verbose:
+            self._print(lambda: self._printer.raw("stderr", data))
+
+    def _on_connection(self) -> None:
+        link = self._listener.accept()
+        if link is not None:
+            self._links.add(link)
+            self._selector.register(link, selectors.EVENT_READ, lambda: self._on_messages(link))
+
+    def _on_messages(self, link: Link) -> None:
+        messages = link.receive()
+        if messages is None:
+            self._close(link)
+            return
+        for message in messages:
+            match message:
+                case Hello(number, host):
+                    self._ranks[number] = Rank(number, host)
+                    self._tell(f"rank {number} runs on {host}")
+                    if self._stopping:
+                        link.command(rank_shim.TERMINATE)
+                case Output(stream, data):
+                    self._on_output(self._ranks[link.rank], stream, data)
+                case Ended(status, stopped):
+                    self._on_ended(self._ranks[link.rank], status, stopped)
+
+    def _on_output(self, rank: Rank, stream: str, data: bytes) -> None:
+        if stream == "stderr":
+            rank.add_errors(data)
+        self._print(lambda: self._printer.write(rank.number, stream, data))
+
+    def _on_ended(self, rank: Rank, status: int, stopped: bool) -> None:
+        rank.status, rank.stopped = status, stopped
+        self._ended.append(rank)
+        self._tell(
+            f"rank {rank.number} ended with status {status}{' after it was told to' if stopped else ''}"
+        )
+        if rank.failed:
+            self._stop()
+
+    def _close(self, link: Link) -> None:
+        self._selector.unregister(link)
+        self._links.discard(link)
+        link.close()
+        rank = self._ranks.get(link.rank)
+        if rank is not None and rank.status is None:
+            self._lost.append(rank)
+            self._stop()
+        if not self._links and (self._stopping or len(self._ended) >= self._processes):
+            self._end_mpirun(_MPIRUN_LINGERS_S)
+
+    def _stop(self) -> None:
+        """Asks every shim to end its rank, and sees to it that all are gone after a while."""
+        if self._stopping:
+            return
+        self._stopping = True
+        for link in self._links:
+            link.command(rank_shim.TERMINATE)
+        self._after(_KILL_AFTER_S, self._kill)
+        self._after(_ABANDON_AFTER_S, self._abandon)
+        if not self._links:
+            self._end_mpirun(0)
+
+    def _kill(self) -> None:
+        for link in self._links:
+            link.command(rank_shim.KILL)
+
+    def _abandon(self) -> None:
+        """Gives up on shims that do not answer: their hosts are gone."""
+        for link in list(self._links):
+            self._close(link)
+
+    def _end_mpirun(self, delay: float) -> None:
+        """Ends mpirun, unless it ends by itself, as it does when its ranks are gone."""
+        self._after(delay, lambda: self._signal_mpirun(signal.SIGTERM))
+        self._after(delay + _MPIRUN_LINGERS_S, lambda: self._signal_mpirun(signal.SIGKILL))
+
+    def _signal_mpirun(self, number: int) -> None:
+        if self._mpirun.poll() is not None:
+            return
+        if number == signal.SIGKILL:
+            os.killpg(self._mpirun.pid, number)
+        else:
+            self._mpirun.send_signal(number)
+
+    def _after(self, delay: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._plan, (time.monotonic() + delay, next(self._order), action))
+
+    def _tell(self, sentence: str) -> None:
+        if self._verbose:
+            self._print(lambda: self._printer.message(f"tfddlrun: {sentence}"))
+
+    def _print(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except BrokenPipeError:  # as in `tfddlrun ... | head`: nobody reads on, so nobody wants the job
+            if not self._stopping:
+                self._stopped_by = Verdict(128 + signal.SIGPIPE)
+                self._stop()

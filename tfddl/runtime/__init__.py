@@ -1,0 +1,28 @@
+"""The running job: init, ranks, the native library, and what the engine tells about itself."""
+
+import json
+from typing import Any
+
+from tfddl.runtime import library
+
+
+def stats() -> dict[str, int]:
+    """The engine's counters since `init()` on this rank.
+
+    Returns:
+        `requests` submitted, `errors`, `votes` held, `empty_votes` that let nothing run, and `bytes_reduced`
+        by allreduce. Empty before `init()`.
+    """
+    counters: dict[str, int] = json.loads(library.native().tfddl_stats())
+    return counters
+
+
+def flight_log() -> list[dict[str, Any]]:
+    """The last operations of this rank, oldest first.
+
+    Returns:
+        Dicts of `time_us` (a steady clock), `event` ("submit", "start", "done" or "error") and `name`; the name
+        of a bucket of gradients ends in `#<bucket>`.
+    """
+    events: list[dict[str, Any]] = json.loads(library.native().tfddl_flight_log())
+    return events

@@ -1,0 +1,168 @@
+"""init, shutdown, and who I am: the ranks of the job."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from tfddl.runtime import failure, library
+
+# Peers answer a shutdown within a fraction of a second, also while they compute; who does not is dead or stopped.
+SHUTDOWN_LIMIT = 30.0
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One generation of the job, from `init()` to `shutdown()`."""
+
+    communicators: tuple[Any, Any]
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    homogeneous: bool
+
+
+_job: _Job | None = None
+
+
+def init() -> None:
+    """Joins this process to the job that mpirun or tfddlrun started; alone it is a job of size 1.
+
+    Every rank calls it once, before anything else of tfddl. A second call does nothing. The first one in an
+    environment may compile the native library.
+
+    Raises:
+        ImportError: This Python, platform, TensorFlow or MPI is not supported; the message says what to install.
+        ValueError: The engine did not start, or an environment variable is not a number.
+    """
+    global _job
+    if _job is not None:
+        return
+    native = library.native()
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    warning, limit = _seconds("TFDDL_STALL_WARNING", 60.0), _seconds("TFDDL_STALL_LIMIT", 1800.0)
+    data, control = world.Dup(), world.Dup()
+    if native.tfddl_init(MPI._addressof(data), MPI._addressof(control), warning, limit) != 0:
+        raise ValueError(f"tfddl initialization failed: {native.tfddl_last_error().decode()}")
+    _job = _describe(world, (data, control))
+    from tfddl.ops import names
+
+    names.reset()
+    if _job.size > 1:
+        failure.install(world)
+        _warn_about_pinning(_job)
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)
+
+
+def shutdown() -> None:
+    """Leaves the job. What still waits for other ranks fails, here and there; `init()` may be called again."""
+    global _job
+    if _job is None:
+        return
+    job, _job = _job, None
+    if library.native().tfddl_shutdown(SHUTDOWN_LIMIT):
+        for communicator in job.communicators:
+            communicator.Free()
+
+
+def is_initialized() -> bool:
+    """Whether `init()` has been called, and `shutdown()` not since."""
+    return _job is not None
+
+
+def rank() -> int:
+    """This process's number in the job, from 0 to `size() - 1`."""
+    return _current().rank
+
+
+def size() -> int:
+    """The number of processes in the job."""
+    return _current().size
+
+
+def local_rank() -> int:
+    """This process's number among those on its host."""
+    return _current().local_rank
+
+
+def local_size() -> int:
+    """The number of processes on this host."""
+    return _current().local_size
+
+
+def cross_rank() -> int:
+    """The number of this process's host among the hosts that have a process of this `local_rank()`."""
+    return _current().cross_rank
+
+
+def cross_size() -> int:
+    """The number of hosts that have a process of this `local_rank()`."""
+    return _current().cross_size
+
+
+def is_homogeneous() -> bool:
+    """Whether all hosts run the same number of processes."""
+    return _current().homogeneous
+
+
+def _current() -> _Job:
+    if _job is None:
+        raise ValueError("tfddl has not been initialized; use hvd.init().")
+    return _job
+
+
+def _describe(world: Any, communicators: tuple[Any, Any]) -> _Job:
+    """Who shares a host is asked of MPI: variables of the launcher are wrong under some schedulers."""
+    from mpi4py import MPI
+
+    local = world.Split_type(MPI.COMM_TYPE_SHARED, key=world.rank)
+    cross = world.Split(color=local.rank, key=world.rank)
+    sizes = world.allgather(local.size)
+    job = _Job(
+        communicators,
+        world.rank,
+        world.size,
+        local.rank,
+        local.size,
+        cross.rank,
+        cross.size,
+        len(set(sizes)) == 1,
+    )
+    local.Free()
+    cross.Free()
+    return job
+
+
+def _seconds(variable: str, default: float) -> float:
+    text = os.environ.get(variable, "")
+    try:
+        return float(text) if text else default
+    except ValueError:
+        raise ValueError(f"{variable} must be a number of seconds. Received: {text!r}") from None
+
+
+def _warn_about_pinning(job: _Job) -> None:
+    """mpirun pins each of two ranks to one core by default, which makes TensorFlow's threads share it."""
+    cores = os.cpu_count() or 1
+    if job.rank == 0 and len(os.sched_getaffinity(0)) == 1 and cores > job.local_size:
+        print(
+            f"tfddl: mpirun has pinned each rank to one of {cores} cores; start it with --bind-to none, or use tfddlrun.",
+            file=sys.stderr,
+        )
+
+
+def _at_exit() -> None:
+    """Runs before mpi4py's own exit handler: nobody may finalize MPI while the engine uses it, or with a dead peer."""
+    reason = library.native().tfddl_failure().decode() if _job is not None else ""
+    if reason:
+        failure.abort(reason)
+    shutdown()

@@ -1,0 +1,42 @@
+"""When one rank fails, all end: an uncaught exception must not leave the others waiting."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from types import TracebackType
+from typing import Any, NoReturn
+
+# MPI_Abort normally ends this process too; where it hangs, this does.
+_ABORT_LIMIT = 2.0
+
+_world: Any = None
+
+
+def install(world: Any) -> None:
+    """Makes an uncaught exception end the whole job, after its traceback has been printed."""
+    global _world
+    if _world is None:
+        previous = sys.excepthook
+
+        def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+            previous(kind, error, traceback)
+            abort(None)
+
+        sys.excepthook = hook
+    _world = world
+
+
+def abort(reason: str | None) -> NoReturn:
+    """Prints the reason and ends every rank of the job with exit code 1."""
+    if reason:
+        print(f"tfddl: {reason}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    timer = threading.Timer(_ABORT_LIMIT, os._exit, [1])
+    timer.daemon = True
+    timer.start()
+    if _world is not None:
+        _world.Abort(1)
+    os._exit(1)
