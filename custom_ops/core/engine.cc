@@ -116,6 +116,12 @@ bool Engine::Turn() {
   const uint64_t before = transport_->completed();
   const bool voted = ProgressVote();
   const bool ran = PollRunning();
+  // Only now may the caller of Shutdown() go: what all had submitted has run, and the messages that tell
+  // the peers of the outcome have left.
+  if (agreement_.closed() && running_.empty() && outgoing_.empty()) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!std::exchange(closed_, true)) closed_or_failed_.notify_all();
+  }
   return voted || ran || transport_->completed() != before;
 }
 
@@ -152,7 +158,6 @@ bool Engine::DrainInbox() {
     } else if (auto* cancel = std::get_if<CancelItem>(&item)) {
       Handle(*cancel);
     } else if (std::get<ShutdownItem>(item).mine) {
-      leaving_ = true;
       agreement_.RequestShutdown();
     } else {
       agreement_.NoticeShutdown();

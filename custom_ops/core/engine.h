@@ -54,7 +54,8 @@ class Engine {
   void Cancel(const std::string& key);
 
   // Asks to leave: whatever is ready on all members still runs, everything else that waits, here and
-  // on the peers, fails. True once agreed, false when `limit_s` seconds were not enough.
+  // on the peers, fails. Every peer must be told by NoticeShutdown() too (the watchdogs do), or one with
+  // nothing to run would not answer. False when `limit_s` seconds were not enough.
   bool Shutdown(double limit_s);
 
   // A peer announced outside of the votes that it leaves: lets an idle engine answer its vote.
@@ -136,7 +137,6 @@ class Engine {
   std::list<std::pair<std::string, Instance>> agreed_;  // with buckets still to be submitted here
   std::list<Running> running_;
   std::set<int64_t> ended_steps_;
-  bool leaving_ = false;
 
   mutable std::mutex mutex_;  // everything below
   std::condition_variable wake_;

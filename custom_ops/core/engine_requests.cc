@@ -61,6 +61,10 @@ void Engine::Admit(Request request) {
   for (auto it = agreed_.begin(); it != agreed_.end(); ++it) {
     Instance& instance = it->second;
     if (it->first != request.name || !instance.submitted.insert(request.bucket).second) continue;
+    if (instance.step != request.step) {
+      Fail("rank " + std::to_string(rank()) + ": a step ended in the middle of '" + request.name +
+           "', which the other ranks have begun, and the next step has submitted it again.");
+    }
     const uint64_t ticket = instance.ticket + static_cast<uint64_t>(request.bucket);
     if (static_cast<int>(instance.submitted.size()) == instance.buckets) agreed_.erase(it);
     Start(std::move(request), ticket);
@@ -107,12 +111,10 @@ void Engine::Apply(const Boundary& boundary) {
     agreement_.Withdraw(name);
     FailInstance(name, std::move(instance), Code::kUnknown, ClosedMessage());
   }
-  if (leaving_ && !agreed_.empty()) {
-    Fail("rank " + std::to_string(rank()) + " shut down tfddl in the middle of '" + agreed_.front().first + "'.");
+  if (!agreed_.empty()) {
+    Fail("rank " + std::to_string(boundary.departing) + " shut down tfddl in the middle of '" +
+         agreed_.front().first + "'.");
   }
-  std::lock_guard<std::mutex> lock(mutex_);
-  closed_ = true;
-  closed_or_failed_.notify_all();
 }
 
 void Engine::StartInstance(const std::string& name, Instance instance) {

@@ -7,6 +7,7 @@ namespace tfddl {
 namespace {
 
 constexpr size_t kMaxFieldsShown = 3;
+constexpr size_t kMaxRanksListed = 8;
 
 std::vector<std::string> Split(const std::string& text) {
   std::vector<std::string> fields(1);
@@ -51,6 +52,21 @@ std::string DescribeSide(const std::vector<std::string>& side, const std::vector
   return Join(shown, ", ");
 }
 
+// Of many ranks, those that said the same share one entry, in the order of their lowest rank.
+std::vector<std::string> DescribeGroups(const std::vector<std::vector<std::string>>& sides,
+                                        const std::vector<size_t>& fields) {
+  std::vector<std::string> texts;
+  std::map<std::string, std::vector<std::string>> ranks;
+  for (size_t rank = 0; rank < sides.size(); ++rank) {
+    const std::string text = DescribeSide(sides[rank], fields);
+    if (ranks[text].empty()) texts.push_back(text);
+    ranks[text].push_back(std::to_string(rank));
+  }
+  std::vector<std::string> entries;
+  for (const auto& text : texts) entries.push_back("ranks " + Join(ranks[text], ", ") + ": " + text);
+  return entries;
+}
+
 }  // namespace
 
 std::string DescribeTensor(DataType dtype, const std::vector<int64_t>& shape) {
@@ -67,17 +83,13 @@ std::string DescribeMismatch(const std::string& name, const std::vector<std::str
   std::vector<std::vector<std::string>> sides;
   for (const auto& signature : signatures) sides.push_back(Split(signature));
   const auto fields = DifferingFields(sides);
-  // Ranks that said the same share one entry, in the order of their lowest rank.
-  std::vector<std::string> texts;
-  std::map<std::string, std::vector<std::string>> ranks;
-  for (size_t rank = 0; rank < sides.size(); ++rank) {
-    const std::string text = DescribeSide(sides[rank], fields);
-    if (ranks[text].empty()) texts.push_back(text);
-    ranks[text].push_back(std::to_string(rank));
-  }
   std::vector<std::string> entries;
-  for (const auto& text : texts) {
-    entries.push_back((ranks[text].size() > 1 ? "ranks " : "rank ") + Join(ranks[text], ", ") + ": " + text);
+  if (sides.size() <= kMaxRanksListed) {
+    for (size_t rank = 0; rank < sides.size(); ++rank) {
+      entries.push_back("rank " + std::to_string(rank) + ": " + DescribeSide(sides[rank], fields));
+    }
+  } else {
+    entries = DescribeGroups(sides, fields);
   }
   return "The ranks submitted '" + name + "' with different arguments: " + Join(entries, "; ") +
          ". Call it with the same operation, dtype and shape on every rank, or give the calls different names.";

@@ -1,12 +1,15 @@
-/* Names, signatures and the plan: what a vote decides. N members submit K instances of B names; each instance has one of two
-   signatures on each member, and the next instance of a name may be submitted as soon as done() of the last was called on
-   that member, while others are still inside the vote. The plan holds CAP names beyond those that somebody has ready.
+/* Names, signatures and the plan: what a vote decides. N members submit K instances of B names; each
+   instance has one of two signatures on each member, and the next instance of a name may be submitted as
+   soon as done() of the last was called on that member, while others are still inside the vote. The plan
+   holds CAP names beyond those that somebody has ready.
 
-   Checked: a name runs only when it is pending on all with the same signature, and fails only when pending on all with unequal
-   ones; instance by instance all members see the same outcome; at quiescence every instance has run or failed everywhere.
-   Abstracted: messages (votes.pml): the last to enter computes the outcome, each leaves when it likes. What a vote exchanges
-   afterwards (signatures, records of new names) is part of the outcome, as all are at the boundary. LRU: any name that nobody
-   has ready may be evicted. The order of the plan: what runs at one boundary is in an order all compute alike.
+   Checked: a name runs only when it is pending on all with the same signature, and fails only when pending
+   on all with unequal ones; instance by instance all members see the same outcome; at quiescence every
+   instance has run or failed everywhere.
+   Abstracted: messages (votes.pml): the last to enter computes the outcome, each leaves when it likes. What
+   a vote exchanges afterwards (signatures, records of new names) is part of the outcome, as all are at the
+   boundary. LRU: any name that nobody has ready may be evicted. The order of the plan: what runs at one
+   boundary is in an order all compute alike.
    Wrong variants: CLEAR_LATE, NO_EXCHANGE, ERROR_EARLY, TRUST_PLAN, FIRST_ONLY. */
 #ifndef N
 #define N 2
@@ -27,7 +30,8 @@ typedef Member { Name name[B]; bool fresh, inside }
 typedef Record { bool ready[B], same[B]; bit signature[B] }
 Member m[N];
 Record record[N];                                /* what each member voted with */
-byte plan[B];                                    /* changes only when a vote completes, and all members are in it then */
+/* changes only when a vote completes, and all members are in it then */
+byte plan[B];
 bool held[B], runs[B], fails[B];                 /* the outcome: ready on some, runs, fails */
 byte entered, epoch, seen[N];                    /* members inside; votes completed, modulo 4 */
 
@@ -81,13 +85,15 @@ inline decide() {
   :: plan[b] != ABSENT && all -> runs[b] = true /* wrong: known by name, so taken for equal */
 #endif
 #ifdef FIRST_ONLY
-  :: plan[b] == ABSENT && all -> plan[b] = first + 1; runs[b] = true  /* wrong: the first to announce speaks for all */
+  /* wrong: the first to announce speaks for all */
+  :: plan[b] == ABSENT && all -> plan[b] = first + 1; runs[b] = true
 #endif
   :: else ->
      if :: plan[b] == ABSENT && some -> plan[b] = first + 1 :: else fi;     /* first seen wins */
      if
      :: all && same -> runs[b] = true
-     :: all && !same && equal -> plan[b] = first + 1; runs[b] = true        /* after an exchange of signatures */
+     /* after an exchange of signatures */
+     :: all && !same && equal -> plan[b] = first + 1; runs[b] = true
      :: all && !same && !equal -> fails[b] = true
      :: else
      fi
@@ -96,20 +102,21 @@ inline decide() {
 
 inline check() {
   for (j : 0 .. N - 1) {
-    assert(!(runs[b] || fails[b]) || (m[j].name[b].pending && m[j].name[b].submitted == m[0].name[b].submitted));
+    assert(!(runs[b] || fails[b]) || m[j].name[b].pending);
+    assert(!(runs[b] || fails[b]) || m[j].name[b].submitted == m[0].name[b].submitted);
     assert(!runs[b] || m[j].name[b].signature == m[0].name[b].signature)
   }
   assert(!fails[b] || !equal)
 }
 
+#define SIZE ((plan[0] > 0) + (B > 1 && plan[B - 1]) + (B > 2 && plan[1]))
 /* Any victims will do, as long as all members choose the same */
 inline evict() {
   do
-  :: B > 1 && plan[0] && !held[0] && (plan[0] > 0) + (plan[B - 1] > 0) + (B > 2 && plan[1] > 0) > CAP -> plan[0] = ABSENT
-  :: B > 1 && plan[B - 1] && !held[B - 1] && (plan[0] > 0) + (plan[B - 1] > 0) + (B > 2 && plan[1] > 0) > CAP ->
-     plan[B - 1] = ABSENT
-  :: B > 2 && plan[1] && !held[1] && (plan[0] > 0) + (plan[B - 1] > 0) + (plan[1] > 0) > CAP -> plan[1] = ABSENT
-  :: (plan[0] > 0) + (plan[B - 1] > 0) + (B > 2 && plan[1] > 0) <= CAP -> break
+  :: SIZE > CAP && plan[0] && !held[0] -> plan[0] = ABSENT
+  :: SIZE > CAP && plan[B - 1] && !held[B - 1] -> plan[B - 1] = ABSENT
+  :: SIZE > CAP && B > 2 && plan[1] && !held[1] -> plan[1] = ABSENT
+  :: SIZE <= CAP -> break
   :: (!plan[0] || held[0]) && (!plan[B - 1] || held[B - 1]) && (B < 3 || !plan[1] || held[1]) -> break
   od
 }

@@ -1,24 +1,25 @@
-/* Sequences and failed steps. Each of K steps has a request X and a sequence S of two buckets, submitted in any order, on
-   each member. The members may call X with unequal arguments in step 0: an agreed error, which ends that step: what is
-   pending of it fails, what comes later is refused. S is pending from its first bucket on, whichever that is; agreeing
-   commits both, and a bucket's transfer begins when it is submitted, under a tag that the ticket gives it.
-   After a step has ended, its app may leave out what it has not submitted yet (a kernel that needs the failed one's output
-   never starts). Peers may have begun the transfer of a bucket that is left out, so a step that ends on a member with an
-   agreed instance of S incomplete there stops the job.
+/* Sequences and failed steps. Each of K steps has a request X and a sequence S of two buckets, submitted in
+   any order, on each member. The members may call X with unequal arguments in step 0: an agreed error,
+   which ends that step: what is pending of it fails, what comes later is refused. S is pending from its
+   first bucket on, whichever that is; agreeing commits both, and a bucket's transfer begins when it is
+   submitted, under a tag that the ticket gives it. After a step has ended, its app may leave out what it
+   has not submitted yet (a kernel that needs the failed one's output never starts). Peers may have begun
+   the transfer of a bucket that is left out, so a step that ends on a member with an agreed instance of S
+   incomplete there stops the job.
 
-   OVERLAP: the next instance of X or of a bucket may come as soon as the last one is done, so instances of S overlap;
-   without it a step begins when the one before it is over on that member.
-   Checked: each transfer joins the same bucket of the same step on all members; at quiescence everything is done, with the
-   same outcome on all members, or the job has been stopped.
+   OVERLAP: the next instance of X or of a bucket may come as soon as the last one is done, so instances of
+   S overlap; without it a step begins when the one before it is over on that member.
+   Checked: each transfer joins the same bucket of the same step on all members; at quiescence everything is
+   done, with the same outcome on all members, or the job has been stopped.
    Abstracted: messages (votes.pml), plan and new names (names.pml).
-   Wrong variants: NO_STOP, LATE_STOP, REFUSE_COMMITTED, NO_REFUSAL, ONE_TAG, ANY_STEP (OVERLAP). */
+   Wrong variants: NO_STOP, LATE_STOP, NO_REFUSAL, ONE_TAG, AGREED_FIRST (OVERLAP). */
 #ifndef N
 #define N 2
 #endif
 #ifndef K
 #define K 2
 #endif
-#if !defined(NO_STOP) && !defined(LATE_STOP) && !defined(REFUSE_COMMITTED)
+#if !defined(NO_STOP) && !defined(LATE_STOP)
 #define STOP_AT_ONCE                               /* when the step ends */
 #endif
 #define X 2                                        /* operations: 0 and 1 are the buckets */
@@ -29,7 +30,8 @@ typedef Member {
   byte ended;                                      /* a bit per step */
   bit signature; bool x, fresh, inside;            /* x: pending */
   byte buckets, step;                              /* of the pending instance of S */
-  byte agreed, whose[K], given[K], finished[K];       /* tickets; the step, and buckets submitted and finished under each */
+  /* tickets; the step, and buckets submitted and finished under each */
+  byte agreed, whose[K], given[K], finished[K];
   byte begun;                                      /* transfers */
 }
 Member m[N];
@@ -49,8 +51,8 @@ bool stop;
 #ifdef OVERLAP
 #define MAY_SUBMIT(o) (!stop && m[i].next[o] < K && m[i].done[o] == m[i].next[o])
 #else
-#define MAY_SUBMIT(o) (!stop && m[i].next[o] < K && m[i].done[0] >= m[i].next[o] && m[i].done[1] >= m[i].next[o] && \
-                       m[i].done[X] >= m[i].next[o])
+#define MAY_SUBMIT(o) (!stop && m[i].next[o] < K && m[i].done[0] >= m[i].next[o] && \
+                       m[i].done[1] >= m[i].next[o] && m[i].done[X] >= m[i].next[o])
 #endif
 
 inline finish(o_, ok_) {
@@ -75,31 +77,33 @@ inline begin(t_, b_, s_) {
   ticket[slot / 2].members[slot % 2]++; slot = 0
 }
 
-/* A bucket joins the agreed instance of its own step: with OVERLAP one of a later step may be there already. */
+/* What belongs to a step that has ended is refused first: with OVERLAP an instance of a later step may lack
+   the bucket. */
 inline submit_bucket(b_) {
   d_step {
     s = m[i].next[b_]; m[i].next[b_]++; t = 0;
-#ifdef ANY_STEP
-    do :: t < m[i].agreed && !LACKS(t, b_) -> t++ :: else -> break od;              /* wrong: the oldest that lacks it */
-#else
-    do :: t < m[i].agreed && !(LACKS(t, b_) && m[i].whose[t] == s) -> t++ :: else -> break od;
-#endif
+    do :: t < m[i].agreed && !LACKS(t, b_) -> t++ :: else -> break od;
     if
-#ifdef REFUSE_COMMITTED
-    :: ENDED(s) -> finish(b_, false)               /* wrong: peers may have begun this transfer */
-#endif
-#ifdef LATE_STOP                                   /* wrong: two members may each wait for what the other left out */
+#ifdef LATE_STOP  /* wrong: two members may each wait for what the other left out */
     :: LACKS(0, b_) && m[i].whose[0] != s -> stop = true
 #endif
     :: else ->
        if
-       :: t < m[i].agreed -> begin(t, b_, s)
 #ifndef NO_REFUSAL
+#ifdef AGREED_FIRST
+       /* wrong: gives it to another step's instance */
        :: t == m[i].agreed && ENDED(s) -> finish(b_, false)
+#else
+       :: ENDED(s) -> finish(b_, false)
+#endif
 #endif
        :: else ->
-          assert(!(m[i].buckets & (1 << b_)));
-          m[i].buckets = m[i].buckets | (1 << b_); m[i].step = s; m[i].fresh = true
+          if
+          :: t < m[i].agreed -> begin(t, b_, s)
+          :: else ->
+             assert(!(m[i].buckets & (1 << b_)));
+             m[i].buckets = m[i].buckets | (1 << b_); m[i].step = s; m[i].fresh = true
+          fi
        fi
     fi;
     s = 0; t = 0
@@ -159,7 +163,8 @@ inline decide() {
 inline apply() {
   if
   :: runsS ->
-     t = m[i].agreed; m[i].agreed++; m[i].whose[t] = m[i].step; j = m[i].buckets; m[i].buckets = 0; s = m[i].step;
+     t = m[i].agreed; m[i].agreed++; s = m[i].step; m[i].whose[t] = s;
+     j = m[i].buckets; m[i].buckets = 0;
      if :: j & 1 -> begin(t, 0, s) :: else fi;
      if :: j & 2 -> begin(t, 1, s) :: else fi
   :: else
@@ -176,7 +181,7 @@ inline apply() {
      :: else
      fi;
 #ifdef STOP_AT_ONCE
-     for (t : 0 .. K - 1) { stop = stop || (t < m[i].agreed && m[i].whose[t] == s && (LACKS(t, 0) || LACKS(t, 1))) }
+     for (t : 0 .. K - 1) { stop = stop || (m[i].whose[t] == s && (LACKS(t, 0) || LACKS(t, 1))) }
 #endif
   :: else
   fi;
@@ -187,8 +192,10 @@ proctype Engine(byte i) {
   byte s, t, j, slot;
 end:
   do
-  :: d_step { !stop && !m[i].inside && seen[i] == epoch && (m[i].x || m[i].buckets) && (m[i].fresh || HEARD) ->
-       m[i].fresh = false; recordX[i] = m[i].x; recordS[i] = (m[i].buckets > 0); m[i].inside = true; entered++ }
+  :: d_step {
+       !stop && !m[i].inside && seen[i] == epoch && (m[i].x || m[i].buckets) && (m[i].fresh || HEARD) ->
+       m[i].fresh = false; recordX[i] = m[i].x; recordS[i] = (m[i].buckets > 0);
+       m[i].inside = true; entered++ }
   :: d_step { entered == N && m[i].inside -> decide() }
   :: d_step { !stop && seen[i] != epoch -> apply() }
   :: d_step { !stop && m[i].agreed > 0 && ARRIVED(0, 0) -> arrive(0, 0) }

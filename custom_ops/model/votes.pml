@@ -1,10 +1,13 @@
 /* Opening and holding votes: when a member enters, and that no wake-up is lost while messages are delayed.
-   N members submit the same R requests, each in any order and at any time; a request runs when it is ready on all.
+   N members submit the same R requests, each in any order and at any time; a request runs when it is ready
+   on all.
 
-   Checked: at quiescence everything has run everywhere, no pending request, no message and no member is left in a vote; all
-   leave a vote with the AND and OR of what all put in; nothing runs that a member has not submitted; at most N x R votes.
-   Abstracted: inbox and engine thread are one step (draining only delays a submit); names are indices, signatures equal;
-   running is instant; with ENTRY_IN_ONE_STEP no submit falls between clearing fresh and reading ready (N = 4 needs that).
+   Checked: at quiescence everything has run everywhere, no pending request, no message and no member is
+   left in a vote; all leave a vote with the AND and OR of what all put in; nothing runs that a member has
+   not submitted; at most N x R votes.
+   Abstracted: inbox and engine thread are one step (draining only delays a submit); names are indices,
+   signatures equal; running is instant; with ENTRY_IN_ONE_STEP no submit falls between clearing fresh and
+   reading ready (N = 4 needs that).
    Wrong variants: LATE_CLEAR, NO_NOTICE, ONE_OPENER (N >= 3), EARLY_ROUND (N = 3). */
 #ifndef N
 #define N 3

@@ -151,14 +151,17 @@ def _reduce_in_buckets(tensors: list[tf.Tensor], owner: str, op: int) -> list[tf
     specifications = [(tensor.dtype.name, _static_shape(tensor)) for tensor in tensors]
     plan = plan_buckets(specifications, bucket_sizes())
     sequence = names.unique(owner)
+    # A sequence is agreed on by the shapes known at trace time, and its buckets belong to one step. Where a shape shows
+    # only at run time, and in eager mode, where each op is a step of its own, each bucket is agreed on by itself.
+    apart = tf.executing_eagerly() or not all(tensor.shape.is_fully_defined() for tensor in tensors)
     reduced: dict[int, tf.Tensor] = {}
     for number, members in enumerate(plan.buckets):
         outputs = reduce_bucket(
             [tensors[index] for index in members],
             op=op,
-            sequence=sequence,
-            bucket=number,
-            buckets=len(plan.buckets),
+            sequence=f"{sequence}.{number}" if apart else sequence,
+            bucket=0 if apart else number,
+            buckets=1 if apart else len(plan.buckets),
             signature=plan.signature,
         )
         reduced.update(zip(members, outputs, strict=True))

@@ -70,7 +70,7 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[tf.Tensor]:
-    """Reduces several tensors of one dtype as one: agreed on together and moved in one piece.
+    """Reduces several tensors as one (per dtype): agreed on together and moved in one piece.
 
     Args, returns and raises are those of `allreduce`, with lists of tensors. An empty list gives an empty list.
     """
@@ -78,11 +78,21 @@ def grouped_allreduce(
     if not tensors:
         return []
     prepared = [prepare(tensor, "grouped_allreduce") for tensor in tensors]
-    dtypes = sorted({tensor.dtype.name for tensor in prepared})
-    if len(dtypes) > 1:
-        raise TypeError(f"grouped_allreduce takes tensors of one dtype. Received: {', '.join(dtypes)}")
     group = name_of("grouped_allreduce", name, ignore_name_scope)
-    return _reduce(prepared, compression, op, prescale_factor, postscale_factor, group)
+    results: dict[int, tf.Tensor] = {}
+    dtypes = sorted({tensor.dtype.name for tensor in prepared})
+    for dtype in dtypes:  # one op each: only equal dtypes can travel as one
+        members = [index for index, tensor in enumerate(prepared) if tensor.dtype.name == dtype]
+        outputs = _reduce(
+            [prepared[index] for index in members],
+            compression,
+            op,
+            prescale_factor,
+            postscale_factor,
+            group if len(dtypes) == 1 else f"{group}.{dtype}",
+        )
+        results.update(zip(members, outputs, strict=True))
+    return [results[index] for index in range(len(prepared))]
 
 
 def reduce_bucket(
@@ -137,7 +147,7 @@ def _reduce(
 def _gradient(operation: Any, *cotangents: tf.Tensor) -> list[tf.Tensor]:
     """Every rank's result depends on every rank's input in the same way, so the vector-Jacobian product is the same
     reduction of the cotangents."""
-    name = name_of(operation.get_attr("tensor_name").decode() + ".gradient", None)
+    name = name_of("allreduce", operation.get_attr("tensor_name").decode() + ".gradient", ignore_name_scope=True)
     results: list[tf.Tensor] = library.ops().tfddl_allreduce(
         x=list(cotangents),
         tensor_name=name,

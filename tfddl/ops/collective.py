@@ -38,16 +38,13 @@ def prepare(value: Any, kind: str) -> tf.Tensor:
 
 
 def name_of(kind: str, name: str | None, ignore_name_scope: bool = False) -> str:
-    """The name on which ranks agree: the user's, or one that follows from the place in the program.
-
-    One name used twice in a function means two collectives there, so it is numbered like our own.
-    """
+    """The name on which ranks agree: the user's, or one that follows from the place in the program."""
     if name is None:
         return names.unique(kind)
     if not tf.executing_eagerly() and not ignore_name_scope:
         scope = tf.compat.v1.get_default_graph().get_name_scope()
         name = f"{scope}/{name}" if scope else name
-    return names.unique(name)
+    return names.numbered(name)
 
 
 def unchain(result: tf.Tensor) -> None:

@@ -30,21 +30,26 @@ def owner_index(kind: str) -> int:
 
 
 def unique(base: str) -> str:
-    """A name for one place in the program.
+    """A name for one place in the program that the user did not name.
 
     In a tf.function it is `<function>/<base>`, the second one in the same function `<function>/<base>.1`, and so on. In
     eager mode, where calls come one after another, it is `base` itself.
     """
     graph = _enclosing_function()
+    return base if graph is None else numbered(f"{_function_name(graph)}/{base}")
+
+
+def numbered(name: str) -> str:
+    """The name itself; the second time that a tf.function uses it `<name>.1`, and so on: those are two collectives."""
+    graph = _enclosing_function()
     if graph is None:
-        return base
+        return name
     counts: Counter[str] | None = getattr(graph, "_tfddl_names", None)
     if counts is None:
         counts = graph._tfddl_names = Counter()
-    index = counts[base]
-    counts[base] += 1
-    prefix = _function_name(graph)
-    return f"{prefix}/{base}.{index}" if index else f"{prefix}/{base}"
+    index = counts[name]
+    counts[name] += 1
+    return f"{name}.{index}" if index else name
 
 
 def _enclosing_function() -> Any | None:

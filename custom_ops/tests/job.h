@@ -1,0 +1,91 @@
+// A job inside one process, for tests: N engines over the in-memory transport.
+#pragma once
+
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/engine.h"
+#include "core/signature.h"
+#include "core/watchdog.h"
+#include "transport/memory.h"
+
+#define CHECK(condition)                                                                 \
+  do {                                                                                   \
+    if (!(condition)) {                                                                  \
+      std::fprintf(stderr, "%s:%d: CHECK failed: %s\n", __FILE__, __LINE__, #condition); \
+      std::abort();                                                                      \
+    }                                                                                    \
+  } while (false)
+
+namespace tfddl {
+
+// Collects the outcomes of requests and waits for them.
+class Outcomes {
+ public:
+  explicit Outcomes(size_t count) : statuses_(count), waiting_(count) {}
+  std::function<void(const Status&)> At(size_t index) {
+    return [this, index](const Status& status) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      statuses_[index] = status;
+      if (--waiting_ == 0) done_.notify_all();
+    };
+  }
+  const std::vector<Status>& Wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    done_.wait(lock, [this] { return waiting_ == 0; });
+    return statuses_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable done_;
+  std::vector<Status> statuses_;
+  size_t waiting_;
+};
+
+struct Job {
+  explicit Job(int size, int max_delay = 0, EngineOptions options = {}, WatchdogOptions watch = {})
+      : data(size, max_delay), control(size) {
+    for (int rank = 0; rank < size; ++rank) {
+      engines.push_back(std::make_unique<Engine>(data.Join(rank), options));
+      watchdogs.push_back(std::make_unique<Watchdog>(control.Join(rank), engines.back().get(), watch));
+    }
+  }
+
+  // All leave at once, as at the end of a program.
+  void End() {
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < engines.size(); ++rank) {
+      threads.emplace_back([this, rank] {
+        watchdogs[rank]->AnnounceShutdown();
+        CHECK(engines[rank]->Shutdown(60));
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    watchdogs.clear();
+    engines.clear();
+  }
+
+  MemoryWorld data;
+  MemoryWorld control;
+  std::vector<std::unique_ptr<Engine>> engines;
+  std::vector<std::unique_ptr<Watchdog>> watchdogs;
+};
+
+inline Request Allreduce(const std::string& name, std::vector<float>* values,
+                         std::function<void(const Status&)> done) {
+  Request request;
+  request.name = name;
+  request.buffers.push_back({values->data(), values->data(), static_cast<int64_t>(values->size())});
+  request.signature =
+      MakeSignature({"allreduce", "Sum", DescribeTensor(DataType::kFloat32, {request.buffers[0].count})});
+  request.done = std::move(done);
+  return request;
+}
+
+}  // namespace tfddl
