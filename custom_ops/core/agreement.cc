@@ -14,8 +14,7 @@ void SetBit(std::vector<uint64_t>* bits, size_t i) { (*bits)[i / 64] |= uint64_t
 
 }  // namespace
 
-Agreement::Agreement(int rank, int size, size_t capacity)
-    : rank_(rank), size_(size), capacity_(capacity) {}
+Agreement::Agreement(int rank, int size, size_t capacity) : rank_(rank), size_(size), capacity_(capacity) {}
 
 void Agreement::Submit(const std::string& name, const std::string& signature, int tickets) {
   pending_[name] = {signature, tickets, false};
@@ -67,8 +66,8 @@ std::string Agreement::ExchangeRecord(const VoteRecord& outcome) const {
   for (const auto& [name, pending] : pending_) {
     if (!pending.voted) continue;
     const auto it = index_.find(name);
-    const bool disputed = it != index_.end() && Bit(outcome.ready_all, it->second) &&
-                          !Bit(outcome.same_all, it->second);
+    const bool disputed =
+        it != index_.end() && Bit(outcome.ready_all, it->second) && !Bit(outcome.same_all, it->second);
     if (it != index_.end() && !disputed) continue;
     writer.String(name);
     writer.String(pending.signature);

@@ -14,12 +14,16 @@ namespace {
 class Allgather : public Collective {
  public:
   Allgather(Lane lane, const Request& request, std::function<void(std::function<void()>)> post)
-      : lane_(lane), post_(std::move(post)), rank_(lane.transport->rank()),
+      : lane_(lane),
+        post_(std::move(post)),
+        rank_(lane.transport->rank()),
         row_bytes_(request.rows ? request.buffers.at(0).count / request.rows *
                                       static_cast<int64_t>(SizeOf(request.dtype))
                                 : 0),
-        in_(static_cast<const char*>(request.buffers.at(0).in)), allocate_(request.allocate),
-        rows_(static_cast<size_t>(lane.transport->size())), verdicts_(rows_.size(), 1) {
+        in_(static_cast<const char*>(request.buffers.at(0).in)),
+        allocate_(request.allocate),
+        rows_(static_cast<size_t>(lane.transport->size())),
+        verdicts_(rows_.size(), 1) {
     // A rank without rows cannot derive the size of one from its element count.
     mine_[0] = request.rows;
     mine_[1] = row_bytes_;
@@ -123,7 +127,8 @@ class Allgather : public Collective {
       } else {
         using D = Pipeline::Direction;
         transfers_.emplace_back(lane_.transport, D::kReceive, peer, lane_.tag + 1, out, bytes);
-        transfers_.emplace_back(lane_.transport, D::kSend, peer, lane_.tag + 1, const_cast<char*>(in_), my_bytes);
+        transfers_.emplace_back(lane_.transport, D::kSend, peer, lane_.tag + 1, const_cast<char*>(in_),
+                                my_bytes);
       }
       out += bytes;
     }

@@ -114,11 +114,12 @@ class SlicedAllreduce : public Collective {
     auto writable = [this, index] {
       return range_.in == range_.out ? peers_[index].send.finished() : SIZE_MAX;
     };
-    peers_.push_back({Pipeline(t, D::kSend, peer, lane.tag, in + Begin(peer), Bytes(peer)),
-                      Pipeline(t, D::kReceive, peer, lane.tag, slots, Bytes(rank_), unread, kPiecesInFlight),
-                      Pipeline(t, D::kSend, peer, lane.tag + 1, range_.out + Begin(rank_), Bytes(rank_), reduced),
-                      Pipeline(t, D::kReceive, peer, lane.tag + 1, range_.out + Begin(peer), Bytes(peer), writable),
-                      slots, peer});
+    peers_.push_back(
+        {Pipeline(t, D::kSend, peer, lane.tag, in + Begin(peer), Bytes(peer)),
+         Pipeline(t, D::kReceive, peer, lane.tag, slots, Bytes(rank_), unread, kPiecesInFlight),
+         Pipeline(t, D::kSend, peer, lane.tag + 1, range_.out + Begin(rank_), Bytes(rank_), reduced),
+         Pipeline(t, D::kReceive, peer, lane.tag + 1, range_.out + Begin(peer), Bytes(peer), writable), slots,
+         peer});
   }
 
   void ReduceArrived() {
@@ -146,7 +147,8 @@ class SlicedAllreduce : public Collective {
   size_t reduced_ = 0;  // pieces of my slice
 };
 
-std::unique_ptr<Collective> ReduceRange(Lane lane, ScratchPool* pool, const Reduction& reduction, Range range) {
+std::unique_ptr<Collective> ReduceRange(Lane lane, ScratchPool* pool, const Reduction& reduction,
+                                        Range range) {
   if (static_cast<size_t>(range.count) * SizeOf(reduction.dtype) <= kSmallBytes) {
     return std::make_unique<SmallAllreduce>(lane, pool, reduction, range);
   }

@@ -23,13 +23,13 @@ class TreeBroadcast : public Collective {
     for (; mask < size && !(place & mask); mask *= 2) {
     }
     if (place > 0) {
-      from_.emplace(lane.transport, Pipeline::Direction::kReceive, (place - mask + request.root) % size, lane.tag,
-                    data, bytes);
+      from_.emplace(lane.transport, Pipeline::Direction::kReceive, (place - mask + request.root) % size,
+                    lane.tag, data, bytes);
     }
     for (mask /= 2; mask > 0; mask /= 2) {
       if (place + mask >= size) continue;
-      to_.emplace_back(lane.transport, Pipeline::Direction::kSend, (place + mask + request.root) % size, lane.tag,
-                       data, bytes, [this] { return from_ ? from_->finished() : SIZE_MAX; });
+      to_.emplace_back(lane.transport, Pipeline::Direction::kSend, (place + mask + request.root) % size,
+                       lane.tag, data, bytes, [this] { return from_ ? from_->finished() : SIZE_MAX; });
     }
   }
 

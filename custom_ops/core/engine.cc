@@ -22,7 +22,8 @@ constexpr int kLastSleepMicros = 1000;
 }  // namespace
 
 Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
-    : transport_(std::move(transport)), options_(options),
+    : transport_(std::move(transport)),
+      options_(options),
       agreement_(transport_->rank(), transport_->size(), options.plan_capacity),
       vote_(transport_->rank(), transport_->size()) {
   PostVoteReceives();
@@ -174,7 +175,8 @@ void Engine::PostVoteReceives() {
   for (size_t i = 0; i < steps.size(); ++i) {
     if (!steps[i].receive) continue;
     std::string& buffer = vote_buffers_[i];
-    vote_receives_.emplace_back(i, transport_->Receive(steps[i].peer, kVoteTag, buffer.data(), buffer.size()));
+    vote_receives_.emplace_back(i,
+                                transport_->Receive(steps[i].peer, kVoteTag, buffer.data(), buffer.size()));
   }
 }
 

@@ -14,7 +14,8 @@ constexpr size_t kMaxEndedSteps = 1024;
 
 std::string Engine::ClosedMessage() const {
   const int departing = agreement_.departing();
-  if (departing == rank()) return "tfddl has been shut down on this rank (" + std::to_string(departing) + ").";
+  if (departing == rank())
+    return "tfddl has been shut down on this rank (" + std::to_string(departing) + ").";
   return "rank " + std::to_string(departing) +
          " has shut down tfddl (its program ended, raised, or called hvd.shutdown()), so no collective can "
          "complete any more. All ranks have to run the same collectives the same number of times.";
@@ -88,7 +89,8 @@ void Engine::Handle(const CancelItem& item) {
   if (running && agreed_.empty()) return;  // everybody has submitted it: it completes by itself
   Fail("rank " + std::to_string(rank()) + ": the step that '" + item.key +
        "' belongs to failed or was cancelled on this rank, while the other ranks count on it. The error "
-       "raised on rank " + std::to_string(rank()) + " tells the cause.");
+       "raised on rank " +
+       std::to_string(rank()) + " tells the cause.");
 }
 
 void Engine::Apply(const Boundary& boundary) {
@@ -172,7 +174,8 @@ void Engine::Start(Request request, uint64_t ticket) {
       collective = MakeBroadcast(lane, request);
       break;
     case Kind::kAllgather:
-      collective = MakeAllgather(lane, request, [this](auto function) { completion_.Post(std::move(function)); });
+      collective =
+          MakeAllgather(lane, request, [this](auto function) { completion_.Post(std::move(function)); });
       break;
   }
   running_.push_back({std::move(collective), std::move(request)});

@@ -5,8 +5,11 @@
 namespace tfddl {
 
 Exchange::Exchange(Transport* transport, int tag, std::string mine)
-    : transport_(transport), tag_(tag), length_(static_cast<int64_t>(mine.size())),
-      records_(static_cast<size_t>(transport->size())), lengths_(records_.size()) {
+    : transport_(transport),
+      tag_(tag),
+      length_(static_cast<int64_t>(mine.size())),
+      records_(static_cast<size_t>(transport->size())),
+      lengths_(records_.size()) {
   records_[static_cast<size_t>(transport->rank())] = std::move(mine);
   for (int peer = 0; peer < transport->size(); ++peer) {
     if (peer == transport->rank()) continue;

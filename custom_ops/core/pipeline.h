@@ -23,8 +23,14 @@ class Pipeline {
   // pieces, used in turn; `allowed` then keeps a piece from being overwritten before it was read.
   Pipeline(Transport* transport, Direction direction, int peer, int tag, char* data, size_t bytes,
            std::function<size_t()> allowed = nullptr, size_t slots = 0)
-      : transport_(transport), direction_(direction), peer_(peer), tag_(tag), data_(data), bytes_(bytes),
-        allowed_(std::move(allowed)), slots_(slots) {}
+      : transport_(transport),
+        direction_(direction),
+        peer_(peer),
+        tag_(tag),
+        data_(data),
+        bytes_(bytes),
+        allowed_(std::move(allowed)),
+        slots_(slots) {}
 
   static size_t Pieces(size_t bytes) { return (bytes + kPieceBytes - 1) / kPieceBytes; }
 
@@ -33,7 +39,8 @@ class Pipeline {
       in_flight_.pop_front();
       ++finished_;
     }
-    const size_t limit = std::min({Pieces(bytes_), allowed_ ? allowed_() : SIZE_MAX, finished_ + kPiecesInFlight});
+    const size_t limit =
+        std::min({Pieces(bytes_), allowed_ ? allowed_() : SIZE_MAX, finished_ + kPiecesInFlight});
     for (; started_ < limit; ++started_) {
       const size_t length = std::min(kPieceBytes, bytes_ - started_ * kPieceBytes);
       char* piece = data_ + (slots_ ? started_ % slots_ : started_) * kPieceBytes;

@@ -16,7 +16,8 @@ std::atomic<Engine*> current{nullptr};
 
 Engine* CurrentEngine() { return current.load(std::memory_order_acquire); }
 
-void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> control, WatchdogOptions options) {
+void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> control,
+                  WatchdogOptions options) {
   std::lock_guard<std::mutex> lock(mutex);
   if (process) throw std::logic_error("tfddl is initialised already");
   auto fresh = std::make_unique<Process>();

@@ -19,7 +19,8 @@ struct Process {
 Engine* CurrentEngine();
 
 // Raises: std::logic_error when there is one already.
-void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> control, WatchdogOptions options);
+void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> control,
+                  WatchdogOptions options);
 
 // True when all peers agreed to end within `limit_s` seconds; only then may communicators be freed.
 bool StopProcess(double limit_s);

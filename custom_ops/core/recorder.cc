@@ -6,7 +6,8 @@ namespace tfddl {
 
 int64_t NowMicros() {
   using std::chrono::duration_cast;
-  return duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 void Recorder::Record(const char* what, const std::string& name) {

@@ -75,9 +75,11 @@ void ReduceTyped(const Reduction& r, const void* const* sources, void* out, int6
       if (rank == 0 && r.prescale == 1.0) {
         for (int64_t i = 0; i < length; ++i) accumulator[i] = Arithmetic<T>::Load(source[i]);
       } else if (rank == 0) {
-        for (int64_t i = 0; i < length; ++i) accumulator[i] = Scale(Arithmetic<T>::Load(source[i]), r.prescale);
+        for (int64_t i = 0; i < length; ++i)
+          accumulator[i] = Scale(Arithmetic<T>::Load(source[i]), r.prescale);
       } else if (r.prescale == 1.0) {
-        for (int64_t i = 0; i < length; ++i) accumulator[i] = Add(accumulator[i], Arithmetic<T>::Load(source[i]));
+        for (int64_t i = 0; i < length; ++i)
+          accumulator[i] = Add(accumulator[i], Arithmetic<T>::Load(source[i]));
       } else {
         for (int64_t i = 0; i < length; ++i) {
           accumulator[i] = Add(accumulator[i], Scale(Arithmetic<T>::Load(source[i]), r.prescale));

@@ -35,8 +35,7 @@ std::vector<size_t> DifferingFields(const std::vector<std::vector<std::string>>&
   for (size_t i = 0; i < length; ++i) {
     bool same = true;
     for (const auto& side : sides) {
-      same &= (i < side.size()) == (i < sides[0].size()) &&
-              (i >= side.size() || side[i] == sides[0][i]);
+      same &= (i < side.size()) == (i < sides[0].size()) && (i >= side.size() || side[i] == sides[0][i]);
     }
     if (!same) differing.push_back(i);
   }
@@ -92,7 +91,8 @@ std::string DescribeMismatch(const std::string& name, const std::vector<std::str
     entries = DescribeGroups(sides, fields);
   }
   return "The ranks submitted '" + name + "' with different arguments: " + Join(entries, "; ") +
-         ". Call it with the same operation, dtype and shape on every rank, or give the calls different names.";
+         ". Call it with the same operation, dtype and shape on every rank, or give the calls different "
+         "names.";
 }
 
 }  // namespace tfddl

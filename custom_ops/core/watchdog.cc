@@ -22,7 +22,9 @@ std::string Seconds(int64_t micros) { return std::to_string(micros / 1000000) + 
 }  // namespace
 
 Watchdog::Watchdog(std::unique_ptr<Transport> transport, Engine* engine, WatchdogOptions options)
-    : transport_(std::move(transport)), engine_(engine), options_(options),
+    : transport_(std::move(transport)),
+      engine_(engine),
+      options_(options),
       inboxes_(static_cast<size_t>(transport_->size())) {
   for (int peer = 0; peer < transport_->size(); ++peer) Listen(peer);
   thread_ = std::thread([this] { Loop(); });
@@ -174,7 +176,8 @@ void Watchdog::ConcludeInquiry() {
   }
   if (missing.empty()) missing = "; all ranks have submitted it, the transfer itself does not advance";
   const std::string report = "rank " + std::to_string(me) + " has waited " +
-                             Seconds(NowMicros() - warned_submission_) + " for '" + inquiry->key + "'" + missing;
+                             Seconds(NowMicros() - warned_submission_) + " for '" + inquiry->key + "'" +
+                             missing;
   if (inquiry->fatal) {
     engine_->Fail("Stalled: " + report + ". The limit is TFDDL_STALL_LIMIT=" +
                   std::to_string(static_cast<int64_t>(options_.limit_s)) + " seconds.");

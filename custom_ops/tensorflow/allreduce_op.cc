@@ -43,9 +43,10 @@ class AllreduceKernel : public CollectiveKernel {
     OP_REQUIRES_OK(context, context->GetAttr("sequence_signature", &sequence_signature_));
     OP_REQUIRES_OK(context, context->GetAttr("bucket", &bucket_));
     OP_REQUIRES_OK(context, context->GetAttr("buckets", &buckets_));
-    OP_REQUIRES(context, reduce_op == 0 || reduce_op == 1,
-                MakeStatus(absl::StatusCode::kInvalidArgument,
-                           "reduce_op must be 0 (Average) or 1 (Sum). Received: " + std::to_string(reduce_op)));
+    OP_REQUIRES(
+        context, reduce_op == 0 || reduce_op == 1,
+        MakeStatus(absl::StatusCode::kInvalidArgument,
+                   "reduce_op must be 0 (Average) or 1 (Sum). Received: " + std::to_string(reduce_op)));
     op_ = static_cast<ReduceOp>(reduce_op);
   }
 

@@ -32,11 +32,12 @@ class BroadcastKernel : public CollectiveKernel {
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
     Engine* engine = RequireEngine(context, done);
     if (!engine) return;
-    OP_REQUIRES_ASYNC(context, root_ >= 0 && root_ < engine->size(),
-                      MakeStatus(absl::StatusCode::kInvalidArgument,
-                                 "root_rank of '" + tensor_name() + "' must be in [0, " +
-                                     std::to_string(engine->size()) + "). Received: " + std::to_string(root_)),
-                      done);
+    OP_REQUIRES_ASYNC(
+        context, root_ >= 0 && root_ < engine->size(),
+        MakeStatus(absl::StatusCode::kInvalidArgument,
+                   "root_rank of '" + tensor_name() + "' must be in [0, " + std::to_string(engine->size()) +
+                       "). Received: " + std::to_string(root_)),
+        done);
     const tf::Tensor& x = context->input(0);
     tf::Tensor* out = nullptr;
     OP_REQUIRES_OK_ASYNC(context, context->forward_input_or_allocate_output({0}, 0, x.shape(), &out), done);

@@ -62,8 +62,8 @@ CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* context) : AsyncOpK
 Engine* CollectiveKernel::RequireEngine(tf::OpKernelContext* context, const DoneCallback& done) const {
   Engine* engine = CurrentEngine();
   if (!engine) {
-    context->SetStatus(MakeStatus(absl::StatusCode::kFailedPrecondition,
-                                  "tfddl has not been initialized; use hvd.init()."));
+    context->SetStatus(
+        MakeStatus(absl::StatusCode::kFailedPrecondition, "tfddl has not been initialized; use hvd.init()."));
     done();
   }
   return engine;
@@ -79,18 +79,20 @@ Request CollectiveKernel::MakeRequest(tf::OpKernelContext* context, Kind kind) c
   return request;
 }
 
-void CollectiveKernel::Submit(Engine* engine, tf::OpKernelContext* context, Request request,
-                              Tensors keep, DoneCallback done) {
+void CollectiveKernel::Submit(Engine* engine, tf::OpKernelContext* context, Request request, Tensors keep,
+                              DoneCallback done) {
   tf::CancellationManager* manager = context->cancellation_manager();
   const auto token = manager ? manager->get_cancellation_token() : tf::CancellationManager::kInvalidToken;
   const std::string key = request.key();
   if (manager && !manager->RegisterCallback(token, [engine, key] { engine->Cancel(key); })) {
-    context->SetStatus(MakeStatus(absl::StatusCode::kCancelled, "tfddl '" + key + "': its step was cancelled"));
+    context->SetStatus(
+        MakeStatus(absl::StatusCode::kCancelled, "tfddl '" + key + "': its step was cancelled"));
     done();
     return;
   }
   request.keep_alive = std::move(keep);
-  request.done = [context, manager, token, name = request.name, done = std::move(done)](const Status& status) {
+  request.done = [context, manager, token, name = request.name,
+                  done = std::move(done)](const Status& status) {
     if (manager) manager->DeregisterCallback(token);
     if (!status.ok()) context->SetStatus(ToStatus(status, name));
     done();

@@ -199,9 +199,11 @@ void TestBroadcastAndAllgather(int size) {
   }
   for (const Status& status : outcomes.Wait()) CHECK(status.ok());
   std::vector<float> expected;
-  for (size_t rank = 0; rank < ranks; ++rank) expected.insert(expected.end(), 2 * rank, static_cast<float>(rank));
+  for (size_t rank = 0; rank < ranks; ++rank)
+    expected.insert(expected.end(), 2 * rank, static_cast<float>(rank));
   for (size_t rank = 0; rank < ranks; ++rank) {
-    CHECK(std::all_of(sent[rank].begin(), sent[rank].end(), [&](float v) { return v == static_cast<float>(root); }));
+    CHECK(std::all_of(sent[rank].begin(), sent[rank].end(),
+                      [&](float v) { return v == static_cast<float>(root); }));
     CHECK(gathered[rank] == expected);
   }
   job.End();

@@ -1,4 +1,6 @@
 // The arithmetic of reductions, against plain loops.
+#include "core/reduce.h"
+
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -6,7 +8,6 @@
 #include <vector>
 
 #include "core/half.h"
-#include "core/reduce.h"
 #include "tests/job.h"
 
 namespace tfddl {

@@ -123,8 +123,12 @@ def reduce_bucket(
 def _operation(op: int | None, average: bool | None) -> int:
     if average is not None:
         if op is not None:
-            raise ValueError(f"Give `op` or the deprecated `average`, not both. Received: op={op}, average={average}")
-        warnings.warn("`average` is deprecated; use op=hvd.Average or op=hvd.Sum", DeprecationWarning, stacklevel=3)
+            raise ValueError(
+                f"Give `op` or the deprecated `average`, not both. Received: op={op}, average={average}"
+            )
+        warnings.warn(
+            "`average` is deprecated; use op=hvd.Average or op=hvd.Sum", DeprecationWarning, stacklevel=3
+        )
         return Average if average else Sum
     op = Average if op is None else op
     if op not in (Average, Sum):
@@ -147,7 +151,9 @@ def _reduce(
 def _gradient(operation: Any, *cotangents: tf.Tensor) -> list[tf.Tensor]:
     """Every rank's result depends on every rank's input in the same way, so the vector-Jacobian product is the same
     reduction of the cotangents."""
-    name = name_of("allreduce", operation.get_attr("tensor_name").decode() + ".gradient", ignore_name_scope=True)
+    name = name_of(
+        "allreduce", operation.get_attr("tensor_name").decode() + ".gradient", ignore_name_scope=True
+    )
     results: list[tf.Tensor] = library.ops().tfddl_allreduce(
         x=list(cotangents),
         tensor_name=name,

@@ -13,7 +13,9 @@ from tfddl.runtime import basics, library
 
 
 @tf.autograph.experimental.do_not_convert
-def broadcast(tensor: Any, root_rank: int, name: str | None = None, ignore_name_scope: bool = False) -> tf.Tensor:
+def broadcast(
+    tensor: Any, root_rank: int, name: str | None = None, ignore_name_scope: bool = False
+) -> tf.Tensor:
     """Gives every rank the tensor of `root_rank`.
 
     Args:
