@@ -63,11 +63,11 @@ def test_the_first_bucket_is_submitted_before_the_last_gradient_exists(hvd, way)
         step(x)
     begin = max(entry["time_us"] for entry in runtime.flight_log())
     step(x)
-    assert submitted(logs[-1], begin) == list(range(LAYERS - 1))
-    assert submitted(runtime.flight_log(), begin) == list(range(LAYERS))
+    assert sorted(submitted(logs[-1], begin)) == list(range(LAYERS - 1))
+    assert sorted(submitted(runtime.flight_log(), begin)) == list(range(LAYERS))
 
 
 def submitted(log, begin):
-    """Numbers of the buckets submitted since `begin`, in order."""
+    """Numbers of the buckets submitted since `begin`. TensorFlow may start two that are ready in either order."""
     names = [entry["name"] for entry in log if entry["event"] == "submit" and entry["time_us"] > begin]
     return [int(name.rsplit("#", 1)[1]) for name in names if "#" in name]
