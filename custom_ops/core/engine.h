@@ -111,7 +111,7 @@ class Engine {
   void Conclude(const std::vector<std::string>& records);
   void Apply(const Boundary& boundary);
   void StartInstance(const std::string& name, Instance instance);
-  void FailInstance(const std::string& name, Instance instance, Code code, const std::string& message);
+  void FailInstance(Instance instance, Code code, const std::string& message);
   void EndSteps(const std::set<int64_t>& steps, const std::string& name);
 
   void Start(Request request, uint64_t ticket);
@@ -136,7 +136,7 @@ class Engine {
   std::map<std::string, Instance> pending_;
   std::list<std::pair<std::string, Instance>> agreed_;  // with buckets still to be submitted here
   std::list<Running> running_;
-  std::set<int64_t> ended_steps_;
+  std::deque<int64_t> ended_steps_;  // the latest last
 
   mutable std::mutex mutex_;  // everything below
   std::condition_variable wake_;

@@ -25,7 +25,8 @@ std::string Engine::ClosedMessage() const {
 std::string Engine::Refusal(const Request& request, Code* code) const {
   *code = Code::kUnknown;
   if (auto reason = failure()) return *reason;
-  if (request.step != 0 && ended_steps_.count(request.step)) {
+  const bool ended = std::find(ended_steps_.begin(), ended_steps_.end(), request.step) != ended_steps_.end();
+  if (request.step != 0 && ended) {
     *code = Code::kCancelled;
     return "another collective of this step failed";
   }
@@ -103,7 +104,7 @@ void Engine::Apply(const Boundary& boundary) {
       StartInstance(decision.name, std::move(instance));
     } else {
       if (instance.step != 0) ended[decision.name].insert(instance.step);
-      FailInstance(decision.name, std::move(instance), Code::kFailedPrecondition, decision.error);
+      FailInstance(std::move(instance), Code::kFailedPrecondition, decision.error);
     }
   }
   for (const auto& [name, steps] : ended) EndSteps(steps, name);
@@ -111,7 +112,7 @@ void Engine::Apply(const Boundary& boundary) {
   auto pending = std::exchange(pending_, {});
   for (auto& [name, instance] : pending) {
     agreement_.Withdraw(name);
-    FailInstance(name, std::move(instance), Code::kUnknown, ClosedMessage());
+    FailInstance(std::move(instance), Code::kUnknown, ClosedMessage());
   }
   if (!agreed_.empty()) {
     Fail("rank " + std::to_string(boundary.departing) + " shut down tfddl in the middle of '" +
@@ -131,22 +132,22 @@ void Engine::StartInstance(const std::string& name, Instance instance) {
   }
 }
 
-void Engine::FailInstance(const std::string&, Instance instance, Code code, const std::string& message) {
+void Engine::FailInstance(Instance instance, Code code, const std::string& message) {
   for (Request& request : instance.waiting) Complete(std::move(request), Status(code, message));
 }
 
 // After one failed op TensorFlow waits for every other op of the step that has started. Their peers
 // ended the same step at the same boundary, so nobody counts on them any more.
 void Engine::EndSteps(const std::set<int64_t>& steps, const std::string& name) {
-  ended_steps_.insert(steps.begin(), steps.end());
-  while (ended_steps_.size() > kMaxEndedSteps) ended_steps_.erase(ended_steps_.begin());
+  ended_steps_.insert(ended_steps_.end(), steps.begin(), steps.end());
+  while (ended_steps_.size() > kMaxEndedSteps) ended_steps_.pop_front();
   for (auto it = pending_.begin(); it != pending_.end();) {
     if (!steps.count(it->second.step)) {
       ++it;
       continue;
     }
     agreement_.Withdraw(it->first);
-    FailInstance(it->first, std::move(it->second), Code::kCancelled,
+    FailInstance(std::move(it->second), Code::kCancelled,
                  "not run, because '" + name + "' of the same step failed");
     it = pending_.erase(it);
   }

@@ -10,6 +10,7 @@ namespace {
 
 std::mutex mutex;
 Process* process = nullptr;
+int64_t generation = 0;
 std::atomic<Engine*> current{nullptr};
 
 }  // namespace
@@ -20,6 +21,7 @@ void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> co
                   WatchdogOptions options) {
   std::lock_guard<std::mutex> lock(mutex);
   if (process) throw std::logic_error("tfddl is initialised already");
+  options.generation = ++generation;
   auto fresh = std::make_unique<Process>();
   fresh->engine = std::make_unique<Engine>(std::move(data));
   fresh->watchdog = std::make_unique<Watchdog>(std::move(control), fresh->engine.get(), options);

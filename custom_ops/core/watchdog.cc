@@ -37,7 +37,10 @@ Watchdog::~Watchdog() {
   }
   wake_.notify_one();
   thread_.join();
-  for (Inbox& inbox : inboxes_) transport_->Cancel(inbox.handle);
+  const int64_t begun = NowMicros();
+  while (!Delivered() && NowMicros() - begun < kAnswerTimeMicros) std::this_thread::yield();
+  if (!outgoing_.empty()) new std::deque<Letter>(std::move(outgoing_));  // the transport may still read it
+  for (Letter& inbox : inboxes_) transport_->Cancel(inbox.handle);
 }
 
 void Watchdog::AnnounceShutdown() {
@@ -50,7 +53,7 @@ void Watchdog::AnnounceShutdown() {
 
 void Watchdog::Listen(int peer) {
   if (peer == transport_->rank()) return;
-  Inbox& inbox = inboxes_[static_cast<size_t>(peer)];
+  Letter& inbox = inboxes_[static_cast<size_t>(peer)];
   inbox.bytes.assign(kMessageBytes, '\0');
   inbox.handle = transport_->Receive(peer, kTag, inbox.bytes.data(), kMessageBytes);
 }
@@ -74,13 +77,13 @@ void Watchdog::Loop() {
 
 void Watchdog::Tick() {
   for (int peer = 0; peer < transport_->size(); ++peer) {
-    Inbox& inbox = inboxes_[static_cast<size_t>(peer)];
+    Letter& inbox = inboxes_[static_cast<size_t>(peer)];
     while (peer != transport_->rank() && transport_->Test(inbox.handle)) {
       Receive(peer, inbox.bytes);
       Listen(peer);
     }
   }
-  while (!outgoing_.empty() && transport_->Test(outgoing_.front().handle)) outgoing_.pop_front();
+  Delivered();
   if (const auto reason = engine_->failure(); reason && !failure_told_) {
     failure_told_ = true;
     SendToAll(Type::kFailure, *reason);
@@ -92,14 +95,20 @@ void Watchdog::Tick() {
   }
 }
 
+bool Watchdog::Delivered() {
+  while (!outgoing_.empty() && transport_->Test(outgoing_.front().handle)) outgoing_.pop_front();
+  return outgoing_.empty();
+}
+
 void Watchdog::Send(int peer, Type type, const std::string& text) {
   WireWriter writer;
+  writer.Int(options_.generation);
   writer.Int(static_cast<int64_t>(type));
   writer.String(text.substr(0, kMaxText));
   std::string bytes = writer.bytes();
   bytes.resize(kMessageBytes);
   outgoing_.push_back({std::move(bytes), Transport::kNothing});
-  Outgoing& out = outgoing_.back();
+  Letter& out = outgoing_.back();
   out.handle = transport_->Send(peer, kTag, out.bytes.data(), kMessageBytes);
 }
 
@@ -111,6 +120,7 @@ void Watchdog::SendToAll(Type type, const std::string& text) {
 
 void Watchdog::Receive(int peer, const std::string& bytes) {
   WireReader reader(bytes);
+  if (reader.Int() != options_.generation) return;
   const auto type = static_cast<Type>(reader.Int());
   const std::string text = reader.String();
   switch (type) {

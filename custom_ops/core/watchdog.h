@@ -18,6 +18,9 @@ namespace tfddl {
 struct WatchdogOptions {
   double warning_s = 60;  // a request that waits longer is reported, with the ranks that miss it
   double limit_s = 1800;  // one that waits longer ends the job
+  // Counts the jobs of this process, alike on all ranks. MPI may give a new communicator the number of
+  // one that was freed, and deliver there what a peer sent late to the old one.
+  int64_t generation = 0;
 };
 
 class Watchdog {
@@ -30,11 +33,7 @@ class Watchdog {
 
  private:
   enum class Type : int64_t { kFailure, kShutdown, kQuestion, kAnswer };
-  struct Inbox {
-    std::string bytes;
-    Transport::Handle handle;
-  };
-  struct Outgoing {
+  struct Letter {
     std::string bytes;
     Transport::Handle handle;
   };
@@ -47,6 +46,7 @@ class Watchdog {
 
   void Loop();
   void Tick();
+  bool Delivered();
   void Listen(int peer);
   void Send(int peer, Type type, const std::string& text);
   void SendToAll(Type type, const std::string& text);
@@ -58,8 +58,8 @@ class Watchdog {
   std::unique_ptr<Transport> transport_;
   Engine* engine_;
   WatchdogOptions options_;
-  std::vector<Inbox> inboxes_;  // by rank
-  std::deque<Outgoing> outgoing_;
+  std::vector<Letter> inboxes_;  // by rank
+  std::deque<Letter> outgoing_;
   std::unique_ptr<Inquiry> inquiry_;
   std::string warned_key_;
   int64_t warned_submission_ = 0;

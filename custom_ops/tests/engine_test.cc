@@ -161,7 +161,7 @@ void TestCancel() {
 
 // A rank that never submits is named, and the wait ends.
 void TestStall() {
-  Job job(3, 0, {}, {0.2, 0.6});
+  Job job(3, 0, {}, {0.2, 0.6, 0});
   std::vector<std::vector<float>> values(2, std::vector<float>(2));
   Outcomes outcomes(2);
   job.engines[0]->Submit(Allreduce("x", &values[0], outcomes.At(0)));

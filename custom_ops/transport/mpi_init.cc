@@ -9,7 +9,7 @@
 int tfddl_init(const void* data, const void* control, double warning_s, double limit_s) {
   try {
     tfddl::StartProcess(tfddl::MakeMpiTransport(data), tfddl::MakeMpiTransport(control),
-                        {warning_s, limit_s});
+                        {warning_s, limit_s, 0});
     return 0;
   } catch (const std::exception& error) {
     tfddl::SetLastError(error.what());
