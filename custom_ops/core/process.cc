@@ -33,14 +33,20 @@ bool StopProcess(double limit_s) {
   std::lock_guard<std::mutex> lock(mutex);
   if (!process) return true;
   process->watchdog->AnnounceShutdown();
-  const bool agreed = process->engine->Shutdown(limit_s) && !process->engine->failure();
+  const bool answered = process->engine->Shutdown(limit_s);
+  if (!answered) process->engine->Fail("the other ranks did not answer the shutdown of this rank");
+  const bool agreed = !process->engine->failure();
   current.store(nullptr, std::memory_order_release);
   if (agreed) {
     process->watchdog.reset();
     process->engine.reset();
     delete process;
+  } else {
+    // Transfers may be under way and kernels may wait, so the rest is leaked. A failed engine makes no MPI
+    // call any more; nor does the watchdog after this, so that MPI can be finalized.
+    process->watchdog->Stop();
   }
-  process = nullptr;  // else leaked: transfers may be under way and kernels may wait
+  process = nullptr;
   return agreed;
 }
 

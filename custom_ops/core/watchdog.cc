@@ -31,16 +31,23 @@ Watchdog::Watchdog(std::unique_ptr<Transport> transport, Engine* engine, Watchdo
 }
 
 Watchdog::~Watchdog() {
+  Stop();
+  for (Letter& inbox : inboxes_) transport_->Cancel(inbox.handle);
+}
+
+void Watchdog::Stop() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;
   }
   wake_.notify_one();
+  if (!thread_.joinable()) return;
   thread_.join();
+  if (const auto reason = engine_->failure(); reason && !failure_told_) SendToAll(Type::kFailure, *reason);
   const int64_t begun = NowMicros();
   while (!Delivered() && NowMicros() - begun < kAnswerTimeMicros) std::this_thread::yield();
   if (!outgoing_.empty()) new std::deque<Letter>(std::move(outgoing_));  // the transport may still read it
-  for (Letter& inbox : inboxes_) transport_->Cancel(inbox.handle);
+  outgoing_.clear();
 }
 
 void Watchdog::AnnounceShutdown() {

@@ -26,7 +26,10 @@ struct WatchdogOptions {
 class Watchdog {
  public:
   Watchdog(std::unique_ptr<Transport> transport, Engine* engine, WatchdogOptions options);
-  ~Watchdog();
+  ~Watchdog();  // Stop(), then takes back the receives
+
+  // Ends the thread, so that MPI may be finalized. What peers send afterwards is not read.
+  void Stop();
 
   // Tells all peers that this rank wants to leave, so that idle engines answer its vote.
   void AnnounceShutdown();

@@ -1,5 +1,5 @@
+#include <cstdlib>
 #include <memory>
-#include <sstream>
 #include <utility>
 
 #include "tensorflow/core/framework/op.h"
@@ -11,6 +11,8 @@ namespace {
 
 namespace tf = tensorflow;
 
+// The factors are strings, because attributes know no double and a float32 factor would cost a float64
+// tensor half of its digits. Ranks compare them as written.
 // The inputs of one op are one group: agreed on, reduced and completed together. An op with
 // `buckets` > 1 is one bucket of a sequence (core/request.h), whose name is in `sequence` and whose
 // signature covers all its buckets.
@@ -21,8 +23,8 @@ REGISTER_OP("TfddlAllreduce")
     .Attr("N: int >= 1")
     .Attr("tensor_name: string")
     .Attr("reduce_op: int")
-    .Attr("prescale: float = 1.0")
-    .Attr("postscale: float = 1.0")
+    .Attr("prescale: string = '1.0'")
+    .Attr("postscale: string = '1.0'")
     .Attr("sequence_signature: string = ''")
     .Attr("bucket: int = 0")
     .Attr("buckets: int = 1")
@@ -38,8 +40,10 @@ class AllreduceKernel : public CollectiveKernel {
   explicit AllreduceKernel(tf::OpKernelConstruction* context) : CollectiveKernel(context) {
     int reduce_op = 0;
     OP_REQUIRES_OK(context, context->GetAttr("reduce_op", &reduce_op));
-    OP_REQUIRES_OK(context, context->GetAttr("prescale", &prescale_));
-    OP_REQUIRES_OK(context, context->GetAttr("postscale", &postscale_));
+    OP_REQUIRES_OK(context, context->GetAttr("prescale", &prescale_text_));
+    OP_REQUIRES_OK(context, context->GetAttr("postscale", &postscale_text_));
+    prescale_ = std::strtod(prescale_text_.c_str(), nullptr);
+    postscale_ = std::strtod(postscale_text_.c_str(), nullptr);
     OP_REQUIRES_OK(context, context->GetAttr("sequence_signature", &sequence_signature_));
     OP_REQUIRES_OK(context, context->GetAttr("bucket", &bucket_));
     OP_REQUIRES_OK(context, context->GetAttr("buckets", &buckets_));
@@ -74,9 +78,8 @@ class AllreduceKernel : public CollectiveKernel {
 
  private:
   std::string Signature(tf::OpKernelContext* context) const {
-    std::ostringstream factors;
-    factors << "prescale " << prescale_ << ", postscale " << postscale_;
-    std::vector<std::string> fields = {NameOf(Kind::kAllreduce), NameOf(op_), factors.str()};
+    const std::string factors = "prescale " + prescale_text_ + ", postscale " + postscale_text_;
+    std::vector<std::string> fields = {NameOf(Kind::kAllreduce), NameOf(op_), factors};
     if (buckets_ > 1) {
       fields.push_back(std::to_string(buckets_) + " buckets");
       fields.push_back(sequence_signature_);
@@ -90,8 +93,10 @@ class AllreduceKernel : public CollectiveKernel {
   }
 
   ReduceOp op_ = ReduceOp::kSum;
-  float prescale_ = 1.0f;
-  float postscale_ = 1.0f;
+  std::string prescale_text_;
+  std::string postscale_text_;
+  double prescale_ = 1.0;
+  double postscale_ = 1.0;
   std::string sequence_signature_;
   int bucket_ = 0;
   int buckets_ = 1;

@@ -151,3 +151,24 @@ def test_a_job_without_mpirun_has_one_rank():
     result = run_script(0, START + "print(hvd.rank(), 'of', hvd.size())\n")
     assert result.code == 0, result.output
     assert "0 of 1" in result.output
+
+
+def test_a_new_job_after_a_failed_one():
+    """shutdown() and init() start anew, and the program ends well."""
+    script = (
+        START
+        + """
+if hvd.rank() == 0:
+    try:
+        hvd.allreduce(x, name="never")
+    except tf.errors.UnknownError as error:
+        assert "rank 1" in str(error), error
+else:
+    time.sleep(4)
+hvd.shutdown()
+hvd.init()
+assert hvd.allreduce(x, op=hvd.Sum)[0] == hvd.size()
+"""
+    )
+    result = run_script(2, script, limit=SECONDS + LATE, environment={"TFDDL_STALL_LIMIT": "1"})
+    assert result.code == 0, result.output

@@ -168,3 +168,11 @@ def test_average_argument_is_deprecated(hvd):
 def test_an_op_that_does_not_exist_yet_is_refused(hvd, op):
     with pytest.raises((ValueError, NotImplementedError, TypeError)):
         hvd.allreduce(tf.ones([2]), op=op)
+
+
+@on_ranks(2)
+def test_factors_have_the_digits_of_float64(hvd):
+    scaled = hvd.allreduce(
+        tf.constant([3.0], tf.float64), op=hvd.Sum, prescale_factor=0.1, postscale_factor=1 / 3
+    )
+    np.testing.assert_allclose(scaled.numpy(), [0.2], rtol=1e-15)

@@ -67,6 +67,14 @@ def test_scale(hvd):
     mismatch(hvd, calls, "mismatch.scale", "0.5")
 
 
+@on_ranks(2)
+def test_scale_in_the_last_digit(hvd):
+    factor = 1234567.0 + hvd.rank()
+    mismatch(
+        hvd, [reduce(hvd, [3], postscale_factor=factor, name="mismatch.digit")], "1234567.0", "1234568.0"
+    )
+
+
 @on_ranks(2, 3)
 def test_root(hvd):
     mismatch(hvd, [lambda: hvd.broadcast(tf.ones([3]), min(hvd.rank(), 1), name="mismatch.root")], "0", "1")

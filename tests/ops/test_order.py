@@ -155,3 +155,22 @@ def test_independent_ops_are_not_chained(hvd):
     first, second = (step if hvd.rank() == 0 else reversed_step)(tf.ones([2]), tf.ones([3]))
     check(first, np.full(2, 2, "float32"))
     check(second, np.full(3, 2, "float32"))
+
+
+@on_ranks(2, 3)
+def test_one_name_in_both_branches_of_a_cond(hvd):
+    """The branches exclude each other: ranks may take different ones."""
+
+    @tf.function
+    def step(x, has_data):
+        if has_data:
+            first, second = hvd.allreduce(x, op=hvd.Sum, name="A"), hvd.allreduce(2 * x, op=hvd.Sum)
+        else:
+            first = hvd.allreduce(tf.zeros_like(x), op=hvd.Sum, name="A")
+            second = hvd.allreduce(tf.zeros_like(x), op=hvd.Sum)
+        return first, second, hvd.allreduce(x, op=hvd.Sum, name="A")
+
+    first, second, after = step(tf.ones([2]), tf.constant(hvd.rank() == 0))
+    check(first, np.full(2, 1, "float32"))
+    check(second, np.full(2, 2, "float32"))
+    check(after, np.full(2, hvd.size(), "float32"))

@@ -38,7 +38,8 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     Raises:
         ValueError: At the beginning of training, if the optimizer is not distributed while there are several
-            ranks, or if the ranks' variables differ in number, name, shape or dtype. Both on every rank.
+            ranks, or if the ranks have different numbers of batches, or variables that differ in number, name,
+            shape or dtype. On every rank.
     """
 
     def __init__(self, root_rank: int, local_variables: Iterable[Any] | None = None) -> None:
@@ -61,6 +62,7 @@ class BroadcastGlobalVariablesCallback(Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks the model and broadcasts what exists."""
         to_be_seen = model_check.check_distributed(self.model)
+        self._check_steps()
         self._sent.clear()
         self._first_batch = True
         model_check.build_optimizer(self.model)
@@ -76,6 +78,16 @@ class BroadcastGlobalVariablesCallback(Callback):
         if self._requests is not None:
             model_check.check_reduced_since(self._requests)
         self._broadcast_new()
+
+    def _check_steps(self) -> None:
+        """A rank that runs out of batches would leave the others waiting for its gradients."""
+        different = differing_lists([str((self.params or {}).get("steps"))], f"{type(self).__name__}.steps")
+        if different is not None:
+            counts = ", ".join(f"rank {rank}: {lines[0]}" for rank, lines in enumerate(different))
+            raise ValueError(
+                "The ranks have different numbers of batches: give each the same number, or pass steps_per_epoch. "
+                f"Received: {counts}"
+            )
 
     def _broadcast_new(self) -> None:
         """Broadcasts the variables that have not been before; all ranks come here together."""

@@ -141,7 +141,11 @@ def _reduce(
 ) -> list[tf.Tensor]:
     compressed, contexts = zip(*(compression.compress(tensor) for tensor in tensors), strict=True)
     results = library.ops().tfddl_allreduce(
-        x=list(compressed), tensor_name=name, reduce_op=op, prescale=prescale, postscale=postscale
+        x=list(compressed),
+        tensor_name=name,
+        reduce_op=op,
+        prescale=repr(float(prescale)),
+        postscale=repr(float(postscale)),
     )
     unchain(results[0])
     return [compression.decompress(y, context) for y, context in zip(results, contexts, strict=True)]

@@ -12,7 +12,10 @@ from typing import Any
 
 import tensorflow as tf
 
-_CONTROL_FLOW = ("CondBranchFuncGraph", "WhileCondFuncGraph", "WhileBodyFuncGraph")
+_BRANCH = "CondBranchFuncGraph"
+_CONTROL_FLOW = (_BRANCH, "WhileCondFuncGraph", "WhileBodyFuncGraph")
+# TensorFlow calls the branches of the cond `c` of a graph c_true_12 and c_false_13, those of a switch c_branch0_14, ...
+_BRANCH_OF = re.compile(r"_(?:true|false|branch\d+)_\d+$")
 _TRACE_NUMBER = re.compile(r"^__(?:inference|forward|backward)_(.*?)_\d+$")
 
 _owners: Counter[str] = Counter()
@@ -40,16 +43,51 @@ def unique(base: str) -> str:
 
 
 def numbered(name: str) -> str:
-    """The name itself; the second time that a tf.function uses it `<name>.1`, and so on: those are two collectives."""
-    graph = _enclosing_function()
-    if graph is None:
+    """The name itself; the second time that a tf.function uses it `<name>.1`, and so on: those are two collectives.
+
+    The branches of a cond exclude each other, so that the same name in two of them is the same collective: ranks may
+    take different ones.
+    """
+    if tf.executing_eagerly():
         return name
-    counts: Counter[str] | None = getattr(graph, "_tfddl_names", None)
-    if counts is None:
-        counts = graph._tfddl_names = Counter()
+    graph: Any = tf.compat.v1.get_default_graph()
+    counts = _counts(graph)
     index = counts[name]
     counts[name] += 1
+    while _is_control_flow(graph):  # what follows the cond goes on behind the branch that used most
+        graph = graph.outer_graph
+        outer = _counts(graph)
+        outer[name] = max(outer[name], index + 1)
     return f"{name}.{index}" if index else name
+
+
+def _counts(graph: Any) -> Counter[str]:
+    """How often each name was used in `graph`; a branch starts from what came before its cond."""
+    counts: Counter[str] | None = getattr(graph, "_tfddl_names", None)
+    if counts is None:
+        if type(graph).__name__ == _BRANCH:
+            before = _before_conds(graph.outer_graph)
+            counts = Counter(
+                before.setdefault(_BRANCH_OF.sub("", graph.name), Counter(_counts(graph.outer_graph)))
+            )
+        elif _is_control_flow(graph):
+            counts = _counts(graph.outer_graph)
+        else:
+            counts = Counter()
+        graph._tfddl_names = counts
+    return counts
+
+
+def _before_conds(graph: Any) -> dict[str, Counter[str]]:
+    """The counts as they were before each cond of `graph`."""
+    before: dict[str, Counter[str]] | None = getattr(graph, "_tfddl_before_conds", None)
+    if before is None:
+        before = graph._tfddl_before_conds = {}
+    return before
+
+
+def _is_control_flow(graph: Any) -> bool:
+    return type(graph).__name__ in _CONTROL_FLOW and graph.outer_graph is not None
 
 
 def _enclosing_function() -> Any | None:
@@ -57,7 +95,7 @@ def _enclosing_function() -> Any | None:
     if tf.executing_eagerly():
         return None
     graph: Any = tf.compat.v1.get_default_graph()
-    while type(graph).__name__ in _CONTROL_FLOW and graph.outer_graph is not None:
+    while _is_control_flow(graph):
         graph = graph.outer_graph
     return graph
 
