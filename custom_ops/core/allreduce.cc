@@ -9,8 +9,8 @@
 namespace tfddl {
 namespace {
 
-// Up to here one exchange of everything beats two rounds of slices.
-constexpr size_t kSmallBytes = size_t{16} << 10;
+// Up to here one exchange of everything beats two rounds of slices. What a rank receives counts.
+constexpr size_t kSmallBytes = size_t{64} << 10;
 
 // One contiguous range of elements to reduce.
 struct Range {
@@ -149,7 +149,9 @@ class SlicedAllreduce : public Collective {
 
 std::unique_ptr<Collective> ReduceRange(Lane lane, ScratchPool* pool, const Reduction& reduction,
                                         Range range) {
-  if (static_cast<size_t>(range.count) * SizeOf(reduction.dtype) <= kSmallBytes) {
+  const size_t received = static_cast<size_t>(range.count) * SizeOf(reduction.dtype) *
+                          static_cast<size_t>(std::max(reduction.size - 1, 1));
+  if (received <= kSmallBytes) {
     return std::make_unique<SmallAllreduce>(lane, pool, reduction, range);
   }
   return std::make_unique<SlicedAllreduce>(lane, pool, reduction, range);
