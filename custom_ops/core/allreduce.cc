@@ -63,7 +63,9 @@ class SlicedAllreduce : public Collective {
   SlicedAllreduce(Lane lane, ScratchPool* pool, const Reduction& reduction, Range range)
       : pool_(pool), reduction_(reduction), range_(range), rank_(lane.transport->rank()) {
     const size_t peers = static_cast<size_t>(reduction.size) - 1;
-    scratch_ = pool->Take(peers * kPiecesInFlight * kPieceBytes);
+    // Of many ranks each owns little: without the limit 64 of them would hold gigabytes for a small tensor.
+    slots_bytes_ = std::min(kPiecesInFlight * kPieceBytes, Bytes(rank_));
+    scratch_ = pool->Take(peers * slots_bytes_);
     peers_.reserve(peers);  // the pipelines refer to each other
     for (int peer = 0; peer < reduction.size; ++peer) {
       if (peer != rank_) AddPeer(lane, peer);
@@ -106,7 +108,7 @@ class SlicedAllreduce : public Collective {
     using D = Pipeline::Direction;
     Transport* t = lane.transport;
     const size_t index = peers_.size();
-    char* slots = scratch_.data() + index * kPiecesInFlight * kPieceBytes;
+    char* slots = scratch_.data() + index * slots_bytes_;
     char* in = const_cast<char*>(range_.in);  // only read: the direction is kSend
     auto unread = [this] { return reduced_ + kPiecesInFlight; };
     auto reduced = [this] { return reduced_; };
@@ -142,6 +144,7 @@ class SlicedAllreduce : public Collective {
   Reduction reduction_;
   Range range_;
   int rank_;
+  size_t slots_bytes_ = 0;  // per peer
   std::vector<char> scratch_;
   std::vector<Peer> peers_;
   size_t reduced_ = 0;  // pieces of my slice
