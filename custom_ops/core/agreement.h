@@ -58,7 +58,6 @@ class Agreement {
 
   bool closed() const { return closed_; }
   int departing() const { return departing_; }
-  bool idle() const { return pending_.empty(); }
   size_t plan_size() const { return plan_.size(); }
   bool IsPending(const std::string& name) const { return pending_.count(name) != 0; }
 

@@ -23,7 +23,6 @@ constexpr int kLastSleepMicros = 1000;
 
 Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
     : transport_(std::move(transport)),
-      options_(options),
       agreement_(transport_->rank(), transport_->size(), options.plan_capacity),
       vote_(transport_->rank(), transport_->size()) {
   PostVoteReceives();

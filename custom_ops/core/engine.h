@@ -121,7 +121,6 @@ class Engine {
   std::string ClosedMessage() const;
 
   std::unique_ptr<Transport> transport_;
-  EngineOptions options_;
   Recorder recorder_;
   ScratchPool scratch_;
 

@@ -144,11 +144,4 @@ std::unique_ptr<Transport> MakeMpiTransport(const void* communicator) {
   return std::make_unique<MpiTransport>(*static_cast<const MPI_Comm*>(communicator));
 }
 
-const char* MpiLibraryVersion() {
-  static char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
-  int length = 0;
-  MPI_Get_library_version(text, &length);
-  return text;
-}
-
 }  // namespace tfddl

@@ -12,7 +12,4 @@ namespace tfddl {
 // Raises: std::runtime_error when MPI gives a lower thread level.
 std::unique_ptr<Transport> MakeMpiTransport(const void* communicator);
 
-// "Open MPI v5.0.11 ...", as the MPI that runs says it.
-const char* MpiLibraryVersion();
-
 }  // namespace tfddl
