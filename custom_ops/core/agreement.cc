@@ -27,18 +27,18 @@ void Agreement::RequestShutdown() { leaving_ = true; }
 
 bool Agreement::ShouldEnter(const Vote& vote) const {
   if (closed_ || vote.entered()) return false;
-  if (leaving_ || shutdown_noticed_ || vote.noticed_shutdown()) return true;
+  if (leaving_ || shutdown_noticed_ || vote.noticed_departing() != VoteRecord::kNobody) return true;
   return !pending_.empty() && (fresh_ || vote.noticed());
 }
 
-VoteRecord Agreement::Enter() {
+VoteRecord Agreement::Enter(const Vote& vote) {
   fresh_ = false;
   VoteRecord record(plan_.size());
   record.number = vote_number_;
-  if (leaving_) {
-    record.flags |= VoteRecord::kShutdown;
-    record.departing = rank_;
-  }
+  // Heard of a leaver in this vote: said on, since a member that hears only from us may have nothing to run
+  // and would not answer.
+  record.departing = std::min(leaving_ ? rank_ : VoteRecord::kNobody, vote.noticed_departing());
+  if (record.departing != VoteRecord::kNobody) record.flags |= VoteRecord::kShutdown;
   for (auto& [name, pending] : pending_) {
     pending.voted = true;
     const auto it = index_.find(name);

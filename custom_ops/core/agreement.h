@@ -46,7 +46,7 @@ class Agreement {
   // Rule 1: enter with something fresh, or when a vote is open and something is pending; never with
   // nothing, except that nobody can run anything after a shutdown, so a vote about one is answered.
   bool ShouldEnter(const Vote& vote) const;
-  VoteRecord Enter();
+  VoteRecord Enter(const Vote& vote);
 
   // True when the outcome asks all members to send each other ExchangeRecord().
   bool NeedsExchange(const VoteRecord& outcome) const;

@@ -35,13 +35,13 @@ const char* tfddl_last_error(void) { return Text().c_str(); }
 int tfddl_shutdown(double limit_s) { return tfddl::StopProcess(limit_s) ? 1 : 0; }
 
 const char* tfddl_failure(void) {
-  tfddl::Engine* engine = tfddl::CurrentEngine();
+  const auto engine = tfddl::CurrentEngine();
   Text() = engine ? engine->failure().value_or("") : "";
   return Text().c_str();
 }
 
 const char* tfddl_stats(void) {
-  tfddl::Engine* engine = tfddl::CurrentEngine();
+  const auto engine = tfddl::CurrentEngine();
   Text() = "{}";
   if (!engine) return Text().c_str();
   const auto& c = engine->recorder().counters;
@@ -52,7 +52,7 @@ const char* tfddl_stats(void) {
 }
 
 const char* tfddl_flight_log(void) {
-  tfddl::Engine* engine = tfddl::CurrentEngine();
+  const auto engine = tfddl::CurrentEngine();
   std::string json = "[";
   if (engine) {
     for (const auto& event : engine->recorder().Events()) {

@@ -14,7 +14,8 @@ TFDDL_EXPORT const char* tfddl_last_error(void);
 // tfddl_shutdown() has returned 1. Seconds: see WatchdogOptions. Returns 0, or -1 on an error.
 TFDDL_EXPORT int tfddl_init(const void* data, const void* control, double warning_s, double limit_s);
 
-// Returns 1 when all ranks agreed within `limit_s` seconds, else 0: then nothing may be freed.
+// Returns 1 when all ranks agreed within `limit_s` seconds, else 0: then nothing may be freed, and
+// tfddl_last_error() tells why.
 TFDDL_EXPORT int tfddl_shutdown(double limit_s);
 
 // The reason when the job has failed on this rank, else an empty string.

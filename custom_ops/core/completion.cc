@@ -6,13 +6,13 @@ namespace tfddl {
 
 CompletionThread::CompletionThread() : thread_([this] { Loop(); }) {}
 
-CompletionThread::~CompletionThread() {
+void CompletionThread::Stop() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;
   }
   wake_.notify_one();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void CompletionThread::Post(std::function<void()> function) {

@@ -13,8 +13,10 @@ namespace tfddl {
 class CompletionThread {
  public:
   CompletionThread();
-  ~CompletionThread();  // runs what was posted, then joins
+  ~CompletionThread() { Stop(); }
 
+  // Runs what was posted, then ends the thread. Call it from another one; a second call does nothing.
+  void Stop();
   void Post(std::function<void()> function);
 
  private:

@@ -3,6 +3,7 @@
 
 #include <sys/prctl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <utility>
@@ -23,33 +24,49 @@ constexpr int kLastSleepMicros = 1000;
 
 Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
     : transport_(std::move(transport)),
-      agreement_(transport_->rank(), transport_->size(), options.plan_capacity),
-      vote_(transport_->rank(), transport_->size()) {
+      rank_(transport_->rank()),
+      size_(transport_->size()),
+      agreement_(rank_, size_, options.plan_capacity),
+      vote_(rank_, size_),
+      moved_us_(NowMicros()) {
   PostVoteReceives();
   thread_ = std::thread([this] { Loop(); });
 }
 
-Engine::~Engine() {
+void Engine::Stop() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (!closed_ && !failure_)
+      failure_ = "tfddl has been shut down on this rank (" + std::to_string(rank_) + ").";
     stop_ = true;
   }
   wake_.notify_one();
+  if (!thread_.joinable()) return;
   thread_.join();
+  completion_.Stop();
+  transport_.reset();
 }
 
-void Engine::Push(Item item) {
+// False, and `item` is untouched, when the engine has stopped.
+bool Engine::Push(Item&& item) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (stopped_) return false;
     inbox_.push_back(std::move(item));
   }
   wake_.notify_one();
+  return true;
 }
 
 void Engine::Submit(Request request) {
   recorder_.Record("submit", request.key());
   ++recorder_.counters.requests;
-  Push(std::move(request));
+  Item item(std::move(request));
+  if (Push(std::move(item))) return;
+  auto& refused = std::get<Request>(item);
+  ++recorder_.counters.errors;
+  recorder_.Record("error", refused.key());
+  refused.done(Status(Code::kUnknown, failure().value_or(ClosedMessage())));
 }
 
 void Engine::Cancel(const std::string& key) { Push(CancelItem{key}); }
@@ -78,13 +95,31 @@ std::optional<std::string> Engine::failure() const {
   return failure_;
 }
 
-std::optional<LiveRequest> Engine::Oldest() const {
+bool Engine::closed() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  std::optional<LiveRequest> oldest;
-  for (const auto& [key, time] : live_) {
-    if (!oldest || time < oldest->submitted_us) oldest = LiveRequest{key, time};
+  return closed_;
+}
+
+std::optional<std::pair<std::string, int64_t>> Engine::Oldest() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto oldest = std::min_element(live_.begin(), live_.end(), [](auto& a, auto& b) {
+    return a.second != b.second ? a.second < b.second : a.first < b.first;
+  });
+  if (oldest == live_.end()) return std::nullopt;
+  return *oldest;
+}
+
+std::vector<LiveRequest> Engine::Waiting() const {
+  std::vector<LiveRequest> waiting;
+  const int64_t now = NowMicros();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [key, time] : live_) waiting.push_back({key, now - time});
   }
-  return oldest;
+  std::sort(waiting.begin(), waiting.end(), [](auto& a, auto& b) {
+    return a.waited_us != b.waited_us ? a.waited_us > b.waited_us : a.key < b.key;
+  });
+  return waiting;
 }
 
 bool Engine::IsLive(const std::string& key) const {
@@ -97,18 +132,22 @@ void Engine::Loop() {
   prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds; the default would add 50 us to every sleep
   int idle_turns = 0;
   for (;;) {
+    const bool failed = failure().has_value();
     try {
-      const bool failed = failure().has_value();
       if (failed) FailEverything();
       const bool moved = DrainInbox() | (!failed && Turn());
       idle_turns = moved ? 0 : idle_turns + 1;
+      if (moved) moved_us_.store(NowMicros(), std::memory_order_relaxed);
     } catch (const std::exception& error) {
       Fail("rank " + std::to_string(rank()) + ": " + error.what());
       continue;
     }
     if (idle_turns > 0) Wait(idle_turns);
     std::lock_guard<std::mutex> lock(mutex_);
-    if (stop_ && inbox_.empty()) return;
+    if (stop_ && inbox_.empty() && (closed_ || failed)) {
+      stopped_ = true;
+      return;
+    }
   }
 }
 
@@ -190,7 +229,7 @@ bool Engine::ProgressVote() {
     }
   }
   if (!exchange_ && agreement_.ShouldEnter(vote_)) {
-    vote_.Enter(agreement_.Enter());
+    vote_.Enter(agreement_.Enter(vote_));
     moved = true;
   }
   while (auto message = vote_.NextMessage()) {

@@ -14,6 +14,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "core/exchange.h"
 #include "core/recorder.h"
 #include "core/request.h"
+#include "core/situation.h"
 #include "core/vote.h"
 #include "transport/transport.h"
 
@@ -32,21 +34,15 @@ struct EngineOptions {
   size_t plan_capacity = 4096;  // names; see Agreement::Evict
 };
 
-// What the watchdog sees of a request that has been submitted and is not done.
-struct LiveRequest {
-  std::string key;
-  int64_t submitted_us = 0;
-};
-
 class Engine {
  public:
   explicit Engine(std::unique_ptr<Transport> transport, EngineOptions options = {});
-  ~Engine();  // after Shutdown(), or after a failure: then in-flight memory is leaked, not freed
+  ~Engine() { Stop(); }
 
-  int rank() const { return transport_->rank(); }
-  int size() const { return transport_->size(); }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
 
-  // Never blocks. Errors come through request.done too.
+  // Never blocks. Errors come through request.done too; after Stop() on the calling thread.
   void Submit(Request request);
 
   // The step of `key` was cancelled by TensorFlow. Nothing happens when the request is done or an agreed
@@ -61,13 +57,23 @@ class Engine {
   // A peer announced outside of the votes that it leaves: lets an idle engine answer its vote.
   void NoticeShutdown();
 
+  // Ends the threads; the transport is gone after that. Without a Shutdown() that all members agreed to, what
+  // still waits raises, and memory that transfers may touch is leaked. Whoever still holds the engine may use
+  // and drop it on any thread; Stop() itself is for none of the engine's own. A second call does nothing.
+  void Stop();
+
   // Ends the job's communication on this rank: all requests, present and future, raise `reason`.
   void Fail(const std::string& reason);
   std::optional<std::string> failure() const;
 
-  // The request that has waited longest, and whether one with this key is live (for the watchdog).
-  std::optional<LiveRequest> Oldest() const;
-  bool IsLive(const std::string& key) const;
+  // Whether all members have agreed to end.
+  bool closed() const;
+
+  // For the watchdog: the requests that wait, the longest first; the first of them and its time of
+  // submission; when anything last moved here.
+  std::vector<LiveRequest> Waiting() const;
+  std::optional<std::pair<std::string, int64_t>> Oldest() const;
+  int64_t moved_us() const { return moved_us_.load(std::memory_order_relaxed); }
 
   Recorder& recorder() { return recorder_; }
 
@@ -97,8 +103,9 @@ class Engine {
   };
 
   void Loop();
-  void Push(Item item);
+  bool Push(Item&& item);
   bool Turn();
+  bool IsLive(const std::string& key) const;
   bool Idle() const;
   void Wait(int idle_turns);
   bool DrainInbox();
@@ -121,6 +128,8 @@ class Engine {
   std::string ClosedMessage() const;
 
   std::unique_ptr<Transport> transport_;
+  const int rank_;
+  const int size_;
   Recorder recorder_;
   ScratchPool scratch_;
 
@@ -137,6 +146,8 @@ class Engine {
   std::list<Running> running_;
   std::deque<int64_t> ended_steps_;  // the latest last
 
+  std::atomic<int64_t> moved_us_;
+
   mutable std::mutex mutex_;  // everything below
   std::condition_variable wake_;
   std::deque<Item> inbox_;
@@ -144,6 +155,7 @@ class Engine {
   std::optional<std::string> failure_;
   bool closed_ = false;
   bool stop_ = false;
+  bool stopped_ = false;  // nobody reads the inbox any more
   std::condition_variable closed_or_failed_;
 
   CompletionThread completion_;

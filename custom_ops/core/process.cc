@@ -1,8 +1,8 @@
 #include "core/process.h"
 
-#include <atomic>
 #include <mutex>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace tfddl {
@@ -11,11 +11,21 @@ namespace {
 std::mutex mutex;
 Process* process = nullptr;
 int64_t generation = 0;
-std::atomic<Engine*> current{nullptr};
+
+std::mutex current_mutex;                                              // never held while something waits
+std::shared_ptr<Engine>* const current = new std::shared_ptr<Engine>;  // kernels may run until the very end
+
+std::shared_ptr<Engine> SwapCurrent(std::shared_ptr<Engine> engine) {
+  std::lock_guard<std::mutex> lock(current_mutex);
+  return std::exchange(*current, std::move(engine));
+}
 
 }  // namespace
 
-Engine* CurrentEngine() { return current.load(std::memory_order_acquire); }
+std::shared_ptr<Engine> CurrentEngine() {
+  std::lock_guard<std::mutex> lock(current_mutex);
+  return *current;
+}
 
 void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> control,
                   WatchdogOptions options) {
@@ -23,23 +33,29 @@ void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> co
   if (process) throw std::logic_error("tfddl is initialised already");
   options.generation = ++generation;
   auto fresh = std::make_unique<Process>();
-  fresh->engine = std::make_unique<Engine>(std::move(data));
+  fresh->engine = std::make_shared<Engine>(std::move(data));
   fresh->watchdog = std::make_unique<Watchdog>(std::move(control), fresh->engine.get(), options);
-  current.store(fresh->engine.get(), std::memory_order_release);
+  SwapCurrent(fresh->engine);
   process = fresh.release();
 }
 
 bool StopProcess(double limit_s) {
   std::lock_guard<std::mutex> lock(mutex);
   if (!process) return true;
-  process->watchdog->AnnounceShutdown();
-  const bool answered = process->engine->Shutdown(limit_s);
-  if (!answered) process->engine->Fail("the other ranks did not answer the shutdown of this rank");
-  const bool agreed = !process->engine->failure();
-  current.store(nullptr, std::memory_order_release);
+  process->watchdog->AnnounceShutdown(limit_s);
+  if (!process->engine->Shutdown(limit_s)) {
+    process->engine->Fail("rank " + std::to_string(process->engine->rank()) +
+                          " has shut down tfddl, and not all other ranks have answered within " +
+                          std::to_string(static_cast<int>(limit_s)) +
+                          " seconds. All ranks: " + process->watchdog->ShutdownReport() + ".");
+  }
+  const auto failure = process->engine->failure();
+  if (failure) SetLastError(*failure);
+  const bool agreed = !failure;
+  SwapCurrent(nullptr);
   if (agreed) {
     process->watchdog.reset();
-    process->engine.reset();
+    process->engine->Stop();
     delete process;
   } else {
     // Transfers may be under way and kernels may wait, so the rest is leaked. A failed engine makes no MPI

@@ -1,5 +1,4 @@
-// The one engine of this process that TensorFlow kernels and Python reach. It is leaked, not
-// destroyed, where a thread might still use it.
+// The one engine of this process that TensorFlow kernels and Python reach.
 #pragma once
 
 #include <memory>
@@ -11,18 +10,20 @@
 namespace tfddl {
 
 struct Process {
-  std::unique_ptr<Engine> engine;
+  std::shared_ptr<Engine> engine;
   std::unique_ptr<Watchdog> watchdog;
 };
 
-// The current engine, or null before init and after shutdown.
-Engine* CurrentEngine();
+// The current engine, or null before init and after shutdown. Kernels keep it for as long as they may call
+// it; one that has been stopped meanwhile refuses what they submit.
+std::shared_ptr<Engine> CurrentEngine();
 
 // Raises: std::logic_error when there is one already.
 void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> control,
                   WatchdogOptions options);
 
-// True when all peers agreed to end within `limit_s` seconds; only then may communicators be freed.
+// True when all peers agreed to end within `limit_s` seconds; only then may communicators be freed. Else
+// SetLastError() tells why.
 bool StopProcess(double limit_s);
 
 // What tfddl_last_error() returns on this thread (c_api.h).

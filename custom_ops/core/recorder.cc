@@ -20,6 +20,12 @@ void Recorder::Record(const char* what, const std::string& name) {
   }
 }
 
+std::optional<Event> Recorder::Last() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (ring_.empty()) return std::nullopt;
+  return ring_[(next_ + ring_.size() - 1) % ring_.size()];
+}
+
 std::vector<Event> Recorder::Events() const {
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<Event> events(ring_.begin() + static_cast<std::ptrdiff_t>(next_), ring_.end());

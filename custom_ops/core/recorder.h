@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ class Recorder {
  public:
   void Record(const char* what, const std::string& name);
   std::vector<Event> Events() const;  // oldest first
+  std::optional<Event> Last() const;
   Counters counters;
 
  private:

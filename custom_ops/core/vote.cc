@@ -77,7 +77,7 @@ Vote::Vote(int rank, int size) {
 
 void Vote::Receive(size_t step, VoteRecord record) {
   noticed_ = true;
-  noticed_shutdown_ |= (record.flags & VoteRecord::kShutdown) != 0;
+  noticed_departing_ = std::min(noticed_departing_, record.departing);
   inbox_[step] = std::move(record);
   if (entered_) Advance();
 }
@@ -114,7 +114,8 @@ VoteRecord Vote::Take() {
   VoteRecord outcome = std::move(record_);
   for (auto& slot : inbox_) slot.reset();
   current_ = 0;
-  sent_ = entered_ = noticed_ = noticed_shutdown_ = false;
+  sent_ = entered_ = noticed_ = false;
+  noticed_departing_ = VoteRecord::kNobody;
   return outcome;
 }
 

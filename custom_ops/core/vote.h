@@ -62,7 +62,8 @@ class Vote {
 
   bool entered() const { return entered_; }
   bool noticed() const { return noticed_; }
-  bool noticed_shutdown() const { return noticed_shutdown_; }
+  // The lowest rank that the messages so far say is leaving.
+  int32_t noticed_departing() const { return noticed_departing_; }
   bool complete() const { return entered_ && current_ == steps_.size(); }
 
   // The outcome; the object is then ready for the next vote.
@@ -78,7 +79,7 @@ class Vote {
   bool sent_ = false;  // the message of the current step
   bool entered_ = false;
   bool noticed_ = false;
-  bool noticed_shutdown_ = false;
+  int32_t noticed_departing_ = VoteRecord::kNobody;
   VoteRecord record_;
 };
 

@@ -1,16 +1,19 @@
 // A thread per process that keeps ranks informed about each other outside of the votes: who waits for
-// whom, who leaves, what failed. It has a transport of its own and never touches data.
+// whom, who leaves, who died, what failed. It has a transport of its own and never touches data.
 #pragma once
 
 #include <condition_variable>
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "core/engine.h"
+#include "core/liveness.h"
+#include "core/situation.h"
 #include "transport/transport.h"
 
 namespace tfddl {
@@ -31,20 +34,31 @@ class Watchdog {
   // Ends the thread, so that MPI may be finalized. What peers send afterwards is not read.
   void Stop();
 
-  // Tells all peers that this rank wants to leave, so that idle engines answer its vote.
-  void AnnounceShutdown();
+  // Tells all peers that this rank wants to leave, so that idle engines answer its vote. Halfway to `limit_s`
+  // seconds it finds out who does not.
+  void AnnounceShutdown(double limit_s);
+
+  // Why the shutdown takes so long, as far as it is known by now.
+  std::string ShutdownReport() const;
 
  private:
-  enum class Type : int64_t { kFailure, kShutdown, kQuestion, kAnswer };
+  enum class Type : int64_t { kFailure, kShutdown, kHello, kQuestion, kAnswer };
+  enum class Cause { kDifferent, kSlow, kLimit, kShutdown };
   struct Letter {
     std::string bytes;
     Transport::Handle handle;
   };
   struct Inquiry {
+    Cause cause;
     std::string key;
+    int64_t submitted_us;
+    int64_t number;
     int64_t begun_us;
-    bool fatal;
-    std::vector<std::string> answers;  // by rank
+    Situations answers;
+  };
+  struct Peer {
+    std::optional<ProcessId> process;  // where this rank can see it
+    int64_t gone_us = 0;               // when it was first seen to have ended
   };
 
   void Loop();
@@ -54,23 +68,42 @@ class Watchdog {
   void Send(int peer, Type type, const std::string& text);
   void SendToAll(Type type, const std::string& text);
   void Receive(int peer, const std::string& bytes);
-  std::string Answer(const std::string& key) const;
+  void LookForDead();
+
+  // watchdog_stalls.cc
+  Situation Mine() const;
+  std::string Answer(const std::string& question) const;
+  void Hear(int peer, const std::string& answer);
   void LookForStalls();
+  void Ask(Cause cause, const std::string& key, int64_t submitted_us);
   void ConcludeInquiry();
+  void ReportDifferent(const Inquiry& inquiry);
+  void ReportStall(const Inquiry& inquiry);
+  void ReportShutdown(const Inquiry& inquiry);
+  std::string Me() const { return "rank " + std::to_string(transport_->rank()); }
 
   std::unique_ptr<Transport> transport_;
   Engine* engine_;
-  WatchdogOptions options_;
+  const WatchdogOptions options_;
+  const int64_t still_us_;       // how long nothing moves before the ranks are compared
   std::vector<Letter> inboxes_;  // by rank
   std::deque<Letter> outgoing_;
-  std::unique_ptr<Inquiry> inquiry_;
-  std::string warned_key_;
-  int64_t warned_submission_ = 0;
+  std::vector<Peer> peers_;  // by rank
+  std::optional<ProcessId> me_;
+  int64_t lives_checked_us_ = 0;
+  std::optional<Inquiry> inquiry_;
+  int64_t inquiries_ = 0;
+  std::pair<std::string, int64_t> warned_;    // the request that was reported last, by its time of submission
+  std::pair<std::string, int64_t> compared_;  // the one that waited longest when ranks were found to differ
+  int64_t next_comparison_us_ = 0;
   bool failure_told_ = false;
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;  // everything below
   std::condition_variable wake_;
   bool announce_ = false;
+  int64_t leaving_us_ = 0;      // when it was announced
+  int64_t ask_leaving_us_ = 0;  // when to find out who keeps us
+  std::string shutdown_report_;
   bool stop_ = false;
   std::thread thread_;
 };

@@ -35,7 +35,7 @@ class AllgatherKernel : public CollectiveKernel {
   using CollectiveKernel::CollectiveKernel;
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
-    Engine* engine = RequireEngine(context, done);
+    const auto engine = RequireEngine(context, done);
     if (!engine) return;
     const tf::Tensor& x = context->input(0);
     Request request = MakeRequest(context, Kind::kAllgather);

@@ -55,7 +55,7 @@ class AllreduceKernel : public CollectiveKernel {
   }
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
-    Engine* engine = RequireEngine(context, done);
+    const auto engine = RequireEngine(context, done);
     if (!engine) return;
     Request request = MakeRequest(context, Kind::kAllreduce);
     request.op = op_;

@@ -30,7 +30,7 @@ class BroadcastKernel : public CollectiveKernel {
   }
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
-    Engine* engine = RequireEngine(context, done);
+    const auto engine = RequireEngine(context, done);
     if (!engine) return;
     OP_REQUIRES_ASYNC(
         context, root_ >= 0 && root_ < engine->size(),

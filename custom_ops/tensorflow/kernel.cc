@@ -59,8 +59,9 @@ CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* context) : AsyncOpK
   OP_REQUIRES_OK(context, context->GetAttr("tensor_name", &tensor_name_));
 }
 
-Engine* CollectiveKernel::RequireEngine(tf::OpKernelContext* context, const DoneCallback& done) const {
-  Engine* engine = CurrentEngine();
+std::shared_ptr<Engine> CollectiveKernel::RequireEngine(tf::OpKernelContext* context,
+                                                        const DoneCallback& done) const {
+  auto engine = CurrentEngine();
   if (!engine) {
     context->SetStatus(
         MakeStatus(absl::StatusCode::kFailedPrecondition, "tfddl has not been initialized; use hvd.init()."));
@@ -79,8 +80,8 @@ Request CollectiveKernel::MakeRequest(tf::OpKernelContext* context, Kind kind) c
   return request;
 }
 
-void CollectiveKernel::Submit(Engine* engine, tf::OpKernelContext* context, Request request, Tensors keep,
-                              DoneCallback done) {
+void CollectiveKernel::Submit(std::shared_ptr<Engine> engine, tf::OpKernelContext* context, Request request,
+                              Tensors keep, DoneCallback done) {
   tf::CancellationManager* manager = context->cancellation_manager();
   const auto token = manager ? manager->get_cancellation_token() : tf::CancellationManager::kInvalidToken;
   const std::string key = request.key();

@@ -25,15 +25,15 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
 
  protected:
   // The current engine; null after having reported that there is none.
-  Engine* RequireEngine(tensorflow::OpKernelContext* context, const DoneCallback& done) const;
+  std::shared_ptr<Engine> RequireEngine(tensorflow::OpKernelContext* context, const DoneCallback& done) const;
 
   // A request with this op's name, step and type.
   Request MakeRequest(tensorflow::OpKernelContext* context, Kind kind) const;
 
   // Submits, so that the request fails when its step is cancelled. `keep` are the tensors whose memory
   // the request uses.
-  static void Submit(Engine* engine, tensorflow::OpKernelContext* context, Request request, Tensors keep,
-                     DoneCallback done);
+  static void Submit(std::shared_ptr<Engine> engine, tensorflow::OpKernelContext* context, Request request,
+                     Tensors keep, DoneCallback done);
 
   const std::string& tensor_name() const { return tensor_name_; }
 

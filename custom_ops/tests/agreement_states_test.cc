@@ -69,6 +69,8 @@ std::vector<Job> Jobs() {
       Job{"2 members, 2 names x 1, both leave, votes only", 2, 2, 1, 1, 8}.Leavers(3).VotesOnly(),
       Job{"3 members, 1 name x 1, last leaves", 3, 1, 1, 1, 8}.Leavers(4),
       Job{"3 members, nothing submitted, first leaves, votes only", 3, 0, 0, 1, 8}.Leavers(1).VotesOnly(),
+      Job{"3 members, nothing submitted, second leaves, votes only", 3, 0, 0, 1, 8}.Leavers(2).VotesOnly(),
+      Job{"5 members, nothing submitted, second leaves, votes only", 5, 0, 0, 1, 8}.Leavers(2).VotesOnly(),
       Job{"3 members, 1 name x 1, all leave, votes only", 3, 1, 1, 2, 8}.Leavers(7).VotesOnly(),
   };
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // under them these would take minutes

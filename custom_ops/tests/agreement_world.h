@@ -146,7 +146,7 @@ class World {
     bool something = job_->leavers != 0;
     for (Name& name : member.names) something |= name.voted = name.pending;
     Require(something, "a member entered a vote with nothing pending");
-    member.record = member.agreement.Enter();
+    member.record = member.agreement.Enter(member.vote);
     member.vote.Enter(member.record);
     Flush(rank);
   }
@@ -268,7 +268,7 @@ class World {
         Agreement copy = member->agreement;
         for (int other = 0; other < job_->names; ++other) copy.Withdraw(NameOf(other));
         copy.Submit(NameOf(index), SignatureOf(s), 1);
-        const VoteRecord record = copy.Enter();
+        const VoteRecord record = copy.Enter(Vote(0, job_->size));
         present = (record.flags & VoteRecord::kNewNames) == 0;
         const bool same = record.same_all.size() && record.same_all[0] != 0;
         const bool just_ran = !name.outcomes.empty() && member->touched[index] == member->boundaries;

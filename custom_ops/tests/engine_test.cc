@@ -122,7 +122,7 @@ void TestShutdownByOne() {
   std::vector<float> waiting(3), later(3);
   Outcomes outcomes(1), refused(1);
   job.engines[0]->Submit(Allreduce("x", &waiting, outcomes.At(0)));
-  job.watchdogs[2]->AnnounceShutdown();
+  job.watchdogs[2]->AnnounceShutdown(30);
   CHECK(job.engines[2]->Shutdown(30));  // although rank 1 has nothing to say
   const Status status = outcomes.Wait()[0];
   CHECK(status.code() == Code::kUnknown);
@@ -167,7 +167,7 @@ void TestStall() {
   job.engines[0]->Submit(Allreduce("x", &values[0], outcomes.At(0)));
   job.engines[2]->Submit(Allreduce("x", &values[1], outcomes.At(1)));
   for (const Status& status : outcomes.Wait()) {
-    CHECK(status.message().find("rank 1 has not submitted it") != std::string::npos);
+    CHECK(status.message().find("rank 1 has not submitted it. All ranks: ranks 0, 2") != std::string::npos);
   }
 }
 

@@ -62,7 +62,7 @@ struct Job {
     std::vector<std::thread> threads;
     for (size_t rank = 0; rank < engines.size(); ++rank) {
       threads.emplace_back([this, rank] {
-        watchdogs[rank]->AnnounceShutdown();
+        watchdogs[rank]->AnnounceShutdown(60);
         CHECK(engines[rank]->Shutdown(60));
       });
     }

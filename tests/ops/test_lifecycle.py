@@ -98,3 +98,33 @@ def test_shutdown_ends_what_is_pending(hvd):
     hvd.shutdown()
     hvd.init()
     sum_of_ones(hvd)
+
+
+@on_ranks(1, 2, 3)
+def test_calls_while_the_engine_ends_and_starts(hvd):
+    """Threads go on calling through 20 shutdowns: each call has a result or an error, and nothing crashes."""
+    end, wrong = threading.Event(), []
+
+    def work(name):
+        while not end.is_set():
+            try:
+                result = hvd.allreduce(tf.ones([3]), op=hvd.Sum, name=name)
+                if result.numpy().tolist() != [hvd.size()] * 3:
+                    wrong.append(result)
+            except (ValueError, tf.errors.FailedPreconditionError, tf.errors.UnknownError):
+                pass  # not initialised, or shut down here or on another rank
+
+    threads = [threading.Thread(target=work, args=(f"storm.{i}",)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        time.sleep(0.02)
+        hvd.shutdown()
+        hvd.init()
+    end.set()
+    hvd.shutdown()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads) and not wrong, wrong
+    hvd.init()
+    sum_of_ones(hvd)

@@ -1,0 +1,132 @@
+#include "core/situation.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "core/wire.h"
+
+namespace tfddl {
+namespace {
+
+constexpr size_t kNamesShown = 4;
+constexpr char kSilent[] = "no answer (dead, stopped or unreachable)";
+
+std::string Seconds(int64_t micros) { return std::to_string(micros / 1000000) + " s"; }
+
+std::string Listed(const std::vector<size_t>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
+  return text;
+}
+
+std::string Names(const Situation& rank) {
+  std::string text;
+  for (size_t i = 0; i < std::min(rank.waiting.size(), kNamesShown); ++i) {
+    text += (i ? ", '" : "'") + rank.waiting[i].key + "'";
+  }
+  const size_t more = rank.waiting.size() + rank.left_out - std::min(rank.waiting.size(), kNamesShown);
+  return more ? text + " and " + std::to_string(more) + " more" : text;
+}
+
+}  // namespace
+
+bool Situation::Has(const std::string& key) const {
+  return std::any_of(waiting.begin(), waiting.end(), [&](auto& request) { return request.key == key; });
+}
+
+std::string Situation::Encode(size_t limit) const {
+  constexpr size_t kHead = 4 * sizeof(int64_t);
+  std::string words = last.substr(0, limit - std::min(limit, kHead + sizeof(int64_t)));
+  size_t room = limit - std::min(limit, kHead + sizeof(int64_t) + words.size());
+  size_t count = 0;
+  for (; count < waiting.size(); ++count) {
+    const size_t bytes = 2 * sizeof(int64_t) + waiting[count].key.size();
+    if (bytes > room) break;
+    room -= bytes;
+  }
+  WireWriter writer;
+  writer.Int(still_us);
+  writer.Int(leaving);
+  writer.Int(static_cast<int64_t>(waiting.size() - count + left_out));
+  writer.Int(static_cast<int64_t>(count));
+  writer.String(words);
+  for (size_t i = 0; i < count; ++i) {
+    writer.String(waiting[i].key);
+    writer.Int(waiting[i].waited_us);
+  }
+  return writer.bytes();
+}
+
+Situation Situation::Decode(const std::string& bytes) {
+  WireReader reader(bytes);
+  Situation situation;
+  situation.still_us = reader.Int();
+  situation.leaving = reader.Int() != 0;
+  situation.left_out = static_cast<size_t>(reader.Int());
+  const int64_t count = reader.Int();
+  situation.last = reader.String();
+  for (int64_t i = 0; i < count; ++i) {
+    std::string key = reader.String();
+    situation.waiting.push_back({std::move(key), reader.Int()});
+  }
+  return situation;
+}
+
+bool WaitForDifferent(const Situations& ranks, int64_t still_us) {
+  for (const auto& rank : ranks) {
+    // A list that is cut short may hide what all have.
+    if (!rank || rank->waiting.empty() || rank->left_out || rank->still_us < still_us) return false;
+  }
+  for (const LiveRequest& request : ranks[0]->waiting) {
+    if (std::all_of(ranks.begin(), ranks.end(), [&](auto& rank) { return rank->Has(request.key); }))
+      return false;
+  }
+  return true;
+}
+
+std::string Describe(const Situations& ranks) {
+  std::map<std::string, std::vector<size_t>> groups;
+  std::vector<std::string> order;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const auto& situation = ranks[rank];
+    const std::string key = !situation                   ? kSilent
+                            : situation->waiting.empty() ? "waits for nothing; " + situation->last
+                                                         : Names(*situation);
+    const std::string text = key + (situation && situation->leaving ? " (in hvd.shutdown())" : "");
+    auto& group = groups[text];
+    if (group.empty()) order.push_back(text);
+    group.push_back(rank);
+  }
+  std::string line;
+  for (const std::string& text : order) {
+    int64_t longest = 0;
+    for (size_t rank : groups[text]) {
+      if (ranks[rank] && !ranks[rank]->waiting.empty()) {
+        longest = std::max(longest, ranks[rank]->waiting.front().waited_us);
+      }
+    }
+    line += (line.empty() ? "" : "; ") + Listed(groups[text]) + ": " + text;
+    if (longest) line += " (for " + Seconds(longest) + ")";
+  }
+  return line;
+}
+
+std::string DescribeMissing(const Situations& ranks, const std::string& key) {
+  std::vector<size_t> missing, silent;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (!ranks[rank]) {
+      silent.push_back(rank);
+    } else if (!ranks[rank]->Has(key)) {
+      missing.push_back(rank);
+    }
+  }
+  std::string text;
+  if (!missing.empty())
+    text = Listed(missing) + (missing.size() == 1 ? " has" : " have") + " not submitted it";
+  if (silent.empty()) return text;
+  return text + (text.empty() ? "" : "; ") + Listed(silent) + (silent.size() == 1 ? " does" : " do") +
+         " not answer";
+}
+
+}  // namespace tfddl

@@ -1,0 +1,109 @@
+// An engine that is stopped while threads use it: every request is answered once, and nothing is used after
+// its end. Most of what this finds is found under the thread and the address sanitizer.
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "core/process.h"
+#include "tests/job.h"
+
+namespace tfddl {
+namespace {
+
+std::unique_ptr<Transport> Alone() {
+  static MemoryWorld* world = nullptr;
+  world = new MemoryWorld(1);  // outlives engines that were left behind by a failure
+  return world->Join(0);
+}
+
+// Does as a kernel does, from many threads, until told to end.
+class Callers {
+ public:
+  Callers(int threads, bool cancel) {
+    for (int thread = 0; thread < threads; ++thread) {
+      threads_.emplace_back([this, thread, cancel] { Work("n" + std::to_string(thread), cancel); });
+    }
+  }
+
+  void Join() {
+    end_ = true;
+    for (auto& thread : threads_) thread.join();
+  }
+
+  std::atomic<int> ran{0}, refused{0}, without{0};
+
+ private:
+  void Work(const std::string& name, bool cancel) {
+    while (!end_) {
+      const auto engine = CurrentEngine();
+      if (!engine) {
+        ++without;
+        std::this_thread::yield();
+        continue;
+      }
+      std::vector<float> values(10, 1.0f);
+      std::atomic<int> answers{0};
+      // What TensorFlow keeps for a cancellation: dropped on whichever thread is the last to need it.
+      engine->Submit(Allreduce(name, &values, [&answers, this, engine](const Status& status) {
+        ++(status.ok() ? ran : refused);
+        ++answers;
+      }));
+      if (cancel) engine->Cancel(name);
+      while (!answers) std::this_thread::yield();
+      CHECK(answers == 1);
+      engine->Cancel(name);  // of a request that is done: nothing may come of it
+    }
+  }
+
+  std::atomic<bool> end_{false};
+  std::vector<std::thread> threads_;
+};
+
+void TestStoppedWhileInUse(bool cancel) {
+  Callers callers(4, cancel);
+  for (int round = 0; round < 30; ++round) {
+    StartProcess(Alone(), Alone(), {});
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    const bool agreed = StopProcess(30);
+    CHECK(agreed || cancel);
+    CHECK(!CurrentEngine());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  callers.Join();
+  CHECK((cancel ? callers.refused : callers.ran) > 0 && callers.without > 0);
+}
+
+// Whoever took the engine before it was stopped is refused, on the calling thread.
+void TestRefusedAfterStop() {
+  StartProcess(Alone(), Alone(), {});
+  const auto engine = CurrentEngine();
+  CHECK(StopProcess(30));
+  std::vector<float> values(3);
+  Status answer;
+  engine->Submit(Allreduce("late", &values, [&answer](const Status& status) { answer = status; }));
+  CHECK(answer.code() == Code::kUnknown);
+  CHECK(answer.message() == "tfddl has been shut down on this rank (0).");
+  engine->Cancel("late");
+}
+
+// Stopped without a word to the others: what waits raises.
+void TestStopWithoutShutdown() {
+  Job job(2);
+  std::vector<float> values(3);
+  Outcomes outcomes(1);
+  job.engines[0]->Submit(Allreduce("x", &values, outcomes.At(0)));
+  job.engines[0]->Stop();
+  CHECK(outcomes.Wait()[0].message() == "tfddl has been shut down on this rank (0).");
+}
+
+}  // namespace
+}  // namespace tfddl
+
+int main() {
+  tfddl::TestStoppedWhileInUse(false);
+  tfddl::TestStoppedWhileInUse(true);
+  tfddl::TestRefusedAfterStop();
+  tfddl::TestStopWithoutShutdown();
+  std::puts("stop: ok");
+  return 0;
+}
