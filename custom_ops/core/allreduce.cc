@@ -24,14 +24,21 @@ struct Range {
 class SmallAllreduce : public Collective {
  public:
   SmallAllreduce(Lane lane, ScratchPool* pool, const Reduction& reduction, Range range)
-      : lane_(lane), pool_(pool), reduction_(reduction), range_(range) {
+      : lane_(lane),
+        pool_(pool),
+        reduction_(reduction),
+        range_(range),
+        sources_(static_cast<size_t>(reduction.size)) {
     const size_t bytes = static_cast<size_t>(range.count) * SizeOf(reduction.dtype);
-    scratch_ = pool->Take(bytes * static_cast<size_t>(reduction.size));
+    scratch_ = pool->Take(bytes * sources_.size());
     for (int peer = 0; peer < reduction.size; ++peer) {
+      const void** source = &sources_[static_cast<size_t>(peer)];
+      if (peer == lane.transport->rank()) {
+        *source = range.in;
+        continue;
+      }
       char* slot = scratch_.data() + bytes * static_cast<size_t>(peer);
-      sources_.push_back(peer == lane.transport->rank() ? range.in : slot);
-      if (peer == lane.transport->rank()) continue;
-      handles_.push_back(lane.transport->Receive(peer, lane.tag, slot, bytes));
+      handles_.push_back(lane.transport->ReceiveView(peer, lane.tag, slot, bytes, source));
       handles_.push_back(lane.transport->Send(peer, lane.tag, range.in, bytes));
     }
   }
@@ -43,6 +50,11 @@ class SmallAllreduce : public Collective {
       handles_.pop_back();
     }
     Reduce(reduction_, sources_.data(), range_.out, range_.count);
+    for (int peer = 0; peer < reduction_.size; ++peer) {
+      if (peer != lane_.transport->rank()) {
+        lane_.transport->Release(peer, sources_[static_cast<size_t>(peer)]);
+      }
+    }
     return true;
   }
 
@@ -61,10 +73,15 @@ class SmallAllreduce : public Collective {
 class SlicedAllreduce : public Collective {
  public:
   SlicedAllreduce(Lane lane, ScratchPool* pool, const Reduction& reduction, Range range)
-      : pool_(pool), reduction_(reduction), range_(range), rank_(lane.transport->rank()) {
+      : pool_(pool),
+        reduction_(reduction),
+        range_(range),
+        rank_(lane.transport->rank()),
+        piece_bytes_(lane.transport->piece_bytes()),
+        pieces_(Pipeline::Pieces(lane.transport, Bytes(rank_))) {
     const size_t peers = static_cast<size_t>(reduction.size) - 1;
     // Of many ranks each owns little: without the limit 64 of them would hold gigabytes for a small tensor.
-    slots_bytes_ = std::min(kPiecesInFlight * kPieceBytes, Bytes(rank_));
+    slots_bytes_ = std::min(kPiecesInFlight * piece_bytes_, Bytes(rank_));
     scratch_ = pool->Take(peers * slots_bytes_);
     peers_.reserve(peers);  // the pipelines refer to each other
     for (int peer = 0; peer < reduction.size; ++peer) {
@@ -86,7 +103,7 @@ class SlicedAllreduce : public Collective {
       complete &= peer.contribution.complete() && peer.send.complete() && peer.distribution.complete() &&
                   peer.result.complete();
     }
-    return complete && reduced_ == Pipeline::Pieces(Bytes(rank_));
+    return complete && reduced_ == pieces_;
   }
 
  private:
@@ -95,7 +112,6 @@ class SlicedAllreduce : public Collective {
     Pipeline contribution;  // its part of mine
     Pipeline distribution;  // my reduced slice
     Pipeline result;        // its reduced slice
-    char* slots;
     int rank;
   };
 
@@ -118,25 +134,26 @@ class SlicedAllreduce : public Collective {
     };
     peers_.push_back(
         {Pipeline(t, D::kSend, peer, lane.tag, in + Begin(peer), Bytes(peer)),
-         Pipeline(t, D::kReceive, peer, lane.tag, slots, Bytes(rank_), unread, kPiecesInFlight),
+         Pipeline(t, D::kView, peer, lane.tag, slots, Bytes(rank_), unread, kPiecesInFlight),
          Pipeline(t, D::kSend, peer, lane.tag + 1, range_.out + Begin(rank_), Bytes(rank_), reduced),
-         Pipeline(t, D::kReceive, peer, lane.tag + 1, range_.out + Begin(peer), Bytes(peer), writable), slots,
+         Pipeline(t, D::kReceive, peer, lane.tag + 1, range_.out + Begin(peer), Bytes(peer), writable),
          peer});
   }
 
   void ReduceArrived() {
-    size_t arrived = Pipeline::Pieces(Bytes(rank_));
+    size_t arrived = pieces_;
     for (const Peer& peer : peers_) arrived = std::min(arrived, peer.contribution.finished());
     std::vector<const void*> sources(static_cast<size_t>(reduction_.size));
     for (; reduced_ < arrived; ++reduced_) {
-      const size_t offset = Begin(rank_) + reduced_ * kPieceBytes;
-      const size_t bytes = std::min(kPieceBytes, Begin(rank_ + 1) - offset);
+      const size_t offset = Begin(rank_) + reduced_ * piece_bytes_;
+      const size_t bytes = std::min(piece_bytes_, Begin(rank_ + 1) - offset);
       sources[static_cast<size_t>(rank_)] = range_.in + offset;
       for (const Peer& peer : peers_) {
-        sources[static_cast<size_t>(peer.rank)] = peer.slots + (reduced_ % kPiecesInFlight) * kPieceBytes;
+        sources[static_cast<size_t>(peer.rank)] = peer.contribution.View(reduced_);
       }
       Reduce(reduction_, sources.data(), range_.out + offset,
              static_cast<int64_t>(bytes / SizeOf(reduction_.dtype)));
+      for (Peer& peer : peers_) peer.contribution.Release(reduced_);
     }
   }
 
@@ -144,10 +161,12 @@ class SlicedAllreduce : public Collective {
   Reduction reduction_;
   Range range_;
   int rank_;
+  size_t piece_bytes_;
+  size_t pieces_;           // of my slice
   size_t slots_bytes_ = 0;  // per peer
   std::vector<char> scratch_;
   std::vector<Peer> peers_;
-  size_t reduced_ = 0;  // pieces of my slice
+  size_t reduced_ = 0;
 };
 
 std::unique_ptr<Collective> ReduceRange(Lane lane, ScratchPool* pool, const Reduction& reduction,

@@ -166,7 +166,7 @@ bool Engine::Turn() {
 
 bool Engine::Idle() const {
   return pending_.empty() && running_.empty() && !vote_.entered() && !exchange_ && outgoing_.empty() &&
-         !agreement_.ShouldEnter(vote_);
+         !agreement_.ShouldEnter(vote_) && !transport_->unsent();
 }
 
 void Engine::Wait(int idle_turns) {

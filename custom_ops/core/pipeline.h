@@ -5,22 +5,22 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <utility>
+#include <vector>
 
 #include "transport/transport.h"
 
 namespace tfddl {
 
-// Small enough that reducing one piece overlaps with moving the next and stays in the second-level
-// cache, large enough that a message's fixed cost does not show.
-constexpr size_t kPieceBytes = size_t{256} << 10;
 constexpr size_t kPiecesInFlight = 8;
 
 class Pipeline {
  public:
-  enum class Direction { kSend, kReceive };
+  enum class Direction { kSend, kReceive, kView };
 
   // `allowed` returns how many pieces may have started. With `slots` > 0, `data` holds only that many
-  // pieces, used in turn; `allowed` then keeps a piece from being overwritten before it was read.
+  // pieces, used in turn; `allowed` then keeps a piece from being overwritten before it was read. With
+  // kView a finished piece lies at View(), which may be elsewhere, until Release().
   Pipeline(Transport* transport, Direction direction, int peer, int tag, char* data, size_t bytes,
            std::function<size_t()> allowed = nullptr, size_t slots = 0)
       : transport_(transport),
@@ -30,9 +30,12 @@ class Pipeline {
         data_(data),
         bytes_(bytes),
         allowed_(std::move(allowed)),
-        slots_(slots) {}
+        slots_(slots),
+        views_(direction == Direction::kView ? slots : 0) {}
 
-  static size_t Pieces(size_t bytes) { return (bytes + kPieceBytes - 1) / kPieceBytes; }
+  static size_t Pieces(const Transport* transport, size_t bytes) {
+    return (bytes + transport->piece_bytes() - 1) / transport->piece_bytes();
+  }
 
   void Poll() {
     while (!in_flight_.empty() && transport_->Test(in_flight_.front())) {
@@ -40,19 +43,32 @@ class Pipeline {
       ++finished_;
     }
     const size_t limit =
-        std::min({Pieces(bytes_), allowed_ ? allowed_() : SIZE_MAX, finished_ + kPiecesInFlight});
-    for (; started_ < limit; ++started_) {
-      const size_t length = std::min(kPieceBytes, bytes_ - started_ * kPieceBytes);
-      char* piece = data_ + (slots_ ? started_ % slots_ : started_) * kPieceBytes;
-      in_flight_.push_back(direction_ == Direction::kSend ? transport_->Send(peer_, tag_, piece, length)
-                                                          : transport_->Receive(peer_, tag_, piece, length));
-    }
+        std::min({Pieces(transport_, bytes_), allowed_ ? allowed_() : SIZE_MAX, finished_ + kPiecesInFlight});
+    for (; started_ < limit; ++started_) in_flight_.push_back(Start());
   }
 
   size_t finished() const { return finished_; }
-  bool complete() const { return finished_ == Pieces(bytes_); }
+  bool complete() const { return finished_ == Pieces(transport_, bytes_); }
+
+  const void* View(size_t piece) const { return views_[piece % slots_]; }
+  void Release(size_t piece) { transport_->Release(peer_, View(piece)); }
 
  private:
+  Transport::Handle Start() {
+    const size_t piece_bytes = transport_->piece_bytes();
+    const size_t length = std::min(piece_bytes, bytes_ - started_ * piece_bytes);
+    char* piece = data_ + (slots_ ? started_ % slots_ : started_) * piece_bytes;
+    switch (direction_) {
+      case Direction::kSend:
+        return transport_->Send(peer_, tag_, piece, length);
+      case Direction::kReceive:
+        return transport_->Receive(peer_, tag_, piece, length);
+      case Direction::kView:
+        return transport_->ReceiveView(peer_, tag_, piece, length, &views_[started_ % slots_]);
+    }
+    return Transport::kNothing;
+  }
+
   Transport* transport_;
   Direction direction_;
   int peer_;
@@ -61,6 +77,7 @@ class Pipeline {
   size_t bytes_;
   std::function<size_t()> allowed_;
   size_t slots_;
+  std::vector<const void*> views_;
   std::deque<Transport::Handle> in_flight_;
   size_t started_ = 0;
   size_t finished_ = 0;

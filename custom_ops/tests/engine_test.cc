@@ -209,23 +209,66 @@ void TestBroadcastAndAllgather(int size) {
   job.End();
 }
 
+// Values whose sum depends on the order of addition, reduced by engines over any transport.
+std::vector<std::vector<float>> Sums(int size, int64_t count) {
+  Job job(size);
+  std::vector<std::vector<float>> values(static_cast<size_t>(size));
+  Outcomes outcomes(values.size());
+  for (size_t rank = 0; rank < values.size(); ++rank) {
+    std::mt19937 random(static_cast<unsigned>(rank));
+    for (int64_t i = 0; i < count; ++i) values[rank].push_back(static_cast<float>(random()) * 1e-5f);
+    Request request = Allreduce("x", &values[rank], outcomes.At(rank));
+    request.op = ReduceOp::kAverage;
+    request.prescale = 1.0 / 3;
+    job.engines[rank]->Submit(std::move(request));
+  }
+  for (const Status& status : outcomes.Wait()) CHECK(status.ok());
+  job.End();
+  return values;
+}
+
+// The result has the same bits on all ranks, over both transports, in whatever pieces it travels.
+void TestSameBits(int size, int64_t count) {
+  Job::over_shm = false;
+  const auto expected = Sums(size, count);
+  for (const auto& value : expected) CHECK(value == expected[0]);
+  Job::over_shm = true;
+  const ShmGeometry geometry = Job::geometry;
+  for (size_t piece : {size_t{1} << 10, size_t{8} << 10, size_t{64} << 10}) {
+    Job::geometry.slot_bytes = piece;
+    CHECK(Sums(size, count) == expected);
+  }
+  Job::geometry = geometry;
+}
+
+void TestAll() {
+  for (int size : {1, 2, 3, 4, 5}) {
+    TestAnyOrder(size, 6, 1000, 6, 4096);
+    TestAnyOrder(size, 6, 200001, 0, 4096);
+    TestSequence(size);
+    TestBroadcastAndAllgather(size);
+  }
+  TestAnyOrder(3, 20, 10, 3, 4);  // far more names than the plan holds
+  for (int size : {2, 3}) TestMismatch(size);
+  TestFailedStep();
+  TestShutdownByOne();
+  TestDuplicate();
+  TestCancel();
+  TestStall();
+}
+
 }  // namespace
 }  // namespace tfddl
 
 int main() {
-  for (int size : {1, 2, 3, 4, 5}) {
-    tfddl::TestAnyOrder(size, 6, 1000, 6, 4096);
-    tfddl::TestAnyOrder(size, 6, 200001, 0, 4096);
-    tfddl::TestSequence(size);
-    tfddl::TestBroadcastAndAllgather(size);
+  for (bool over_shm : {false, true}) {
+    tfddl::Job::over_shm = over_shm;
+    tfddl::TestAll();
   }
-  tfddl::TestAnyOrder(3, 20, 10, 3, 4);  // far more names than the plan holds
-  for (int size : {2, 3}) tfddl::TestMismatch(size);
-  tfddl::TestFailedStep();
-  tfddl::TestShutdownByOne();
-  tfddl::TestDuplicate();
-  tfddl::TestCancel();
-  tfddl::TestStall();
+  for (int size : {2, 3, 5}) {
+    for (int64_t count : {1, 1000, 20001, 300007}) tfddl::TestSameBits(size, count);
+  }
+  tfddl::Job::over_shm = false;
   tfddl::TestAnyOrder(64, 2, 500, 0, 4096);
   std::puts("engine: ok");
   return 0;

@@ -1,9 +1,7 @@
-// A job inside one process, for tests: N engines over the in-memory transport.
+// A job inside one process, for tests: N engines over the in-memory or the shared-memory transport.
 #pragma once
 
 #include <condition_variable>
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -12,15 +10,9 @@
 #include "core/engine.h"
 #include "core/signature.h"
 #include "core/watchdog.h"
+#include "tests/check.h"
+#include "tests/shm_world.h"
 #include "transport/memory.h"
-
-#define CHECK(condition)                                                                 \
-  do {                                                                                   \
-    if (!(condition)) {                                                                  \
-      std::fprintf(stderr, "%s:%d: CHECK failed: %s\n", __FILE__, __LINE__, #condition); \
-      std::abort();                                                                      \
-    }                                                                                    \
-  } while (false)
 
 namespace tfddl {
 
@@ -49,10 +41,15 @@ class Outcomes {
 };
 
 struct Job {
+  // What carries the engines' data; the watchdogs' letters always go through the in-memory transport.
+  static inline bool over_shm = false;
+  static inline ShmGeometry geometry = SmallGeometry();
+
+  // `max_delay` is the in-memory transport's.
   explicit Job(int size, int max_delay = 0, EngineOptions options = {}, WatchdogOptions watch = {})
-      : data(size, max_delay), control(size) {
+      : data(size, max_delay), shm(over_shm ? size : 0, geometry), control(size) {
     for (int rank = 0; rank < size; ++rank) {
-      engines.push_back(std::make_unique<Engine>(data.Join(rank), options));
+      engines.push_back(std::make_unique<Engine>(over_shm ? shm.Join(rank) : data.Join(rank), options));
       watchdogs.push_back(std::make_unique<Watchdog>(control.Join(rank), engines.back().get(), watch));
     }
   }
@@ -72,6 +69,7 @@ struct Job {
   }
 
   MemoryWorld data;
+  ShmWorld shm;
   MemoryWorld control;
   std::vector<std::unique_ptr<Engine>> engines;
   std::vector<std::unique_ptr<Watchdog>> watchdogs;

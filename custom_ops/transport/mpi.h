@@ -12,4 +12,9 @@ namespace tfddl {
 // Raises: std::runtime_error when MPI gives a lower thread level.
 std::unique_ptr<Transport> MakeMpiTransport(const void* communicator);
 
+// The transport for the engine's data over the same kind of communicator: shared memory where ranks share
+// a host, MPI elsewhere. All members call it at once; nothing else may use the communicator meanwhile.
+// Raises: std::runtime_error, also for a wrong TFDDL_TRANSPORT.
+std::unique_ptr<Transport> MakeDataTransport(const void* communicator);
+
 }  // namespace tfddl

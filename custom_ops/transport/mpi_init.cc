@@ -8,7 +8,7 @@
 
 int tfddl_init(const void* data, const void* control, double warning_s, double limit_s) {
   try {
-    tfddl::StartProcess(tfddl::MakeMpiTransport(data), tfddl::MakeMpiTransport(control),
+    tfddl::StartProcess(tfddl::MakeDataTransport(data), tfddl::MakeMpiTransport(control),
                         {warning_s, limit_s, 0});
     return 0;
   } catch (const std::exception& error) {

@@ -24,14 +24,30 @@ class Transport {
   // Tags run from 0 to tags() - 1; at least 32767.
   virtual int tags() const = 0;
 
+  // The length of the messages into which a long range is best cut; the same on all members.
+  // Small enough that reducing one piece overlaps with moving the next and stays in the second-level
+  // cache, large enough that a message's fixed cost does not show.
+  virtual size_t piece_bytes() const { return size_t{256} << 10; }
+
   virtual Handle Send(int peer, int tag, const void* data, size_t bytes) = 0;
   virtual Handle Receive(int peer, int tag, void* data, size_t bytes) = 0;
+
+  // As Receive, but the message may stay where its sender put it. By the time Test returns true, *data
+  // is there or at `scratch`; it is valid until Release(peer, *data).
+  virtual Handle ReceiveView(int peer, int tag, void* scratch, size_t bytes, const void** data) {
+    *data = scratch;
+    return Receive(peer, tag, scratch, bytes);
+  }
+  virtual void Release(int /*peer*/, const void* /*data*/) {}
 
   // True once the transfer is complete; the handle is gone then.
   virtual bool Test(Handle handle) = 0;
 
   // Gives up a Receive that nobody will send to any more.
   virtual void Cancel(Handle handle) = 0;
+
+  // Something that no handle stands for still has to leave: Test must go on being called.
+  virtual bool unsent() { return false; }
 
   // How many transfers have completed: tells a waiting thread whether anything moves.
   uint64_t completed() const { return completed_.load(std::memory_order_relaxed); }

@@ -1,0 +1,122 @@
+// How the members of a host come to share memory, and that they fall back together.
+#include <condition_variable>
+#include <cstring>
+#include <filesystem>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/check.h"
+#include "transport/shm_segment.h"
+
+namespace tfddl {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kBytes = 100000;
+
+// The gather of MPI, for threads.
+class Meeting {
+ public:
+  explicit Meeting(size_t size) : texts_(size) {}
+  std::vector<std::string> Gather(size_t rank, const std::string& mine) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    texts_[rank] = mine;
+    const int round = round_;
+    if (++arrived_ == texts_.size()) {
+      result_ = texts_;
+      arrived_ = 0;
+      ++round_;
+      changed_.notify_all();
+    }
+    changed_.wait(lock, [&] { return round_ != round; });
+    return result_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> texts_, result_;
+  size_t arrived_ = 0;
+  int round_ = 0;
+};
+
+struct Outcome {
+  std::vector<ShmSegment> segments;
+  std::string why;
+};
+
+std::vector<Outcome> ShareAll(const std::vector<ShmOptions>& options) {
+  Meeting meeting(options.size());
+  std::vector<Outcome> outcomes(options.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < options.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      auto gather = [&](const std::string& mine) { return meeting.Gather(rank, mine); };
+      outcomes[rank].segments = ShareSegments(kBytes, gather, options[rank], &outcomes[rank].why);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  return outcomes;
+}
+
+// What one member writes, the others read, at the segment of the same rank.
+void CheckShared(const std::vector<Outcome>& outcomes) {
+  for (size_t rank = 0; rank < outcomes.size(); ++rank) {
+    CHECK(outcomes[rank].segments.size() == outcomes.size());
+    char* mine = outcomes[rank].segments[rank].get();
+    CHECK(mine[0] == 0 && mine[kBytes - 1] == 0);
+    std::snprintf(mine + 50000, 40, "rank %zu", rank);
+  }
+  for (const Outcome& outcome : outcomes) {
+    for (size_t rank = 0; rank < outcomes.size(); ++rank) {
+      CHECK(outcome.segments[rank].get() + 50000 == "rank " + std::to_string(rank));
+    }
+  }
+}
+
+size_t OpenFiles() {
+  size_t count = 0;
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) count += entry.exists() ? 1 : 0;
+  return count;
+}
+
+// Which way all went, when each has been given its own options.
+void TestWays(const fs::path& directory) {
+  const ShmOptions both{true, directory.string()}, files{false, directory.string()};
+  const ShmOptions memfd{true, "/nonexistent"}, none{false, "/nonexistent"};
+  const size_t open_files = OpenFiles();
+
+  auto outcomes = ShareAll({both, both, both});
+  CheckShared(outcomes);
+  CHECK(outcomes[0].why.empty());
+
+  outcomes = ShareAll({both, files, both});  // one cannot: all use files
+  CheckShared(outcomes);
+  for (const Outcome& outcome : outcomes) CHECK(outcome.why == "local rank 1: memfd is turned off");
+
+  for (const auto& options : {std::vector{none, both}, {files, memfd}, {none, none}}) {
+    for (const Outcome& outcome : ShareAll(options)) {
+      CHECK(outcome.segments.empty());
+      CHECK(outcome.why.find("memfd is turned off; local rank ") != std::string::npos);
+      CHECK(outcome.why.find("/nonexistent/tfddl-") != std::string::npos);
+      CHECK(outcome.why.find(std::strerror(ENOENT)) != std::string::npos);
+    }
+  }
+  CHECK(fs::is_empty(directory));
+  CHECK(OpenFiles() == open_files);
+}
+
+}  // namespace
+}  // namespace tfddl
+
+int main() {
+  char directory[] = "/tmp/tfddl-segment-test-XXXXXX";
+  CHECK(mkdtemp(directory));
+  tfddl::TestWays(directory);
+  std::filesystem::remove_all(directory);
+  std::puts("segments: ok");
+  return 0;
+}

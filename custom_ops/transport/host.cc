@@ -1,0 +1,82 @@
+#include "transport/host.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tfddl {
+namespace {
+
+class HostTransport : public Transport {
+ public:
+  HostTransport(std::unique_ptr<Transport> near, std::unique_ptr<Transport> far, std::vector<int> local)
+      : near_(std::move(near)), far_(std::move(far)), local_(std::move(local)) {}
+
+  int rank() const override { return far_->rank(); }
+  int size() const override { return far_->size(); }
+  int tags() const override { return std::min(near_->tags(), far_->tags()); }
+  // Members of other hosts must cut alike, and know nothing of this host's memory.
+  size_t piece_bytes() const override { return far_->piece_bytes(); }
+
+  Handle Send(int peer, int tag, const void* data, size_t bytes) override {
+    const Route route = To(peer);
+    return Mark(route.near, route.transport->Send(route.peer, tag, data, bytes));
+  }
+
+  Handle Receive(int peer, int tag, void* data, size_t bytes) override {
+    const Route route = To(peer);
+    return Mark(route.near, route.transport->Receive(route.peer, tag, data, bytes));
+  }
+
+  Handle ReceiveView(int peer, int tag, void* scratch, size_t bytes, const void** data) override {
+    const Route route = To(peer);
+    return Mark(route.near, route.transport->ReceiveView(route.peer, tag, scratch, bytes, data));
+  }
+
+  void Release(int peer, const void* data) override {
+    const Route route = To(peer);
+    route.transport->Release(route.peer, data);
+  }
+
+  bool Test(Handle handle) override {
+    if (handle == kNothing) return true;
+    if (!Of(handle)->Test(handle / 2)) return false;
+    CountCompleted();
+    return true;
+  }
+
+  void Cancel(Handle handle) override {
+    if (handle != kNothing) Of(handle)->Cancel(handle / 2);
+  }
+
+  bool unsent() override { return near_->unsent() || far_->unsent(); }
+
+ private:
+  struct Route {
+    Transport* transport;
+    int peer;
+    bool near;
+  };
+
+  Route To(int peer) const {
+    const int place = local_.at(static_cast<size_t>(peer));
+    return place < 0 ? Route{far_.get(), peer, false} : Route{near_.get(), place, true};
+  }
+
+  // The lowest bit of a handle tells whose it is.
+  static Handle Mark(bool near, Handle handle) {
+    return handle == kNothing ? kNothing : 2 * handle + (near ? 1 : 0);
+  }
+  Transport* Of(Handle handle) const { return handle % 2 ? near_.get() : far_.get(); }
+
+  std::unique_ptr<Transport> near_, far_;
+  std::vector<int> local_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> MakeHostTransport(std::unique_ptr<Transport> near, std::unique_ptr<Transport> far,
+                                             std::vector<int> local) {
+  return std::make_unique<HostTransport>(std::move(near), std::move(far), std::move(local));
+}
+
+}  // namespace tfddl

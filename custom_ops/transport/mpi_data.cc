@@ -1,0 +1,102 @@
+// The transport of the engine: shared memory inside a host, MPI between hosts.
+#include <mpi.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "transport/host.h"
+#include "transport/mpi.h"
+#include "transport/shm_segment.h"
+
+namespace tfddl {
+namespace {
+
+constexpr size_t kTextBytes = 512;
+
+// The members of a communicator that can share memory, as MPI says.
+class LocalGroup {
+ public:
+  explicit LocalGroup(MPI_Comm all) {
+    int rank = 0, size = 0;
+    MPI_Comm_rank(all, &rank);
+    MPI_Comm_size(all, &size);
+    if (MPI_Comm_split_type(all, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local_) != MPI_SUCCESS) {
+      throw std::runtime_error("tfddl: MPI_Comm_split_type failed");
+    }
+    MPI_Comm_rank(local_, &this->rank);
+    MPI_Comm_size(local_, &this->size);
+    std::vector<int> members(static_cast<size_t>(this->size));
+    MPI_Allgather(&rank, 1, MPI_INT, members.data(), 1, MPI_INT, local_);
+    places.assign(static_cast<size_t>(size), -1);
+    for (int place = 0; place < this->size; ++place) {
+      places[static_cast<size_t>(members[static_cast<size_t>(place)])] = place;
+    }
+  }
+  ~LocalGroup() { MPI_Comm_free(&local_); }
+  LocalGroup(const LocalGroup&) = delete;
+  LocalGroup& operator=(const LocalGroup&) = delete;
+
+  std::vector<std::string> Gather(const std::string& mine) const {
+    std::string text = mine.substr(0, kTextBytes - 1);
+    text.resize(kTextBytes, '\0');
+    std::vector<char> all(kTextBytes * static_cast<size_t>(size));
+    MPI_Allgather(text.data(), kTextBytes, MPI_CHAR, all.data(), kTextBytes, MPI_CHAR, local_);
+    std::vector<std::string> texts;
+    for (size_t place = 0; place < static_cast<size_t>(size); ++place) {
+      texts.emplace_back(all.data() + place * kTextBytes);
+    }
+    return texts;
+  }
+
+  int rank = 0;
+  int size = 1;
+  std::vector<int> places;  // of every member of the whole: its rank here, or -1
+
+ private:
+  MPI_Comm local_ = MPI_COMM_NULL;
+};
+
+bool MpiOnly() {
+  const char* value = std::getenv("TFDDL_TRANSPORT");
+  if (!value || !*value || std::strcmp(value, "auto") == 0) return false;
+  if (std::strcmp(value, "mpi") == 0) return true;
+  throw std::runtime_error("TFDDL_TRANSPORT must be auto or mpi. Received: '" + std::string(value) + "'");
+}
+
+// Null when MPI must do: any member may ask for it, or find that it cannot share memory.
+std::unique_ptr<Transport> ShareHost(const LocalGroup& local, bool mpi_only) {
+  for (const std::string& wish : local.Gather(mpi_only ? "mpi" : "")) {
+    if (!wish.empty()) return nullptr;
+  }
+  const auto geometry = ShmGeometry::For(local.size);
+  std::string why;
+  auto segments = ShareSegments(
+      ShmSegmentBytes(geometry, local.size), [&](const std::string& mine) { return local.Gather(mine); }, {},
+      &why);
+  if (!segments.empty()) return MakeShmTransport(local.rank, std::move(segments), geometry);
+  if (local.rank == 0) {
+    std::fprintf(stderr, "tfddl: the %d ranks of this host use MPI, not shared memory, which is slower: %s\n",
+                 local.size, why.c_str());
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> MakeDataTransport(const void* communicator) {
+  const bool mpi_only = MpiOnly();
+  auto mpi = MakeMpiTransport(communicator);
+  const LocalGroup local(*static_cast<const MPI_Comm*>(communicator));
+  if (local.size == 1) return mpi;
+  auto shm = ShareHost(local, mpi_only);
+  if (!shm) return mpi;
+  if (local.size == mpi->size()) return shm;
+  return MakeHostTransport(std::move(shm), std::move(mpi), local.places);
+}
+
+}  // namespace tfddl

@@ -1,0 +1,156 @@
+// One direction between two processes in shared memory: a ring of records and a pool of data slots.
+// Zeroed memory is an empty channel.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace tfddl {
+
+// How a segment is divided; the same on all members.
+struct ShmGeometry {
+  size_t ring_bytes = size_t{64} << 10;  // at least 16 KiB
+  size_t slot_bytes = size_t{64} << 10;
+  size_t slots = 16;
+
+  // For `size` members, so that a member's segment stays below 64 MiB up to 350 of them.
+  static ShmGeometry For(int size) {
+    ShmGeometry geometry;
+    const size_t share = (size_t{64} << 20) / static_cast<size_t>(std::max(size - 1, 1));
+    const size_t room = share > geometry.ring_bytes ? share - geometry.ring_bytes : 0;
+    geometry.slots = std::clamp<size_t>(room / geometry.slot_bytes, 2, 16);
+    return geometry;
+  }
+};
+
+enum class ShmKind : uint32_t {
+  kSkip,      // fills the end of the ring
+  kMessage,   // a short message, with its bytes
+  kAnnounce,  // a long message has been sent; its bytes will come for a kReady
+  kReady,     // memory for a long message stands ready under `handle`
+  kWithdraw,  // and does no longer
+  kData       // `bytes` more for `handle` lie in `slot`
+};
+
+struct ShmRecord {
+  ShmKind kind;
+  int32_t tag;
+  uint64_t bytes;
+  uint64_t handle;  // of the receiver
+  uint64_t slot;
+};
+
+constexpr size_t kShmLine = 64;
+
+// What two cores write lies on lines of its own.
+struct ShmRing {
+  alignas(kShmLine) std::atomic<uint64_t> written;
+  alignas(kShmLine) std::atomic<uint64_t> read;
+  alignas(kShmLine) char bytes[1];  // ring_bytes of them
+};
+
+// Set by the sender before it announces the slot, cleared by the receiver.
+struct alignas(kShmLine) ShmSlotState {
+  std::atomic<uint32_t> busy;
+};
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+
+// Where the parts of a channel lie.
+struct ShmChannel {
+  ShmChannel(char* segment, const ShmGeometry& g, size_t index) : slot_bytes(g.slot_bytes), slots(g.slots) {
+    char* base = segment + index * Bytes(g);
+    ring = reinterpret_cast<ShmRing*>(base);
+    states = reinterpret_cast<ShmSlotState*>(base + RingBytes(g));
+    data = base + HeadBytes(g);
+  }
+  static size_t Bytes(const ShmGeometry& g) { return HeadBytes(g) + g.slots * g.slot_bytes; }
+
+  char* Slot(size_t index) const { return data + index * slot_bytes; }
+
+  ShmRing* ring;
+  ShmSlotState* states;
+  char* data;
+  size_t slot_bytes;
+  size_t slots;
+
+ private:
+  static size_t RingBytes(const ShmGeometry& g) { return offsetof(ShmRing, bytes) + g.ring_bytes; }
+  static size_t HeadBytes(const ShmGeometry& g) {
+    constexpr size_t kPage = 4096;
+    return (RingBytes(g) + g.slots * sizeof(ShmSlotState) + kPage - 1) / kPage * kPage;
+  }
+};
+
+// Records are contiguous and aligned, so that both sides use them in place.
+inline uint64_t ShmRecordBytes(const ShmRecord& record) {
+  const uint64_t payload = record.kind == ShmKind::kMessage ? record.bytes : 0;
+  return (sizeof(ShmRecord) + payload + sizeof(ShmRecord) - 1) / sizeof(ShmRecord) * sizeof(ShmRecord);
+}
+
+class ShmWriter {
+ public:
+  ShmWriter(ShmRing* ring, size_t bytes) : ring_(ring), bytes_(bytes) {}
+
+  // False when there is no room now. `payload` may be null where there is none.
+  bool Write(const ShmRecord& record, const void* payload) {
+    const uint64_t need = ShmRecordBytes(record);
+    const uint64_t rest = bytes_ - written_ % bytes_;
+    const uint64_t skip = rest < need ? rest : 0;
+    if (written_ + skip + need - read_ > bytes_) {
+      read_ = ring_->read.load(std::memory_order_acquire);
+      if (written_ + skip + need - read_ > bytes_) return false;
+    }
+    if (skip > 0) {
+      const ShmRecord filler{ShmKind::kSkip, 0, skip, 0, 0};
+      std::memcpy(ring_->bytes + written_ % bytes_, &filler, sizeof filler);
+      written_ += skip;
+    }
+    char* place = ring_->bytes + written_ % bytes_;
+    std::memcpy(place, &record, sizeof record);
+    if (payload) std::memcpy(place + sizeof record, payload, record.bytes);
+    written_ += need;
+    ring_->written.store(written_, std::memory_order_release);
+    return true;
+  }
+
+ private:
+  ShmRing* ring_;
+  uint64_t bytes_;
+  uint64_t written_ = 0;
+  uint64_t read_ = 0;  // as last seen
+};
+
+class ShmReader {
+ public:
+  ShmReader(ShmRing* ring, size_t bytes) : ring_(ring), bytes_(bytes) {}
+
+  // The oldest record, its payload right behind it; null when there is none. It stays until Pop().
+  const ShmRecord* Front() {
+    for (;;) {
+      if (read_ == written_) {
+        written_ = ring_->written.load(std::memory_order_acquire);
+        if (read_ == written_) return nullptr;
+      }
+      const auto* record = reinterpret_cast<const ShmRecord*>(ring_->bytes + read_ % bytes_);
+      if (record->kind != ShmKind::kSkip) return record;
+      read_ += record->bytes;
+    }
+  }
+
+  void Pop() {
+    read_ += ShmRecordBytes(*Front());
+    ring_->read.store(read_, std::memory_order_release);
+  }
+
+ private:
+  ShmRing* ring_;
+  uint64_t bytes_;
+  uint64_t read_ = 0;
+  uint64_t written_ = 0;  // as last seen
+};
+
+}  // namespace tfddl

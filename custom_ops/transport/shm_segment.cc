@@ -1,0 +1,173 @@
+#include "transport/shm_segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <stdexcept>
+#include <utility>
+
+namespace tfddl {
+namespace {
+
+class Error : public std::runtime_error {
+ public:
+  Error(const std::string& what, int error) : std::runtime_error(what + ": " + std::strerror(error)) {}
+};
+
+class File {
+ public:
+  explicit File(int descriptor = -1) : descriptor_(descriptor) {}
+  File(File&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  File& operator=(File&& other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
+  ~File() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  int get() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+// Tells the segments of this start from anybody else's, also in another process namespace.
+std::string RandomName() {
+  std::random_device device;
+  char text[17];
+  std::snprintf(text, sizeof text, "%08x%08x", device(), device());
+  return text;
+}
+
+std::string HostName() {
+  char name[65] = "";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+ShmSegment Map(const File& file, size_t bytes) {
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (data == MAP_FAILED) throw Error("mmap of " + std::to_string(bytes) + " bytes", errno);
+  madvise(data, bytes, MADV_DONTFORK);  // a child that outlives us must not keep it
+  return ShmSegment(static_cast<char*>(data), [bytes](char* memory) { munmap(memory, bytes); });
+}
+
+// One way to make a segment and to open a peer's.
+class Way {
+ public:
+  virtual ~Way() = default;
+  // Returns where the peers find it.
+  virtual std::string Create(size_t bytes, File* file) = 0;
+  virtual File Open(const std::string& address) = 0;
+};
+
+class MemfdWay : public Way {
+ public:
+  std::string Create(size_t bytes, File* file) override {
+    const std::string name = "tfddl-" + RandomName();
+    *file = File(memfd_create(name.c_str(), MFD_CLOEXEC));
+    if (file->get() < 0) throw Error("memfd_create", errno);
+    if (ftruncate(file->get(), static_cast<off_t>(bytes)) != 0) {
+      throw Error("memfd of " + std::to_string(bytes) + " bytes", errno);
+    }
+    return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file->get()) + " " + name;
+  }
+
+  // In another process namespace the path may lead to anything; only a link is read before that is known.
+  File Open(const std::string& address) override {
+    const size_t space = address.find(' ');
+    const std::string path = address.substr(0, space);
+    char target[256] = "";
+    if (readlink(path.c_str(), target, sizeof target - 1) < 0) throw Error(path, errno);
+    if (std::string(target).find(address.substr(space + 1)) == std::string::npos) {
+      throw std::runtime_error(path +
+                               " is not the peer's memory: the ranks do not share a process namespace");
+    }
+    File file(open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (file.get() < 0) throw Error(path, errno);
+    return file;
+  }
+};
+
+class FileWay : public Way {
+ public:
+  explicit FileWay(std::string directory) : directory_(std::move(directory)) {}
+  ~FileWay() override {
+    if (!path_.empty()) unlink(path_.c_str());
+  }
+
+  std::string Create(size_t bytes, File* file) override {
+    const std::string path = directory_ + "/tfddl-" + HostName() + "-" + RandomName();
+    *file = File(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (file->get() < 0) throw Error(path, errno);
+    path_ = path;
+    // ftruncate would succeed beyond what is left, and writing there end in SIGBUS.
+    const int error = posix_fallocate(file->get(), 0, static_cast<off_t>(bytes));
+    if (error != 0) throw Error(path + " of " + std::to_string(bytes) + " bytes", error);
+    return path;
+  }
+
+  File Open(const std::string& address) override {
+    File file(open(address.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    if (file.get() < 0) throw Error(address, errno);
+    return file;
+  }
+
+ private:
+  std::string directory_;
+  std::string path_;
+};
+
+// One failure tells enough.
+bool AllSucceeded(const std::vector<std::string>& failures, std::string* why) {
+  for (size_t rank = 0; rank < failures.size(); ++rank) {
+    if (failures[rank].empty()) continue;
+    if (!why->empty()) *why += "; ";
+    *why += "local rank " + std::to_string(rank) + ": " + failures[rank];
+    return false;
+  }
+  return true;
+}
+
+// Empty when any member failed; without a way this one does.
+std::vector<ShmSegment> Share(Way* way, size_t bytes, const ShmGather& gather, std::string* why) {
+  File mine;
+  std::string address, failure;
+  try {
+    if (!way) throw std::runtime_error("memfd is turned off");
+    address = way->Create(bytes, &mine);
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  const std::vector<std::string> addresses = gather(address);
+  std::vector<ShmSegment> segments;
+  try {
+    for (size_t peer = 0; failure.empty() && peer < addresses.size(); ++peer) {
+      if (addresses[peer].empty()) break;  // it tells why itself
+      segments.push_back(Map(way->Open(addresses[peer]), bytes));
+    }
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  if (!AllSucceeded(gather(failure), why)) segments.clear();
+  return segments;
+}
+
+}  // namespace
+
+std::vector<ShmSegment> ShareSegments(size_t bytes, const ShmGather& gather, const ShmOptions& options,
+                                      std::string* why) {
+  MemfdWay memfd;
+  auto segments = Share(options.memfd ? &memfd : nullptr, bytes, gather, why);
+  if (!segments.empty()) return segments;
+  FileWay file(options.directory);
+  return Share(&file, bytes, gather, why);
+}
+
+}  // namespace tfddl
