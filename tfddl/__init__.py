@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from tfddl import data as data
     from tfddl.gradients.compression import Compression as Compression
     from tfddl.gradients.tape import DistributedGradientTape as DistributedGradientTape
     from tfddl.keras import callbacks as callbacks
@@ -66,12 +67,14 @@ _MODULES = {
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = ["__version__", "callbacks", *_HOMES]
+__all__ = ["__version__", "callbacks", "data", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
     if name == "callbacks":
         return importlib.import_module("tfddl.keras.callbacks")
+    if name == "data":
+        return importlib.import_module("tfddl.data")
     if name not in _HOMES:
         raise AttributeError(f"module 'tfddl' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,62 @@
+"""Arrays in equal parts, and steps per epoch."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.harness import on_ranks
+from tfddl import data
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", range(4, 14))
+def test_rows_are_dealt_in_turn(count, size):
+    x, y = np.arange(count * 2).reshape(count, 2), np.arange(count)
+    for rank in range(size):
+        mine, labels = data.shard_arrays(x, y, rank=rank, size=size)
+        assert labels.tolist() == list(range(rank, count // size * size, size))
+        np.testing.assert_array_equal(mine, x[labels])
+        assert mine.base is not None, "A view, no copy."
+
+
+@pytest.mark.parametrize("make", [list, tf.constant, np.array])
+def test_one_array_comes_back_alone(make):
+    part = data.shard_arrays(make([5, 6, 7]), rank=1, size=3)
+    assert list(np.asarray(part)) == [6]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "text"), [((3, 4), r"lengths=\[3, 4\]"), ((1, 1), "rows=1, size=2"), ((), r"lengths=\[\]")]
+)
+def test_errors_quote_what_they_received(lengths, text):
+    with pytest.raises(ValueError, match=text):
+        data.shard_arrays(*(np.zeros(length) for length in lengths), rank=0, size=2)
+
+
+@pytest.mark.parametrize(
+    ("n", "batch", "size", "steps"), [(60_000, 32, 1, 1875), (60_000, 32, 4, 468), (64, 32, 2, 1)]
+)
+def test_steps_per_epoch(n, batch, size, steps):
+    assert data.steps_per_epoch(n, batch, size) == steps
+    assert isinstance(data.steps_per_epoch(n, batch, size), int)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((63, 32, 2), "batch of at most 31 samples, or fewer ranks. Received: n=63, batch=32, size=2"),
+        ((0, 32, 2), "positive numbers. Received: n=0"),
+        ((10, 0, 2), "batch=0"),
+    ],
+)
+def test_no_step_at_all_is_an_error(arguments, text):
+    with pytest.raises(ValueError, match=text):
+        data.steps_per_epoch(*arguments)
+
+
+@on_ranks(1, 2, 3)
+def test_the_job_is_the_default(hvd):
+    assert hvd.data.steps_per_epoch(100, 10) == 10 // hvd.size()
+    rows = hvd.data.shard_arrays(np.arange(10))
+    found = hvd.allgather(rows, name="rows").numpy()
+    assert sorted(found.tolist()) == list(range(10 // hvd.size() * hvd.size()))

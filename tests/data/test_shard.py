@@ -1,0 +1,230 @@
+"""A tf.data.Dataset in equal parts, whatever its cardinality and structure."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.harness import on_ranks
+from tfddl import data
+
+Point = collections.namedtuple("Point", "x more")
+CARDINALITIES = ("known", "unknown")
+
+
+def numbers(count, cardinality="known"):
+    dataset = tf.data.Dataset.range(count)
+    return dataset if cardinality == "known" else dataset.filter(lambda _: True)
+
+
+def parts(dataset, size, **options):
+    """What each of `size` ranks gets."""
+    shards = [data.shard(dataset, rank=rank, size=size, **options) for rank in range(size)]
+    return [list(shard.as_numpy_iterator()) for shard in shards]
+
+
+@pytest.mark.parametrize("cardinality", CARDINALITIES)
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", range(4, 14))
+def test_drop_leaves_out_less_than_one_each(count, size, cardinality):
+    found = parts(numbers(count, cardinality), size)
+    # A job of one rank has nothing to leave out.
+    assert found == [list(range(rank, count // size * size, size)) for rank in range(size)]
+
+
+@pytest.mark.parametrize("cardinality", CARDINALITIES)
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("count", range(1, 14))
+def test_repeat_covers_everything(count, size, cardinality):
+    found = parts(numbers(count, cardinality), size, remainder="repeat")
+    each = -(-count // size)
+    assert [len(part) for part in found] == [each] * size
+    assert {number for part in found for number in part} == set(range(count))
+    assert [[part[i] for part in found] for i in range(count // size)] == [
+        list(range(i * size, (i + 1) * size)) for i in range(count // size)
+    ]
+    if count % size:
+        last = list(range(count // size * size, count))
+        assert [part[-1] for part in found] == [last[rank % len(last)] for rank in range(size)]
+
+
+@pytest.mark.parametrize("remainder", ["drop", "repeat"])
+def test_cardinality_stays_known(remainder):
+    each = {"drop": 3, "repeat": 4}[remainder]
+    shards = [data.shard(numbers(7), rank=rank, size=2, remainder=remainder) for rank in range(2)]
+    assert [int(shard.cardinality()) for shard in shards] == [each, each]
+    unknown = data.shard(numbers(7, "unknown"), rank=0, size=2, remainder=remainder)
+    assert int(unknown.cardinality()) == tf.data.UNKNOWN_CARDINALITY
+
+
+def test_endless():
+    shard = data.shard(tf.data.Dataset.range(5).repeat(), rank=1, size=2)
+    assert int(shard.cardinality()) == tf.data.INFINITE_CARDINALITY
+    assert list(shard.take(6).as_numpy_iterator()) == [1, 3, 0, 2, 4, 1]
+
+
+def test_a_generator_is_run_once_a_pass():
+    passes = []
+
+    def generate():
+        passes.append(1)
+        yield from range(7)
+
+    dataset = tf.data.Dataset.from_generator(generate, output_signature=tf.TensorSpec((), tf.int64))
+    shard = data.shard(dataset, rank=1, size=3)
+    assert [list(shard.as_numpy_iterator()) for _ in range(2)] == [[1, 4], [1, 4]]
+    assert len(passes) == 2
+
+
+@pytest.mark.parametrize("cardinality", CARDINALITIES)
+def test_batches_are_dealt_whole_and_the_short_one_last(cardinality):
+    found = parts(numbers(11, cardinality).batch(3), 2)
+    assert [[batch.tolist() for batch in part] for part in found] == [
+        [[0, 1, 2], [6, 7, 8]],
+        [[3, 4, 5], [9, 10]],
+    ]
+    found = parts(numbers(11, cardinality).batch(3, drop_remainder=True), 2)
+    assert [[batch.tolist() for batch in part] for part in found] == [[[0, 1, 2]], [[3, 4, 5]]]
+
+
+STRUCTURES = {
+    "dict": lambda i: {"a": i, "b": {"c": tf.fill((i,), i)}},
+    "tuple": lambda i: (i, (i, i)),
+    "namedtuple": lambda i: Point(i, {"k": tf.as_string(i)}),
+    "one_in_a_tuple": lambda i: (i,),
+    "none": lambda i: (i, None, {"a": None, "b": i}),
+    "ragged": lambda i: (tf.RaggedTensor.from_row_lengths(tf.range(i), [i]), i),
+    "sparse": lambda i: {"s": tf.sparse.from_dense(tf.stack([i, 0, i]))},
+    "bool_and_half": lambda i: (i % 2 == 0, tf.cast(i, tf.bfloat16)),
+}
+
+
+@pytest.mark.parametrize("remainder", ["drop", "repeat"])
+@pytest.mark.parametrize("structure", sorted(STRUCTURES))
+def test_structure(structure, remainder):
+    source = tf.data.Dataset.range(1, 6).map(STRUCTURES[structure])
+    for dataset in (source, source.filter(lambda *_: True)):
+        shard = data.shard(dataset, rank=0, size=2, remainder=remainder)
+        assert shard.element_spec == source.element_spec
+        expected = [element for i, element in enumerate(source) if i in (0, 2, 4)]
+        for element, wanted in zip(shard, expected if remainder == "repeat" else expected[:2], strict=True):
+            assert type(element) is type(wanted)
+            tf.nest.assert_same_structure(element, wanted, expand_composites=True)
+            left, right = (tf.nest.flatten(value, expand_composites=True) for value in (element, wanted))
+            for one, other in zip(left, right, strict=True):
+                assert one is other is None or np.array_equal(one.numpy(), other.numpy())
+
+
+def test_a_seeded_shuffle_is_dealt_disjointly_and_anew_in_each_epoch():
+    tf.random.set_seed(1)
+    dataset = tf.data.Dataset.range(20).shuffle(20, seed=5)
+    shards = [data.shard(dataset, rank=rank, size=2) for rank in range(2)]
+    # As two processes would have it: each goes through an iterator of its own.
+    epochs = [[list(shard.as_numpy_iterator()) for _ in range(2)] for shard in shards]
+    tf.random.set_seed(1)
+    again = tf.data.Dataset.range(20).shuffle(20, seed=5)
+    assert [list(again.as_numpy_iterator())[0::2] for _ in range(2)] == epochs[0]
+    assert epochs[0][0] != epochs[0][1]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda dataset: dataset.shuffle(9), "shuffled without a seed"),
+        (lambda dataset: dataset.shuffle(9).map(lambda x: x).prefetch(1), "shuffled without a seed"),
+        (lambda dataset: tf.data.Dataset.zip((dataset, dataset.shuffle(9))), "shuffled without a seed"),
+        (
+            lambda dataset: dataset.map(lambda x: x, num_parallel_calls=2, deterministic=False),
+            "deterministic=False",
+        ),
+    ],
+)
+def test_uncertain_order_is_refused(change, text):
+    tf.random.set_seed(None)
+    with pytest.raises(ValueError, match=text):
+        data.shard(change(numbers(9)), rank=0, size=2)
+    data.shard(change(numbers(9)), rank=0, size=1)  # Nothing to overlap with.
+
+
+def test_the_option_for_uncertain_order_is_refused():
+    options = tf.data.Options()
+    options.deterministic = False
+    with pytest.raises(ValueError, match="deterministic=False"):
+        data.shard(numbers(9).with_options(options), rank=0, size=2)
+
+
+def test_shuffling_afterwards_needs_no_seed():
+    assert int(data.shard(numbers(9), rank=0, size=2).shuffle(4).cardinality()) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"rank": 0, "size": 5}, "elements=4, size=5"),
+        ({"rank": 2, "size": 2}, "rank=2, size=2"),
+        ({"rank": -1, "size": 2}, "rank=-1, size=2"),
+        ({"rank": 1}, "rank=1, size=None"),
+        ({"size": 2}, "rank=None, size=2"),
+        ({"rank": 0, "size": 2, "remainder": "pad"}, "remainder='pad'"),
+    ],
+)
+def test_errors_quote_what_they_received(arguments, text):
+    with pytest.raises(ValueError, match=text):
+        data.shard(numbers(4), **arguments)
+
+
+def test_an_array_is_no_dataset():
+    with pytest.raises(TypeError, match=r"shard_arrays.*ShardedPyDataset.*Received: ndarray"):
+        data.shard(np.zeros(3), rank=0, size=2)
+
+
+def gathered(hvd, shard):
+    """Every rank's elements, in the order of ranks; equally many."""
+    mine = np.array(list(shard.as_numpy_iterator()))
+    counts = hvd.allgather(np.array([len(mine)]), name="count").numpy()
+    assert len(set(counts.tolist())) == 1
+    return hvd.allgather(mine, name="elements").numpy().reshape(hvd.size(), -1)
+
+
+@pytest.mark.parametrize("remainder", ["drop", "repeat"])
+@pytest.mark.parametrize("cardinality", CARDINALITIES)
+@on_ranks(1, 2, 3)
+def test_ranks_share_everything(hvd, cardinality, remainder):
+    found = gathered(hvd, hvd.data.shard(numbers(13, cardinality), remainder=remainder))
+    kept = 13 // hvd.size() * hvd.size() if remainder == "drop" else 13
+    assert set(found.ravel().tolist()) == set(range(kept))
+    assert found.size == (kept if remainder == "drop" else -(-13 // hvd.size()) * hvd.size())
+
+
+@on_ranks(1, 2, 3)
+def test_equally_seeded_ranks_share_a_shuffle(hvd):
+    tf.random.set_seed(4)
+    found = gathered(hvd, hvd.data.shard(tf.data.Dataset.range(12).shuffle(12, seed=1)))
+    assert sorted(found.ravel().tolist()) == list(range(12))
+    assert found.T.ravel().tolist() != list(range(12))
+
+
+@on_ranks(2, 3)
+def test_a_global_seed_per_rank_changes_a_seeded_shuffle_and_is_refused(hvd):
+    tf.random.set_seed(4 + hvd.rank())
+    with pytest.raises(
+        ValueError, match=r"same dataset, in the same order.*rank 0: .*\(4, 1\); rank 1: .*\(5, 1\)"
+    ):
+        hvd.data.shard(tf.data.Dataset.range(12).shuffle(12, seed=1))
+    tf.random.set_seed(None)
+
+
+@on_ranks(2, 3)
+def test_different_lengths_are_refused_on_every_rank(hvd):
+    with pytest.raises(ValueError, match="rank 0: cardinality 12; rank 1: cardinality 13"):
+        hvd.data.shard(tf.data.Dataset.range(12 + hvd.rank()))
+    found = gathered(hvd, hvd.data.shard(tf.data.Dataset.range(12)))
+    assert found.size == 12, "The job goes on."
+
+
+@on_ranks(2)
+def test_an_unseeded_shuffle_is_refused_on_every_rank(hvd):
+    tf.random.set_seed(None)
+    with pytest.raises(ValueError, match="without a seed"):
+        hvd.data.shard(tf.data.Dataset.range(12).shuffle(12))

@@ -1,0 +1,8 @@
+"""The part of the data that this rank trains on: equally much on every rank."""
+
+from tfddl.data.arrays import shard_arrays
+from tfddl.data.dataset import shard
+from tfddl.data.py_dataset import ShardedPyDataset
+from tfddl.data.steps import steps_per_epoch
+
+__all__ = ["ShardedPyDataset", "shard", "shard_arrays", "steps_per_epoch"]

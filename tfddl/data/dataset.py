@@ -1,0 +1,84 @@
+"""A tf.data.Dataset, sharded by elements."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfddl.data import order, place
+
+
+def shard(
+    dataset: tf.data.Dataset,
+    *,
+    remainder: str = "drop",
+    rank: int | None = None,
+    size: int | None = None,
+) -> tf.data.Dataset:
+    """This rank's part of a dataset that all ranks have, with equally many elements on every rank.
+
+    Of every `size` elements in a row the first goes to rank 0, the second to rank 1, and so on. An element is
+    what the dataset yields: a sample before `batch()`, a batch after it.
+
+        train = hvd.data.shard(dataset).shuffle(10_000).batch(32)
+
+    Only complete groups count, so that it works whether the cardinality is known or not (generators, filters),
+    with any structure of elements, and for endless datasets. All ranks have to see the elements in one order.
+    Without `rank` and `size` every rank has to call it, and it compares the cardinality and the seeds of
+    shuffles over the ranks.
+
+    Args:
+        dataset: The whole data, the same on all ranks.
+        remainder: What becomes of the last, incomplete group of less than `size` elements: `"drop"` leaves it
+            out, `"repeat"` completes it with its own elements, over again. Defaults to `"drop"`.
+        rank: Which part. Defaults to `hvd.rank()`.
+        size: How many parts. Defaults to `hvd.size()`; goes together with `rank`, and then nothing is compared.
+
+    Returns:
+        A `tf.data.Dataset` with the same element spec, whose cardinality is known if that of `dataset` is.
+
+    Raises:
+        TypeError: `dataset` is not a `tf.data.Dataset`.
+        ValueError: There is not one element for each rank, the ranks' datasets differ in cardinality or
+            seeds, or their order is not certain: shuffled without a seed, or `deterministic=False`.
+    """
+    if not isinstance(dataset, tf.data.Dataset):
+        raise TypeError(
+            "hvd.data.shard takes a tf.data.Dataset; for arrays there is hvd.data.shard_arrays, for a "
+            f"keras.utils.PyDataset hvd.data.ShardedPyDataset. Received: {type(dataset).__name__}"
+        )
+    place.check_remainder(remainder)
+    whole_job = rank is None
+    rank, size = place.resolve(rank, size)
+    if size == 1:
+        return dataset
+    count = int(dataset.cardinality())
+    if whole_job:
+        order.check_same(dataset, count)
+    order.check_deterministic(dataset)
+    if count == tf.data.INFINITE_CARDINALITY:
+        return dataset.shard(size, rank)
+    if count == tf.data.UNKNOWN_CARDINALITY:
+        return _from_groups(dataset, rank, size, remainder)
+    each = place.share(count, size, remainder, "elements")
+    if remainder == "repeat" and count % size:
+        sharded = _from_groups(dataset, rank, size, remainder)
+        return sharded.apply(tf.data.experimental.assert_cardinality(each))
+    return dataset.take(each * size).shard(size, rank)
+
+
+def _from_groups(dataset: tf.data.Dataset, rank: int, size: int, remainder: str) -> tf.data.Dataset:
+    """Element number `rank` of every group. Nobody needs to know how many there are."""
+    box = tf.OptionalSpec(dataset.element_spec)
+
+    def boxed(*parts: Any) -> tf.Tensor:
+        element = parts if isinstance(dataset.element_spec, tuple) else parts[0]
+        optional = tf.experimental.Optional.from_value(element)
+        return tf.nest.flatten(optional, expand_composites=True)[0]
+
+    def mine(group: tf.Tensor) -> Any:
+        variant = group[rank % tf.shape(group)[0]]
+        return tf.nest.pack_sequence_as(box, [variant], expand_composites=True).get_value()
+
+    # An Optional holds any element in one scalar: batch() itself needs equal shapes, and the last batch differs.
+    groups = dataset.map(boxed).batch(size, drop_remainder=remainder == "drop")
+    return groups.map(mine)

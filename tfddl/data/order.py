@@ -1,0 +1,68 @@
+"""Whether all ranks see the elements of a tf.data.Dataset in one order: shards overlap and miss some otherwise."""
+
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from tfddl.keras.exchange import differing_lists
+
+_ADVICE = (
+    "Shard first and shuffle afterwards, each rank in an order of its own: shard(dataset).shuffle(n). Or give "
+    "all ranks the same seed, shuffle(n, seed=...), before tf.random.set_seed or keras.utils.set_random_seed is "
+    "called with a seed that differs from rank to rank: it changes the order of a seeded shuffle too."
+)
+
+
+def check_deterministic(dataset: tf.data.Dataset) -> None:
+    """Checks what one rank can see for itself.
+
+    Raises:
+        ValueError: The dataset was shuffled without a seed, or may be out of order.
+    """
+    steps = list(_pipeline(dataset))
+    if dataset.options().deterministic is False or any(_unordered(step) for step in steps):
+        raise ValueError(
+            "Each rank may get the elements in another order, so that shards would overlap: shard before the steps "
+            f"that have deterministic=False. Received: {dataset!r}"
+        )
+    if (0, 0) in _seeds(steps):
+        raise ValueError(
+            f"The dataset is shuffled without a seed (tf.data.Dataset.list_files shuffles too), so that the "
+            f"ranks' shards would overlap. {_ADVICE} Received: {dataset!r}"
+        )
+
+
+def check_same(dataset: tf.data.Dataset, count: int) -> None:
+    """Compares what is known of the dataset over all ranks, each of which has to call this.
+
+    Args:
+        dataset: This rank's whole dataset.
+        count: Its cardinality.
+
+    Raises:
+        ValueError: It is shuffled with another seed, or has another length, on some ranks; on every rank.
+    """
+    lines = [f"cardinality {count}"] + [f"shuffle seeds {seeds}" for seeds in _seeds(_pipeline(dataset))]
+    different = differing_lists(lines, "data.shard")
+    if different is not None:
+        raise ValueError(
+            f"hvd.data.shard needs the same dataset, in the same order, on all ranks. {_ADVICE} Received: "
+            + "; ".join(f"rank {rank}: {', '.join(found)}" for rank, found in enumerate(different))
+        )
+
+
+def _pipeline(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
+    """The dataset and all that it is made from. No public API tells the seeds."""
+    yield dataset
+    for source in dataset._inputs():
+        yield from _pipeline(source)
+
+
+def _seeds(steps: Iterator[tf.data.Dataset] | list[tf.data.Dataset]) -> list[tuple[int, int]]:
+    """The seeds of every shuffle, the graph's and the op's; both 0 without a seed."""
+    shuffles = (step for step in steps if hasattr(step, "_seed2"))
+    return [(int(step._seed), int(step._seed2)) for step in shuffles]
+
+
+def _unordered(step: tf.data.Dataset) -> bool:
+    return getattr(step, "_deterministic", "default") == "false"

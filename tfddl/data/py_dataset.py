@@ -1,0 +1,127 @@
+"""A keras.utils.PyDataset, sharded by batches."""
+
+from typing import Any
+
+import numpy as np
+
+from tfddl import _compat
+from tfddl.data import place
+
+PyDataset: Any = _compat.keras().utils.PyDataset
+
+
+class ShardedPyDataset(PyDataset):
+    """This rank's batches of a `keras.utils.PyDataset` that all ranks have, equally many on every rank.
+
+    Of every `size` batches in a row, rank 0 gets the first, rank 1 the second, and so on. With `shuffle=True`
+    they are dealt anew for each epoch, in a random order that all ranks compute alike; after Keras'
+    `on_epoch_end`, so that workers never see a change midway.
+
+        model.fit(hvd.data.ShardedPyDataset(dataset, shuffle=True))
+
+    `on_epoch_begin` and `on_epoch_end` reach the wrapped dataset on every rank. If it shuffles its samples
+    there, all ranks have to draw the same order, as from a `numpy.random.default_rng(seed)` of its own.
+
+    Args:
+        dataset: The whole data, the same on all ranks. Its `num_batches` may be None (endless).
+        shuffle: Whether to deal the batches anew in each epoch. Defaults to `False`.
+        seed: Seed of the shuffling, equal on all ranks. Defaults to `0`.
+        remainder: What becomes of the last `num_batches % size` batches, when they are less than one for each
+            rank: `"drop"` leaves them out, `"repeat"` completes them with themselves. Defaults to `"drop"`.
+        rank: Which part. Defaults to `hvd.rank()`.
+        size: How many parts. Defaults to `hvd.size()`; goes together with `rank`.
+        workers: Defaults to the wrapped dataset's, as do the next two.
+        use_multiprocessing: See `keras.utils.PyDataset`.
+        max_queue_size: See `keras.utils.PyDataset`.
+
+    Attributes:
+        epoch: Number of the epoch that the order is for; grows by one in `on_epoch_end`. To go on with a job
+            that was interrupted, set it to the epoch to resume at, on all ranks.
+
+    Raises:
+        TypeError: `dataset` is not a `keras.utils.PyDataset`.
+        ValueError: There is not one batch for each rank, or an endless dataset should be shuffled.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        remainder: str = "drop",
+        rank: int | None = None,
+        size: int | None = None,
+        workers: int | None = None,
+        use_multiprocessing: bool | None = None,
+        max_queue_size: int | None = None,
+    ) -> None:
+        if not isinstance(dataset, PyDataset):
+            raise TypeError(
+                "ShardedPyDataset takes a keras.utils.PyDataset; for a tf.data.Dataset there is hvd.data.shard. "
+                f"Received: {type(dataset).__name__}"
+            )
+        super().__init__(
+            workers=dataset.workers if workers is None else workers,
+            use_multiprocessing=dataset.use_multiprocessing
+            if use_multiprocessing is None
+            else use_multiprocessing,
+            max_queue_size=dataset.max_queue_size if max_queue_size is None else max_queue_size,
+        )
+        place.check_remainder(remainder)
+        if shuffle and dataset.num_batches is None:
+            raise ValueError(
+                "An endless dataset cannot be shuffled here. Received: num_batches=None, shuffle=True"
+            )
+        self.dataset = dataset
+        self.epoch = 0
+        self._shuffle, self._seed, self._remainder = shuffle, seed, remainder
+        self._rank, self._size = place.resolve(rank, size)
+        self._within_epoch = False
+        self._order: tuple[Any, np.ndarray] | None = None
+        if dataset.num_batches is not None:
+            place.share(dataset.num_batches, self._size, remainder, "batches")
+
+    @property
+    def num_batches(self) -> int | None:
+        """Batches per epoch and rank; None if endless."""
+        count = self.dataset.num_batches
+        return None if count is None else place.share(count, self._size, self._remainder, "batches")
+
+    def __len__(self) -> int:
+        count = self.num_batches
+        if count is None:
+            raise TypeError("An endless ShardedPyDataset has no length; use fit(steps_per_epoch=...).")
+        return count
+
+    def __getitem__(self, index: int) -> Any:
+        count = self.dataset.num_batches
+        position = index * self._size + self._rank
+        if count is None:
+            return self.dataset[position]
+        if not 0 <= index < len(self):
+            raise IndexError(f"There are {len(self)} batches. Received: index={index}")
+        if position >= count:
+            start = count - count % self._size
+            position = start + (position - start) % (count - start)
+        return self.dataset[int(self._deal(count)[position])]
+
+    def on_epoch_begin(self) -> None:
+        """Passed on."""
+        self._within_epoch = True
+        self.dataset.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        """Passed on; the next epoch has an order of its own."""
+        self.dataset.on_epoch_end()
+        # Keras also calls this before training, and only where the model is not built yet.
+        self.epoch += self._within_epoch
+        self._within_epoch = False
+
+    def _deal(self, count: int) -> np.ndarray:
+        """The order of all ranks' batches in this epoch."""
+        key = (self.epoch, count)
+        if self._order is None or self._order[0] != key:
+            generator = np.random.default_rng((self._seed, self.epoch))
+            self._order = key, generator.permutation(count) if self._shuffle else np.arange(count)
+        return self._order[1]

@@ -1,0 +1,33 @@
+"""Steps per epoch, equal on all ranks."""
+
+from tfddl.runtime import basics
+
+
+def steps_per_epoch(n: int, batch: int, size: int | None = None) -> int:
+    """Full steps in one pass over the data of the whole job.
+
+    For `fit(steps_per_epoch=...)` with a dataset that repeats for ever, or whose length Keras cannot know.
+
+    Args:
+        n: Samples in the whole job, before they are sharded.
+        batch: Samples per rank and step.
+        size: Number of ranks. Defaults to `hvd.size()`.
+
+    Returns:
+        `n // (batch * size)`.
+
+    Raises:
+        ValueError: It would be 0, or an argument is not positive.
+    """
+    size = basics.size() if size is None else size
+    if min(n, batch, size) < 1:
+        raise ValueError(
+            f"steps_per_epoch needs positive numbers. Received: n={n}, batch={batch}, size={size}"
+        )
+    steps = n // (batch * size)
+    if steps == 0:
+        raise ValueError(
+            f"The data does not fill one step of {size} ranks x {batch} samples: use a batch of at most "
+            f"{max(n // size, 1)} samples, or fewer ranks. Received: n={n}, batch={batch}, size={size}"
+        )
+    return steps
