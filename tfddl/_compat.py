@@ -34,6 +34,11 @@ def keras() -> ModuleType:
     return keras
 
 
+def tells_epoch_begin() -> bool:
+    """Whether `fit` calls a PyDataset's `on_epoch_begin` (Keras >= 3.5)."""
+    return hasattr(keras().utils.PyDataset, "on_epoch_begin")
+
+
 def is_keras_optimizer(value: object) -> bool:
     """Whether `value` is an optimizer of Keras 3."""
     return isinstance(value, keras().optimizers.Optimizer)

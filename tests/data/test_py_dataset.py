@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.harness import on_ranks
-from tfddl import data
+from tfddl import _compat, data
 
 
 class Numbers(keras.utils.PyDataset):
@@ -97,6 +97,14 @@ def test_an_end_without_a_beginning_is_no_epoch():
     shard = data.ShardedPyDataset(Numbers(8), shuffle=True, rank=0, size=2)
     shard.on_epoch_end()
     assert shard.epoch == 0 and shard.dataset.ended == 1
+
+
+def test_epochs_count_without_on_epoch_begin(monkeypatch):
+    """As in Keras 3.4."""
+    monkeypatch.setattr(_compat, "tells_epoch_begin", lambda: False)
+    shard = data.ShardedPyDataset(Numbers(8), shuffle=True, rank=0, size=2)
+    shard.on_epoch_end()
+    assert shard.epoch == 1
 
 
 def test_endless():

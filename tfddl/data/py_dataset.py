@@ -115,7 +115,7 @@ class ShardedPyDataset(PyDataset):
         """Passed on; the next epoch has an order of its own."""
         self.dataset.on_epoch_end()
         # Keras also calls this before training, and only where the model is not built yet.
-        self.epoch += self._within_epoch
+        self.epoch += self._within_epoch or not _compat.tells_epoch_begin()
         self._within_epoch = False
 
     def _deal(self, count: int) -> np.ndarray:
