@@ -58,6 +58,32 @@ def has_inner_optimizers(value: object) -> bool:
     return hasattr(value, "_inner_optimizers")
 
 
+def settable_learning_rate(optimizer: Any) -> float | None:
+    """The learning rate, or None where it cannot be set.
+
+    It cannot where a LearningRateSchedule or a function computes it, in a MultiOptimizer, or without an
+    optimizer.
+    """
+    while is_loss_scale_optimizer(optimizer):
+        optimizer = optimizer.inner_optimizer
+    rate = getattr(optimizer, "_learning_rate", None)
+    if has_inner_optimizers(optimizer) or not isinstance(rate, keras().Variable):
+        return None
+    return float(rate.numpy())
+
+
+def momentum_with_learning_rate(optimizer: Any) -> list[Any]:
+    """The slots of an optimizer that hold sums of `learning_rate * gradient`."""
+    optimizers = keras().optimizers
+    while is_loss_scale_optimizer(optimizer):
+        optimizer = optimizer.inner_optimizer
+    if not isinstance(optimizer, (optimizers.SGD, optimizers.RMSprop)):
+        return []
+    # `momentums` in SGD, `_momentums` in RMSprop; neither before the optimizer is built.
+    slots = getattr(optimizer, "momentums", None) or getattr(optimizer, "_momentums", None) or []
+    return [slot for slot in slots if slot is not None]
+
+
 def trains_with_stock_step(model: Any) -> bool:
     """Whether `fit` calls Keras' own `train_step`, which gives the gradients to `model.optimizer`."""
     return getattr(type(model), "train_step", None) is keras().Model.train_step

@@ -5,7 +5,9 @@ therefore compared first, and a difference becomes the same error on every rank.
 """
 
 import hashlib
+from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from tfddl.ops.allgather import allgather
@@ -25,6 +27,19 @@ def all_texts(text: str, name: str) -> list[str]:
     """
     codes = tf.constant(list((text + _END).encode()), tf.int32)
     return bytes(allgather(codes, name=name).numpy().tolist()).decode().split(_END)[:-1]
+
+
+def all_rows(numbers: Sequence[float], name: str) -> np.ndarray:
+    """Every rank's numbers.
+
+    Args:
+        numbers: This rank's; equally many on all ranks.
+        name: Names the collective.
+
+    Returns:
+        A float64 array, one row for each rank.
+    """
+    return np.asarray(allgather(tf.constant([list(numbers)], tf.float64), name=name).numpy())
 
 
 def differing_lists(lines: list[str], name: str) -> list[list[str]] | None:

@@ -1,18 +1,16 @@
-"""Callbacks for `fit`: equal weights at the start, metrics of the whole job at the end of each epoch."""
+"""BroadcastGlobalVariablesCallback: equal weights at the start, and ranks that stay together."""
 
 import re
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.keras import model_check
+from tfddl.keras.callbacks import callback_list, lockstep
 from tfddl.keras.exchange import differing_lists
-from tfddl.ops.allreduce import allreduce
 from tfddl.ops.broadcast import broadcast
-from tfddl.ops.constants import Average
 from tfddl.ops.variables import broadcast_variables
 
 Callback: Any = _compat.keras().callbacks.Callback
@@ -29,8 +27,9 @@ class BroadcastGlobalVariablesCallback(Callback):
     stays each rank's own. After a `keras.callbacks.BackupAndRestore`, placed before this callback, the
     epoch to go on with is the root's too, and only the root has to find a backup.
 
-    It also checks that the gradients of the model are combined at all, and turns `jit_compile` off: tfddl's
-    ops cannot be compiled by XLA yet.
+    It also checks that the gradients of the model are combined at all and that the ranks take the same steps,
+    turns `jit_compile` off, since tfddl's ops cannot be compiled by XLA yet, and has `fit` add a
+    `StopTogetherCallback` to the end of the list.
 
     Args:
         root_rank: Rank whose values all get.
@@ -38,17 +37,20 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     Raises:
         ValueError: At the beginning of training, if the optimizer is not distributed while there are several
-            ranks, or if the ranks have different numbers of batches, or variables that differ in number, name,
-            shape or dtype. On every rank.
+            ranks, or if the ranks have different numbers of batches or epochs, begin with different epochs, or
+            have variables that differ in number, name, shape or dtype. At the end of an epoch, if the ranks had
+            different numbers of batches. On every rank.
     """
 
     def __init__(self, root_rank: int, local_variables: Iterable[Any] | None = None) -> None:
         super().__init__()
+        callback_list.watch()
         self.root_rank = root_rank
         self._local = {_key(variable) for variable in local_variables or ()}
         self._sent: set[int] = set()
         self._requests: int | None = None
-        self._first_batch = True
+        self._first_epoch, self._first_batch = True, True
+        self._batches = 0
 
     def register_local_var(self, variable: Any) -> None:
         """Keeps `variable` out of the broadcast."""
@@ -62,32 +64,34 @@ class BroadcastGlobalVariablesCallback(Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks the model and broadcasts what exists."""
         to_be_seen = model_check.check_distributed(self.model)
-        self._check_steps()
+        lockstep.check_plan(self.params or {}, self.model, f"{type(self).__name__}.steps")
         self._sent.clear()
-        self._first_batch = True
+        self._first_epoch, self._first_batch = True, True
         model_check.build_optimizer(self.model)
         self._broadcast_new()
         self._agree_on_epoch()
         self._requests = model_check.request_count() if to_be_seen else None
 
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Compares the epoch to begin with."""
+        self._batches = 0
+        if self._first_epoch:
+            self._first_epoch = False
+            lockstep.check_first_epoch(epoch, f"{type(self).__name__}.first_epoch")
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Compares the number of batches."""
+        lockstep.check_epoch(epoch, self._batches, f"{type(self).__name__}.end_of_epoch")
+
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """After the first step: broadcasts what that step has made."""
+        self._batches = batch + 1
         if not self._first_batch:
             return
         self._first_batch = False
         if self._requests is not None:
             model_check.check_reduced_since(self._requests)
         self._broadcast_new()
-
-    def _check_steps(self) -> None:
-        """A rank that runs out of batches would leave the others waiting for its gradients."""
-        different = differing_lists([str((self.params or {}).get("steps"))], f"{type(self).__name__}.steps")
-        if different is not None:
-            counts = ", ".join(f"rank {rank}: {lines[0]}" for rank, lines in enumerate(different))
-            raise ValueError(
-                "The ranks have different numbers of batches: give each the same number, or pass steps_per_epoch. "
-                f"Received: {counts}"
-            )
 
     def _broadcast_new(self) -> None:
         """Broadcasts the variables that have not been before; all ranks come here together."""
@@ -114,35 +118,6 @@ class BroadcastGlobalVariablesCallback(Callback):
         epoch = int(broadcast(tf.constant(-1 if mine is None else mine, tf.int64), self.root_rank, name=name))
         if epoch >= 0 or mine is not None:
             self.model._initial_epoch = epoch if epoch >= 0 else None
-
-
-class MetricAverageCallback(Callback):
-    """Averages the metrics of an epoch over all ranks.
-
-    Changes `logs` in place, so that the callbacks after it in the list, and the history, see the averages:
-    put it before `EarlyStopping`, `ModelCheckpoint` and `ReduceLROnPlateau`. It is the plain mean of the
-    ranks' values: exact for means over equal amounts of data, an approximation for others such as AUC.
-
-    Raises:
-        ValueError: At the end of an epoch, on every rank, if not all ranks have the same metrics; for example
-            if only one was given validation data.
-    """
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Averages the numbers in `logs`."""
-        logs = {} if logs is None else logs
-        keys = sorted(key for key, value in logs.items() if _is_number(value))
-        different = differing_lists(keys, f"{type(self).__name__}.keys")
-        if different is not None:
-            raise ValueError(
-                "MetricAverageCallback needs the same metrics on all ranks: give every rank validation "
-                "data, or none. Received: "
-                + "; ".join(f"rank {rank}: {found}" for rank, found in enumerate(different))
-            )
-        if keys:
-            values = tf.constant([float(logs[key]) for key in keys], tf.float64)
-            averages = allreduce(values, op=Average, name=f"{type(self).__name__}.values").numpy()
-            logs.update(zip(keys, averages.tolist(), strict=True))
 
 
 def _key(variable: Any) -> int:
@@ -178,8 +153,3 @@ def _difference(lists: list[list[str]]) -> str:
         "The ranks have different variables: make the same model and optimizer on all, built or loaded "
         f"on all. Received: {counts} variables; number {first} is {examples}"
     )
-
-
-def _is_number(value: Any) -> bool:
-    array = np.asarray(value)
-    return array.ndim == 0 and (array.dtype.kind in "iuf" or array.dtype.name == "bfloat16")

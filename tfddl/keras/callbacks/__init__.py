@@ -1,0 +1,14 @@
+"""Callbacks for `fit`: `hvd.callbacks.X`."""
+
+from tfddl.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
+from tfddl.keras.callbacks.learning_rate import LearningRateScheduleCallback, LearningRateWarmupCallback
+from tfddl.keras.callbacks.metrics import MetricAverageCallback
+from tfddl.keras.callbacks.stop import StopTogetherCallback
+
+__all__ = [
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+    "StopTogetherCallback",
+]

@@ -1,0 +1,108 @@
+"""StopTogetherCallback: a stop that one rank wants is a stop of all, after the same batch."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfddl import _compat
+from tfddl.keras.callbacks import callback_list
+from tfddl.keras.exchange import all_rows
+from tfddl.keras.log import warn
+from tfddl.ops.allreduce import allreduce
+from tfddl.ops.constants import Sum
+from tfddl.ops.variables import broadcast_variables
+
+Callback: Any = _compat.keras().callbacks.Callback
+
+
+class StopTogetherCallback(Callback):
+    """Stops all ranks when one of them sets `model.stop_training`.
+
+    A rank that stopped alone would leave the others waiting for its gradients. `fit` puts this callback at
+    the end of every list that holds a `BroadcastGlobalVariablesCallback`; in other lists put it yourself, and
+    on all ranks. At the end of each epoch the ranks exchange whether one of them wants to stop.
+
+    A stop in the middle of an epoch, as by `TerminateOnNaN`, needs an exchange after each batch. That costs a
+    small collective a batch, and is done only where some rank has a callback that could ask for it:
+    `TerminateOnNaN`, or one of your own with a hook for training batches. Without it such a stop waits for
+    the end of the epoch.
+
+    Two things that would make the ranks' weights differ without a word are looked at as well: learning rates
+    that were set differently, and `EarlyStopping` that restores weights of different epochs.
+
+    Args:
+        every_batch: Whether to exchange after each batch. Defaults to `None`: where a callback could need it.
+
+    Raises:
+        ValueError: At the end of an epoch, on every rank, if the ranks' learning rates differ.
+    """
+
+    def __init__(self, every_batch: bool | None = None) -> None:
+        super().__init__()
+        callback_list.watch()
+        self.every_batch = every_batch
+        self.others: list[Any] = []
+        self._each, self._restores, self._waiting = False, False, False
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """All ranks look after each batch if one of them has to."""
+        each = any(map(_may_stop_within_epoch, self.others)) if self.every_batch is None else self.every_batch
+        restores = any(getattr(other, "restore_best_weights", False) for other in self.others)
+        flags = all_rows([each, restores], f"{type(self).__name__}.begin")
+        self._each, self._restores = bool(flags[:, 0].any()), bool(flags[:, 1].any())
+        self._waiting = False
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Stops all, or puts a stop of this rank off to the end of the epoch."""
+        if self._each:
+            mine = tf.constant(int(self.model.stop_training))
+            self.model.stop_training = bool(allreduce(mine, op=Sum, name=f"{type(self).__name__}.batch") > 0)
+        elif self.model.stop_training:
+            self._waiting, self.model.stop_training = True, False
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Stops all, and compares learning rates."""
+        rate = _compat.settable_learning_rate(self.model.optimizer)
+        wants = self._waiting or self.model.stop_training
+        rows = all_rows([wants, 0.0 if rate is None else rate], f"{type(self).__name__}.epoch")
+        self._waiting, self.model.stop_training = False, bool(rows[:, 0].any())
+        _check_rates(rows[:, 1])
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Ranks that went back to different epochs all take the first rank's weights."""
+        if not self._restores:
+            return
+        mine = [other.best_epoch for other in self.others if getattr(other, "restore_best_weights", False)]
+        best = all_rows([mine[-1] if mine else -1], f"{type(self).__name__}.restored")[:, 0]
+        if len(set(best)) > 1:
+            warn(
+                "EarlyStopping has restored the weights of different epochs: "
+                + ", ".join(f"rank {rank}: {int(number) + 1}" for rank, number in enumerate(best))
+                + ". All ranks now have those of rank 0. Put MetricAverageCallback before EarlyStopping, on all ranks, "
+                "so that it sees the same metrics."
+            )
+            broadcast_variables(self.model.trainable_variables, 0)
+
+
+def _check_rates(rates: np.ndarray) -> None:
+    if len(set(rates)) > 1:
+        raise ValueError(
+            "The ranks have set different learning rates, so that their weights come apart: put "
+            "MetricAverageCallback before callbacks that look at metrics, such as ReduceLROnPlateau, and give those to "
+            "all ranks. Received: " + ", ".join(f"rank {rank}: {rate:g}" for rank, rate in enumerate(rates))
+        )
+
+
+def _may_stop_within_epoch(callback: Any) -> bool:
+    """Whether a callback could set `stop_training` before the epoch is over."""
+    callbacks = _compat.keras().callbacks
+    if type(callback).__module__.startswith(("keras.", "tfddl.")) and not isinstance(
+        callback, callbacks.LambdaCallback
+    ):
+        return isinstance(callback, callbacks.TerminateOnNaN)
+    hooks = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+    return any(
+        hook in vars(callback) or getattr(type(callback), hook, None) is not getattr(Callback, hook)
+        for hook in hooks
+    )
