@@ -251,18 +251,3 @@ def test_a_metric_that_one_rank_lacks_is_named_on_all(hvd):
     options = {"validation_data": mine(hvd)} if hvd.rank() == 0 else {}
     with pytest.raises(ValueError, match=r"rank 0: \['loss', 'val_loss'\]; rank 1: \['loss'\]"):
         network.fit(*mine(hvd), verbose=0, callbacks=[hvd.callbacks.MetricAverageCallback()], **options)
-
-
-@on_ranks(2)
-def test_different_numbers_of_batches_are_refused(hvd):
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
-    rows = 40 - 4 * hvd.rank()
-    with pytest.raises(ValueError, match="rank 0: 10, rank 1: 9"):
-        model.fit(
-            np.zeros((rows, 2)),
-            np.zeros((rows, 1)),
-            batch_size=4,
-            verbose=0,
-            callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)],
-        )

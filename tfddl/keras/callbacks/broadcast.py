@@ -48,7 +48,8 @@ class BroadcastGlobalVariablesCallback(Callback):
         self.root_rank = root_rank
         self._local = {_key(variable) for variable in local_variables or ()}
         self._sent: set[int] = set()
-        self._requests: int | None = None
+        self._to_be_seen = False
+        self._requests = 0
         self._first_epoch, self._first_batch = True, True
         self._batches = 0
 
@@ -63,14 +64,13 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks the model and broadcasts what exists."""
-        to_be_seen = model_check.check_distributed(self.model)
+        self._to_be_seen = model_check.check_distributed(self.model)
         lockstep.check_plan(self.params or {}, self.model, f"{type(self).__name__}.steps")
         self._sent.clear()
         self._first_epoch, self._first_batch = True, True
         model_check.build_optimizer(self.model)
         self._broadcast_new()
         self._agree_on_epoch()
-        self._requests = model_check.request_count() if to_be_seen else None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Compares the epoch to begin with."""
@@ -83,13 +83,18 @@ class BroadcastGlobalVariablesCallback(Callback):
         """Compares the number of batches."""
         lockstep.check_epoch(epoch, self._batches, f"{type(self).__name__}.end_of_epoch")
 
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Before the first step: counts collectives."""
+        if self._first_batch:
+            self._requests = model_check.request_count()
+
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """After the first step: broadcasts what that step has made."""
         self._batches = batch + 1
         if not self._first_batch:
             return
         self._first_batch = False
-        if self._requests is not None:
+        if self._to_be_seen:
             model_check.check_reduced_since(self._requests)
         self._broadcast_new()
 

@@ -1,0 +1,149 @@
+"""Ranks that would take different numbers of steps: an error on every rank that names them, not a wait."""
+
+import logging
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.harness import on_ranks, run_script
+from tests.keras import support
+
+
+def compiled(hvd, optimizer=None, **options):
+    network = support.model()
+    network.compile(hvd.DistributedOptimizer(optimizer or keras.optimizers.SGD(0.01)), "mse", **options)
+    return network
+
+
+def callbacks(hvd):
+    return [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
+
+
+def mine(hvd, steps=support.STEPS):
+    return support.shard(support.data(hvd.size(), steps=steps), hvd.rank(), hvd.size())
+
+
+def rows(count):
+    """`count` rows for this rank."""
+    return np.zeros((count, support.FEATURES), "float32"), np.zeros((count, support.CLASSES), "float32")
+
+
+def unknown(count, batch=support.BATCH):
+    """A dataset of `count` batches, which it does not know."""
+    dataset = tf.data.Dataset.from_tensor_slices(rows(count * batch)).batch(batch)
+    return dataset.filter(lambda x, y: True)
+
+
+@on_ranks(2, 3)
+def test_batches(hvd):
+    counts = ", ".join(f"rank {rank}: {10 - (rank == 1)}" for rank in range(hvd.size()))
+    with pytest.raises(
+        ValueError, match=f"different numbers of batches.*steps_per_epoch.*Received: {counts}"
+    ):
+        compiled(hvd).fit(
+            *rows(40 - 4 * (hvd.rank() == 1)), batch_size=4, verbose=0, callbacks=callbacks(hvd)
+        )
+
+
+@on_ranks(2)
+def test_no_sample_on_one_rank(hvd):
+    with pytest.raises(ValueError, match=r"batches: .*Received: rank 0: 2, rank 1: 0"):
+        compiled(hvd).fit(
+            *rows(8 if hvd.rank() == 0 else 0), batch_size=4, verbose=0, callbacks=callbacks(hvd)
+        )
+
+
+@on_ranks(2)
+def test_a_partial_last_batch_counts(hvd):
+    """As many batches, but fewer rows in the last one: fine."""
+    network = compiled(hvd)
+    network.fit(*rows(8 if hvd.rank() == 0 else 5), batch_size=4, verbose=0, callbacks=callbacks(hvd))
+    assert network.optimizer.iterations.numpy() == 2
+    support.check_equal_on_all_ranks(hvd, network.variables)
+
+
+@on_ranks(2)
+def test_epochs(hvd):
+    with pytest.raises(ValueError, match=r"different numbers of epochs.*Received: rank 0: 2, rank 1: 3"):
+        compiled(hvd).fit(*mine(hvd), epochs=2 + hvd.rank(), verbose=0, callbacks=callbacks(hvd))
+
+
+@on_ranks(2)
+def test_first_epoch(hvd):
+    with pytest.raises(ValueError, match=r"different epochs.*initial_epoch.*Received: rank 0: 0, rank 1: 1"):
+        compiled(hvd).fit(*mine(hvd), epochs=3, initial_epoch=hvd.rank(), verbose=0, callbacks=callbacks(hvd))
+
+
+@on_ranks(2)
+def test_steps_per_execution(hvd):
+    with pytest.raises(ValueError, match=r"numbers of steps_per_execution.*Received: rank 0: 1, rank 1: 2"):
+        compiled(hvd, steps_per_execution=1 + hvd.rank()).fit(*mine(hvd), verbose=0, callbacks=callbacks(hvd))
+
+
+@on_ranks(2)
+def test_unknown_numbers_that_are_equal(hvd):
+    network = compiled(hvd)
+    network.fit(unknown(5), epochs=2, verbose=0, callbacks=callbacks(hvd))
+    assert network.optimizer.iterations.numpy() == 10
+
+
+@on_ranks(2)
+def test_unknown_numbers_that_hide_in_accumulation(hvd):
+    """Both ranks reduce twice: nobody waits, and nobody would notice the lost micro-batch."""
+    network = compiled(hvd, keras.optimizers.SGD(0.01, gradient_accumulation_steps=2))
+    with pytest.raises(ValueError, match=r"in epoch 1.*Received: rank 0: 4, rank 1: 5"):
+        network.fit(unknown(4 + hvd.rank()), verbose=0, callbacks=callbacks(hvd))
+
+
+SHORT = """
+    import sys
+    import keras, numpy as np, tensorflow as tf
+    import tfddl as hvd
+    hvd.init()
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    rows = 8 - 2 * (hvd.rank() == 1)
+    data = tf.data.Dataset.from_tensor_slices((np.zeros((rows, 2)), np.zeros((rows, 1)))).batch(1)
+    model.fit(
+        data.filter(lambda x, y: True), verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    )
+"""
+
+
+@on_ranks(2)
+def test_different_validation_is_told(hvd):
+    from tfddl.keras.log import warn_once
+
+    warn_once.cache_clear()
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logger = logging.getLogger("tfddl")
+    logger.addHandler(handler)
+    try:
+        for count in (3, 3 + hvd.rank()):
+            network = compiled(hvd)
+            network.fit(
+                *mine(hvd),
+                validation_data=rows(count * support.BATCH),
+                batch_size=support.BATCH,
+                verbose=0,
+                callbacks=callbacks(hvd),
+            )
+    finally:
+        logger.removeHandler(handler)
+    assert len(said) == (hvd.rank() == 0)
+    assert not said or "Received batches of rank 0: 3, rank 1: 4" in said[0]
+
+
+def test_a_rank_whose_data_ends_early():
+    """Keras does not know the number of batches: the others wait for the gradients of a rank that is done."""
+    result = run_script(
+        2, SHORT, environment={"TFDDL_STALL_WARNING": "1", "TFDDL_STALL_LIMIT": "3"}, limit=90
+    )
+    assert result.code != 0
+    assert "Rank 1 ended epoch 1 after 6 batches" in result.output
+    assert "end_of_epoch" in result.output
