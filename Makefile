@@ -57,6 +57,7 @@ test-core: setup
 	$(BIN)/ctest --test-dir build/core --output-on-failure --no-tests=error
 
 test-python: setup
+	$(BIN)/tfddl build
 	timeout -k 10 3000 $(BIN)/python -m pytest
 
 # Some kernels place memory where the thread sanitizer cannot follow, which setarch turns off where it is allowed to.
