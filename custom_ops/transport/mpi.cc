@@ -10,36 +10,30 @@
 #include <string>
 #include <vector>
 
+#include "transport/mpi_check.h"
+
 namespace tfddl {
 namespace {
 
 // MPI counts are ints, and Open MPI 5 has no large-count calls.
 constexpr size_t kMaxMessageBytes = size_t{1} << 30;
 
-void Check(int code, const char* call) {
-  if (code == MPI_SUCCESS) return;
-  char text[MPI_MAX_ERROR_STRING];
-  int length = 0;
-  MPI_Error_string(code, text, &length);
-  throw std::runtime_error(std::string("tfddl: ") + call + " failed: " + std::string(text, text + length));
-}
-
 class MpiTransport : public Transport {
  public:
   explicit MpiTransport(MPI_Comm communicator) : communicator_(communicator) {
     int level = MPI_THREAD_SINGLE;
-    Check(MPI_Query_thread(&level), "MPI_Query_thread");
+    CheckMpi(MPI_Query_thread(&level), "MPI_Query_thread");
     if (level < MPI_THREAD_MULTIPLE) {
       throw std::runtime_error("tfddl needs MPI_THREAD_MULTIPLE; MPI gave thread level " +
                                std::to_string(level) +
                                ". Remove what lowers it (for mpi4py: mpi4py.rc.thread_level).");
     }
-    Check(MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-    Check(MPI_Comm_rank(communicator_, &rank_), "MPI_Comm_rank");
-    Check(MPI_Comm_size(communicator_, &size_), "MPI_Comm_size");
+    CheckMpi(MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    CheckMpi(MPI_Comm_rank(communicator_, &rank_), "MPI_Comm_rank");
+    CheckMpi(MPI_Comm_size(communicator_, &size_), "MPI_Comm_size");
     int* bound = nullptr;
     int found = 0;
-    Check(MPI_Comm_get_attr(communicator_, MPI_TAG_UB, &bound, &found), "MPI_Comm_get_attr");
+    CheckMpi(MPI_Comm_get_attr(communicator_, MPI_TAG_UB, &bound, &found), "MPI_Comm_get_attr");
     tags_ = found ? std::min(*bound, std::numeric_limits<int>::max() - 1) + 1 : 32768;
   }
 
@@ -49,16 +43,17 @@ class MpiTransport : public Transport {
 
   Handle Send(int peer, int tag, const void* data, size_t bytes) override {
     return Start(bytes, [&](size_t offset, int count, MPI_Request* request) {
-      Check(MPI_Isend(static_cast<const char*>(data) + offset, count, MPI_BYTE, peer, tag, communicator_,
-                      request),
-            "MPI_Isend");
+      CheckMpi(MPI_Isend(static_cast<const char*>(data) + offset, count, MPI_BYTE, peer, tag, communicator_,
+                         request),
+               "MPI_Isend");
     });
   }
 
   Handle Receive(int peer, int tag, void* data, size_t bytes) override {
     return Start(bytes, [&](size_t offset, int count, MPI_Request* request) {
-      Check(MPI_Irecv(static_cast<char*>(data) + offset, count, MPI_BYTE, peer, tag, communicator_, request),
-            "MPI_Irecv");
+      CheckMpi(
+          MPI_Irecv(static_cast<char*>(data) + offset, count, MPI_BYTE, peer, tag, communicator_, request),
+          "MPI_Irecv");
     });
   }
 
@@ -67,7 +62,7 @@ class MpiTransport : public Transport {
     Transfer* transfer = At(handle);
     while (transfer->next < transfer->requests.size()) {
       int complete = 0;
-      Check(MPI_Test(&transfer->requests[transfer->next], &complete, MPI_STATUS_IGNORE), "MPI_Test");
+      CheckMpi(MPI_Test(&transfer->requests[transfer->next], &complete, MPI_STATUS_IGNORE), "MPI_Test");
       if (!complete) return false;
       ++transfer->next;
     }
@@ -80,8 +75,8 @@ class MpiTransport : public Transport {
     if (handle == kNothing) return;
     for (MPI_Request& request : At(handle)->requests) {
       if (request == MPI_REQUEST_NULL) continue;
-      Check(MPI_Cancel(&request), "MPI_Cancel");
-      Check(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait");
+      CheckMpi(MPI_Cancel(&request), "MPI_Cancel");
+      CheckMpi(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait");
     }
     Free(handle);
   }

@@ -11,6 +11,7 @@
 
 #include "transport/host.h"
 #include "transport/mpi.h"
+#include "transport/mpi_check.h"
 #include "transport/shm_segment.h"
 
 namespace tfddl {
@@ -23,15 +24,14 @@ class LocalGroup {
  public:
   explicit LocalGroup(MPI_Comm all) {
     int rank = 0, size = 0;
-    MPI_Comm_rank(all, &rank);
-    MPI_Comm_size(all, &size);
-    if (MPI_Comm_split_type(all, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local_) != MPI_SUCCESS) {
-      throw std::runtime_error("tfddl: MPI_Comm_split_type failed");
-    }
-    MPI_Comm_rank(local_, &this->rank);
-    MPI_Comm_size(local_, &this->size);
+    CheckMpi(MPI_Comm_rank(all, &rank), "MPI_Comm_rank");
+    CheckMpi(MPI_Comm_size(all, &size), "MPI_Comm_size");
+    CheckMpi(MPI_Comm_split_type(all, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local_),
+             "MPI_Comm_split_type");
+    CheckMpi(MPI_Comm_rank(local_, &this->rank), "MPI_Comm_rank");
+    CheckMpi(MPI_Comm_size(local_, &this->size), "MPI_Comm_size");
     std::vector<int> members(static_cast<size_t>(this->size));
-    MPI_Allgather(&rank, 1, MPI_INT, members.data(), 1, MPI_INT, local_);
+    CheckMpi(MPI_Allgather(&rank, 1, MPI_INT, members.data(), 1, MPI_INT, local_), "MPI_Allgather");
     places.assign(static_cast<size_t>(size), -1);
     for (int place = 0; place < this->size; ++place) {
       places[static_cast<size_t>(members[static_cast<size_t>(place)])] = place;
@@ -45,7 +45,8 @@ class LocalGroup {
     std::string text = mine.substr(0, kTextBytes - 1);
     text.resize(kTextBytes, '\0');
     std::vector<char> all(kTextBytes * static_cast<size_t>(size));
-    MPI_Allgather(text.data(), kTextBytes, MPI_CHAR, all.data(), kTextBytes, MPI_CHAR, local_);
+    CheckMpi(MPI_Allgather(text.data(), kTextBytes, MPI_CHAR, all.data(), kTextBytes, MPI_CHAR, local_),
+             "MPI_Allgather");
     std::vector<std::string> texts;
     for (size_t place = 0; place < static_cast<size_t>(size); ++place) {
       texts.emplace_back(all.data() + place * kTextBytes);
