@@ -1,6 +1,9 @@
 #include "core/reduce.h"
 
 #include <algorithm>
+#include <complex>
+#include <functional>
+#include <limits>
 #include <type_traits>
 
 #include "core/half.h"
@@ -32,67 +35,175 @@ struct Arithmetic<BFloat16> {
   static BFloat16 Store(float value) { return ToBFloat16(value); }
 };
 
-// Signed overflow is undefined in C++; gradients of integers wrap as NumPy's do.
+// Small integers are added up in a wider type, so that an average is right where the sum does not fit;
+// a sum wraps when it is stored.
+template <typename T, typename A>
+struct Widened {
+  using Accumulator = A;
+  static A Load(T value) { return value; }
+  static T Store(A value) { return static_cast<T>(value); }
+};
+
+template <>
+struct Arithmetic<int8_t> : Widened<int8_t, int32_t> {};
+template <>
+struct Arithmetic<int16_t> : Widened<int16_t, int32_t> {};
+template <>
+struct Arithmetic<int32_t> : Widened<int32_t, int64_t> {};
+template <>
+struct Arithmetic<uint8_t> : Widened<uint8_t, uint32_t> {};
+template <>
+struct Arithmetic<uint16_t> : Widened<uint16_t, uint32_t> {};
+template <>
+struct Arithmetic<uint32_t> : Widened<uint32_t, uint64_t> {};
+
+template <typename T>
+using AccumulatorOf = typename Arithmetic<T>::Accumulator;
+
 template <typename A>
-A Add(A a, A b) {
+constexpr bool kOrdered = std::is_arithmetic_v<A>;
+
+// Signed overflow is undefined in C++; integers wrap as NumPy's do.
+template <typename A, typename F>
+A Wrapping(F combine, A a, A b) {
   if constexpr (std::is_integral_v<A>) {
     using U = std::make_unsigned_t<A>;
-    return static_cast<A>(static_cast<U>(a) + static_cast<U>(b));
+    return static_cast<A>(combine(static_cast<U>(a), static_cast<U>(b)));
   } else {
-    return a + b;
+    return combine(a, b);
   }
 }
 
-template <typename A>
+struct Sum {
+  template <typename A>
+  static A Combine(A a, A b) {
+    return Wrapping(std::plus<>(), a, b);
+  }
+};
+
+struct Product {
+  template <typename A>
+  static A Combine(A a, A b) {
+    return Wrapping(std::multiplies<>(), a, b);
+  }
+};
+
+// A comparison with NaN is false: `b` is taken where it is NaN, and where `a` is, `a` stays.
+struct Min {
+  template <typename A>
+  static A Combine(A a, A b) {
+    return (b < a) | (b != b) ? b : a;
+  }
+};
+
+struct Max {
+  template <typename A>
+  static A Combine(A a, A b) {
+    return (b > a) | (b != b) ? b : a;
+  }
+};
+
+// An integer stays within the range of T.
+template <typename T, typename A>
 A Scale(A value, double factor) {
   if constexpr (std::is_integral_v<A>) {
-    return static_cast<A>(factor * static_cast<double>(value));
-  } else {
+    using Limits = std::numeric_limits<T>;
+    constexpr double kLowest = static_cast<double>(Limits::min());
+    // The largest value may have no double; the power of two behind it has.
+    constexpr double kBeyond = 2.0 * static_cast<double>(Limits::max() / 2 + 1);
+    const double product = factor * static_cast<double>(value);
+    if (product >= kBeyond) return Limits::max();
+    return product <= kLowest ? Limits::min() : static_cast<A>(product);
+  } else if constexpr (std::is_floating_point_v<A>) {
     return value * static_cast<A>(factor);
+  } else {
+    return value * static_cast<typename A::value_type>(factor);
   }
 }
 
-template <typename A>
-void Finish(const Reduction& r, A* values, int64_t count) {
+template <typename T>
+void LoadBlock(const T* source, double prescale, AccumulatorOf<T>* accumulator, int64_t length) {
+  if (prescale == 1.0) {
+    for (int64_t i = 0; i < length; ++i) accumulator[i] = Arithmetic<T>::Load(source[i]);
+  } else {
+    for (int64_t i = 0; i < length; ++i) accumulator[i] = Scale<T>(Arithmetic<T>::Load(source[i]), prescale);
+  }
+}
+
+template <typename Op, typename A, typename T, typename Load>
+void Combine(A* accumulator, const T* values, int64_t length, Load load) {
+  for (int64_t i = 0; i < length; ++i) accumulator[i] = Op::Combine(accumulator[i], load(values[i]));
+}
+
+// `load` turns a value of the block into what is accumulated.
+template <typename A, typename T, typename Load>
+void CombineBlock(ReduceOp op, A* accumulator, const T* values, int64_t length, Load load) {
+  switch (op) {
+    case ReduceOp::kAverage:
+    case ReduceOp::kSum:
+      return Combine<Sum>(accumulator, values, length, load);
+    case ReduceOp::kProduct:
+      return Combine<Product>(accumulator, values, length, load);
+    case ReduceOp::kMin:
+      if constexpr (kOrdered<A>) Combine<Min>(accumulator, values, length, load);
+      return;
+    case ReduceOp::kMax:
+      if constexpr (kOrdered<A>) Combine<Max>(accumulator, values, length, load);
+      return;
+  }
+}
+
+template <typename T>
+void Finish(const Reduction& r, AccumulatorOf<T>* values, int64_t count) {
+  using A = AccumulatorOf<T>;
   const bool average = r.op == ReduceOp::kAverage;
-  if (average && std::is_integral_v<A> && r.postscale == 1.0) {
-    for (int64_t i = 0; i < count; ++i) values[i] = values[i] / static_cast<A>(r.size);
-    return;
+  if constexpr (std::is_integral_v<A>) {
+    if (average && r.postscale == 1.0) {
+      for (int64_t i = 0; i < count; ++i) values[i] = values[i] / static_cast<A>(r.size);
+      return;
+    }
   }
   const double factor = average ? r.postscale / r.size : r.postscale;
   if (factor == 1.0) return;
-  for (int64_t i = 0; i < count; ++i) values[i] = Scale(values[i], factor);
+  for (int64_t i = 0; i < count; ++i) values[i] = Scale<T>(values[i], factor);
 }
 
 template <typename T>
 void ReduceTyped(const Reduction& r, const void* const* sources, void* out, int64_t count) {
-  using A = typename Arithmetic<T>::Accumulator;
-  A accumulator[kBlock];
+  using A = AccumulatorOf<T>;
+  A accumulator[kBlock], scaled[kBlock];
   for (int64_t start = 0; start < count; start += kBlock) {
     const int64_t length = std::min(kBlock, count - start);
-    for (int rank = 0; rank < r.size; ++rank) {
+    LoadBlock(static_cast<const T*>(sources[0]) + start, r.prescale, accumulator, length);
+    for (int rank = 1; rank < r.size; ++rank) {
       const T* source = static_cast<const T*>(sources[rank]) + start;
-      if (rank == 0 && r.prescale == 1.0) {
-        for (int64_t i = 0; i < length; ++i) accumulator[i] = Arithmetic<T>::Load(source[i]);
-      } else if (rank == 0) {
-        for (int64_t i = 0; i < length; ++i)
-          accumulator[i] = Scale(Arithmetic<T>::Load(source[i]), r.prescale);
-      } else if (r.prescale == 1.0) {
-        for (int64_t i = 0; i < length; ++i)
-          accumulator[i] = Add(accumulator[i], Arithmetic<T>::Load(source[i]));
+      if (r.prescale == 1.0) {
+        CombineBlock(r.op, accumulator, source, length, [](T value) { return Arithmetic<T>::Load(value); });
       } else {
-        for (int64_t i = 0; i < length; ++i) {
-          accumulator[i] = Add(accumulator[i], Scale(Arithmetic<T>::Load(source[i]), r.prescale));
-        }
+        LoadBlock(source, r.prescale, scaled, length);
+        CombineBlock(r.op, accumulator, scaled, length, [](A value) { return value; });
       }
     }
-    Finish(r, accumulator, length);
+    Finish<T>(r, accumulator, length);
     T* result = static_cast<T*>(out) + start;
     for (int64_t i = 0; i < length; ++i) result[i] = Arithmetic<T>::Store(accumulator[i]);
   }
 }
 
 }  // namespace
+
+bool Supports(ReduceOp op, DataType dtype) {
+  switch (op) {
+    case ReduceOp::kAverage:
+    case ReduceOp::kSum:
+    case ReduceOp::kProduct:
+      return dtype != DataType::kBool;
+    case ReduceOp::kMin:
+    case ReduceOp::kMax:
+      return dtype != DataType::kComplex64 && dtype != DataType::kComplex128;
+  }
+  return false;
+}
 
 void Reduce(const Reduction& reduction, const void* const* sources, void* out, int64_t count) {
   switch (reduction.dtype) {
@@ -104,10 +215,27 @@ void Reduce(const Reduction& reduction, const void* const* sources, void* out, i
       return ReduceTyped<float>(reduction, sources, out, count);
     case DataType::kFloat64:
       return ReduceTyped<double>(reduction, sources, out, count);
+    case DataType::kInt8:
+      return ReduceTyped<int8_t>(reduction, sources, out, count);
+    case DataType::kInt16:
+      return ReduceTyped<int16_t>(reduction, sources, out, count);
     case DataType::kInt32:
       return ReduceTyped<int32_t>(reduction, sources, out, count);
     case DataType::kInt64:
       return ReduceTyped<int64_t>(reduction, sources, out, count);
+    case DataType::kBool:  // a byte of 0 or 1
+    case DataType::kUInt8:
+      return ReduceTyped<uint8_t>(reduction, sources, out, count);
+    case DataType::kUInt16:
+      return ReduceTyped<uint16_t>(reduction, sources, out, count);
+    case DataType::kUInt32:
+      return ReduceTyped<uint32_t>(reduction, sources, out, count);
+    case DataType::kUInt64:
+      return ReduceTyped<uint64_t>(reduction, sources, out, count);
+    case DataType::kComplex64:
+      return ReduceTyped<std::complex<float>>(reduction, sources, out, count);
+    case DataType::kComplex128:
+      return ReduceTyped<std::complex<double>>(reduction, sources, out, count);
   }
 }
 

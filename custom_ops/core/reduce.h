@@ -8,17 +8,24 @@ namespace tfddl {
 struct Reduction {
   DataType dtype;
   ReduceOp op;
-  double prescale;   // multiplies every rank's value before the sum
-  double postscale;  // multiplies the sum
+  double prescale;   // multiplies every rank's value before the reduction
+  double postscale;  // multiplies the result
   int size;          // number of ranks: the divisor of Average
 };
 
-// out[i] = postscale * sum over r of (prescale * sources[r][i]), summed in the order of the ranks, so
-// that the result does not depend on who computes it or in which pieces. `out` may be a source.
+// Whether `op` has a meaning for `dtype`: complex numbers have no order, and truth values have nothing
+// else. tfddl/ops/support_table.py says the same, and a test compares the two.
+bool Supports(ReduceOp op, DataType dtype);
+
+// out[i] = postscale * op over r of (prescale * sources[r][i]), in the order of the ranks, so that
+// the result does not depend on who computes it or in which pieces. `out` may be a source.
 //
-// float16 and bfloat16 accumulate in float32 and are rounded once. Integers wrap; a factor on
-// integers is computed in double and truncated toward zero, once before and once after the sum (as
-// Horovod does), and an Average without a factor divides exactly, truncating toward zero.
+// float16 and bfloat16 accumulate in float32 and are rounded once. Integers of up to 32 bits accumulate
+// in a wider type, and a result that does not fit wraps. A factor on integers is computed
+// in double, truncated toward zero and kept within the type's range, once before and once after the
+// reduction; an Average without a factor divides exactly, truncating toward zero. Min and Max of
+// floating-point numbers are NaN where any rank's value is, as in NumPy; of truth values they are the
+// logical and, and or.
 void Reduce(const Reduction& reduction, const void* const* sources, void* out, int64_t count);
 
 }  // namespace tfddl

@@ -2,40 +2,70 @@
 
 namespace tfddl {
 
-size_t SizeOf(DataType type) {
+namespace {
+
+struct TypeFacts {
+  const char* name;
+  size_t size;
+};
+
+TypeFacts FactsOf(DataType type) {
   switch (type) {
     case DataType::kFloat16:
+      return {"float16", 2};
     case DataType::kBFloat16:
-      return 2;
+      return {"bfloat16", 2};
     case DataType::kFloat32:
-    case DataType::kInt32:
-      return 4;
+      return {"float32", 4};
     case DataType::kFloat64:
+      return {"float64", 8};
+    case DataType::kInt8:
+      return {"int8", 1};
+    case DataType::kInt16:
+      return {"int16", 2};
+    case DataType::kInt32:
+      return {"int32", 4};
     case DataType::kInt64:
-      return 8;
+      return {"int64", 8};
+    case DataType::kUInt8:
+      return {"uint8", 1};
+    case DataType::kUInt16:
+      return {"uint16", 2};
+    case DataType::kUInt32:
+      return {"uint32", 4};
+    case DataType::kUInt64:
+      return {"uint64", 8};
+    case DataType::kBool:
+      return {"bool", 1};
+    case DataType::kComplex64:
+      return {"complex64", 8};
+    case DataType::kComplex128:
+      return {"complex128", 16};
   }
-  return 0;
+  return {"unknown", 0};
 }
 
-const char* NameOf(DataType type) {
-  switch (type) {
-    case DataType::kFloat16:
-      return "float16";
-    case DataType::kBFloat16:
-      return "bfloat16";
-    case DataType::kFloat32:
-      return "float32";
-    case DataType::kFloat64:
-      return "float64";
-    case DataType::kInt32:
-      return "int32";
-    case DataType::kInt64:
-      return "int64";
+}  // namespace
+
+size_t SizeOf(DataType type) { return FactsOf(type).size; }
+
+const char* NameOf(DataType type) { return FactsOf(type).name; }
+
+const char* NameOf(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kAverage:
+      return "Average";
+    case ReduceOp::kSum:
+      return "Sum";
+    case ReduceOp::kMin:
+      return "Min";
+    case ReduceOp::kMax:
+      return "Max";
+    case ReduceOp::kProduct:
+      return "Product";
   }
   return "unknown";
 }
-
-const char* NameOf(ReduceOp op) { return op == ReduceOp::kAverage ? "Average" : "Sum"; }
 
 const char* NameOf(Kind kind) {
   switch (kind) {

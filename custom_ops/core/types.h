@@ -8,13 +8,29 @@
 
 namespace tfddl {
 
-enum class DataType : int32_t { kFloat16, kBFloat16, kFloat32, kFloat64, kInt32, kInt64 };
+enum class DataType : int32_t {
+  kFloat16,
+  kBFloat16,
+  kFloat32,
+  kFloat64,
+  kInt8,
+  kInt16,
+  kInt32,
+  kInt64,
+  kUInt8,
+  kUInt16,
+  kUInt32,
+  kUInt64,
+  kBool,
+  kComplex64,
+  kComplex128,
+};
 
 size_t SizeOf(DataType type);
 const char* NameOf(DataType type);
 
 // The numbers are Horovod's, which user code may hold as plain ints.
-enum class ReduceOp : int32_t { kAverage = 0, kSum = 1 };
+enum class ReduceOp : int32_t { kAverage = 0, kSum = 1, kMin = 3, kMax = 4, kProduct = 5 };
 
 const char* NameOf(ReduceOp op);
 

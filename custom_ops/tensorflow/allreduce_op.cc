@@ -2,6 +2,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/reduce.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/kernel.h"
@@ -14,18 +15,18 @@ namespace tf = tensorflow;
 // The factors are strings, because attributes know no double and a float32 factor would cost a float64
 // tensor half of its digits. Ranks compare them as written.
 // The inputs of one op are one group: agreed on, reduced and completed together. An op with
-// `buckets` > 1 is one bucket of a sequence (core/request.h), whose name is in `sequence` and whose
-// signature covers all its buckets.
+// `buckets` > 1 is one bucket of a sequence (core/request.h), which `tensor_name` names and whose
+// `context` describes all its buckets; of another op it is what else ranks must agree on.
 REGISTER_OP("TfddlAllreduce")
     .Input("x: N * T")
     .Output("y: N * T")
-    .Attr("T: {half, bfloat16, float, double, int32, int64}")
+    .Attr(kTypeAttr)
     .Attr("N: int >= 1")
     .Attr("tensor_name: string")
     .Attr("reduce_op: int")
     .Attr("prescale: string = '1.0'")
     .Attr("postscale: string = '1.0'")
-    .Attr("sequence_signature: string = ''")
+    .Attr("context: string = ''")
     .Attr("bucket: int = 0")
     .Attr("buckets: int = 1")
     .SetIsStateful()
@@ -44,14 +45,16 @@ class AllreduceKernel : public CollectiveKernel {
     OP_REQUIRES_OK(context, context->GetAttr("postscale", &postscale_text_));
     prescale_ = std::strtod(prescale_text_.c_str(), nullptr);
     postscale_ = std::strtod(postscale_text_.c_str(), nullptr);
-    OP_REQUIRES_OK(context, context->GetAttr("sequence_signature", &sequence_signature_));
+    OP_REQUIRES_OK(context, context->GetAttr("context", &context_));
     OP_REQUIRES_OK(context, context->GetAttr("bucket", &bucket_));
     OP_REQUIRES_OK(context, context->GetAttr("buckets", &buckets_));
-    OP_REQUIRES(
-        context, reduce_op == 0 || reduce_op == 1,
-        MakeStatus(absl::StatusCode::kInvalidArgument,
-                   "reduce_op must be 0 (Average) or 1 (Sum). Received: " + std::to_string(reduce_op)));
     op_ = static_cast<ReduceOp>(reduce_op);
+    tf::DataType dtype;
+    OP_REQUIRES_OK(context, context->GetAttr("T", &dtype));
+    OP_REQUIRES(context, Supports(op_, ToDataType(dtype)),
+                MakeStatus(absl::StatusCode::kInvalidArgument,
+                           "allreduce does not support this reduce_op for this dtype. Received: reduce_op=" +
+                               std::to_string(reduce_op) + ", " + NameOf(ToDataType(dtype))));
   }
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
@@ -80,11 +83,9 @@ class AllreduceKernel : public CollectiveKernel {
   std::string Signature(tf::OpKernelContext* context) const {
     const std::string factors = "prescale " + prescale_text_ + ", postscale " + postscale_text_;
     std::vector<std::string> fields = {NameOf(Kind::kAllreduce), NameOf(op_), factors};
-    if (buckets_ > 1) {
-      fields.push_back(std::to_string(buckets_) + " buckets");
-      fields.push_back(sequence_signature_);
-      return MakeSignature(fields);
-    }
+    if (buckets_ > 1) fields.push_back(std::to_string(buckets_) + " buckets");
+    if (!context_.empty()) fields.push_back(context_);
+    if (buckets_ > 1) return MakeSignature(fields);
     for (int i = 0; i < context->num_inputs(); ++i) {
       const tf::Tensor& x = context->input(i);
       fields.push_back(DescribeTensor(ToDataType(x.dtype()), ToShape(x.shape())));
@@ -97,7 +98,7 @@ class AllreduceKernel : public CollectiveKernel {
   std::string postscale_text_;
   double prescale_ = 1.0;
   double postscale_ = 1.0;
-  std::string sequence_signature_;
+  std::string context_;
   int bucket_ = 0;
   int buckets_ = 1;
 };

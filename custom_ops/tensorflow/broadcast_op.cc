@@ -13,7 +13,7 @@ namespace tf = tensorflow;
 REGISTER_OP("TfddlBroadcast")
     .Input("x: T")
     .Output("y: T")
-    .Attr("T: {half, bfloat16, float, double, int32, int64}")
+    .Attr(kTypeAttr)
     .Attr("tensor_name: string")
     .Attr("root_rank: int")
     .SetIsStateful()

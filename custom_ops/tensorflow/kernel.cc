@@ -17,10 +17,28 @@ DataType ToDataType(tf::DataType dtype) {
       return DataType::kBFloat16;
     case tf::DT_DOUBLE:
       return DataType::kFloat64;
+    case tf::DT_INT8:
+      return DataType::kInt8;
+    case tf::DT_INT16:
+      return DataType::kInt16;
     case tf::DT_INT32:
       return DataType::kInt32;
     case tf::DT_INT64:
       return DataType::kInt64;
+    case tf::DT_UINT8:
+      return DataType::kUInt8;
+    case tf::DT_UINT16:
+      return DataType::kUInt16;
+    case tf::DT_UINT32:
+      return DataType::kUInt32;
+    case tf::DT_UINT64:
+      return DataType::kUInt64;
+    case tf::DT_BOOL:
+      return DataType::kBool;
+    case tf::DT_COMPLEX64:
+      return DataType::kComplex64;
+    case tf::DT_COMPLEX128:
+      return DataType::kComplex128;
     default:
       return DataType::kFloat32;
   }

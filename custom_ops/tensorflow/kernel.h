@@ -11,6 +11,11 @@
 
 namespace tfddl {
 
+// The types that an op takes (DataType in core/types.h).
+constexpr char kTypeAttr[] =
+    "T: {half, bfloat16, float, double, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool, "
+    "complex64, complex128}";
+
 // Raises nothing: the op's T attribute admits these types only.
 DataType ToDataType(tensorflow::DataType dtype);
 absl::Status ToStatus(const Status& status, const std::string& name);

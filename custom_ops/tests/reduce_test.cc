@@ -2,6 +2,7 @@
 #include "core/reduce.h"
 
 #include <cmath>
+#include <complex>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
@@ -74,6 +75,69 @@ void TestIntegers() {
   CHECK(mean == large);  // a double could not hold it
 }
 
+template <typename T>
+T ReduceOne(DataType dtype, ReduceOp op, const std::vector<T>& parts, double prescale = 1.0,
+            double postscale = 1.0) {
+  std::vector<const void*> sources;
+  for (const T& part : parts) sources.push_back(&part);
+  T out;
+  Reduce({dtype, op, prescale, postscale, static_cast<int>(parts.size())}, sources.data(), &out, 1);
+  return out;
+}
+
+void TestExtremes() {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> parts = {3.0f, -2.0f, 7.0f};
+  CHECK(ReduceOne(DataType::kFloat32, ReduceOp::kMin, parts) == -2.0f);
+  CHECK(ReduceOne(DataType::kFloat32, ReduceOp::kMax, parts) == 7.0f);
+  CHECK(ReduceOne(DataType::kFloat32, ReduceOp::kMax, parts, -1.0, 10.0) == 20.0f);  // the scaled ones
+  for (size_t i = 0; i < 3; ++i) {
+    std::vector<float> with_nan = parts;
+    with_nan[i] = nan;
+    CHECK(std::isnan(ReduceOne(DataType::kFloat32, ReduceOp::kMin, with_nan)));
+    CHECK(std::isnan(ReduceOne(DataType::kFloat32, ReduceOp::kMax, with_nan)));
+  }
+  const Float16 halves[2] = {ToFloat16(-1.5f), ToFloat16(0.5f)};
+  const void* sources[2] = {&halves[0], &halves[1]};
+  Float16 out;
+  Reduce({DataType::kFloat16, ReduceOp::kMin, 1.0, 1.0, 2}, sources, &out, 1);
+  CHECK(out.bits == halves[0].bits);
+  CHECK(ReduceOne<uint64_t>(DataType::kUInt64, ReduceOp::kMax, {1, UINT64_MAX}) == UINT64_MAX);
+  CHECK(ReduceOne<uint8_t>(DataType::kBool, ReduceOp::kMin, {1, 0, 1}) == 0);
+  CHECK(ReduceOne<uint8_t>(DataType::kBool, ReduceOp::kMax, {0, 0, 1}) == 1);
+}
+
+void TestProducts() {
+  CHECK(ReduceOne<double>(DataType::kFloat64, ReduceOp::kProduct, {2, -3, 5}, 0.5, 4.0) == -15.0);
+  CHECK(ReduceOne<int8_t>(DataType::kInt8, ReduceOp::kProduct, {100, 3}) == 44);  // wraps
+  CHECK(ReduceOne<uint16_t>(DataType::kUInt16, ReduceOp::kProduct, {65535, 65535}) == 1);
+  using C = std::complex<float>;
+  CHECK(ReduceOne<C>(DataType::kComplex64, ReduceOp::kProduct, {{1, 2}, {3, -1}}) == C(5, 5));
+  CHECK(ReduceOne<C>(DataType::kComplex64, ReduceOp::kAverage, {{1, 2}, {3, -1}}) == C(2, 0.5));
+}
+
+// What a factor makes of an integer stays within the type: outside of it the conversion is undefined.
+void TestFactorsOnIntegers() {
+  CHECK(ReduceOne<int8_t>(DataType::kInt8, ReduceOp::kSum, {100}, 2.0) == 127);
+  CHECK(ReduceOne<int8_t>(DataType::kInt8, ReduceOp::kSum, {-100}, 2.0) == -128);
+  CHECK(ReduceOne<uint32_t>(DataType::kUInt32, ReduceOp::kSum, {7}, -1.0) == 0);
+  CHECK(ReduceOne<int64_t>(DataType::kInt64, ReduceOp::kSum, {INT64_MAX}, 2.0) == INT64_MAX);
+  CHECK(ReduceOne<uint64_t>(DataType::kUInt64, ReduceOp::kSum, {UINT64_MAX}, 0.5) == uint64_t{1} << 63);
+  CHECK(ReduceOne<int8_t>(DataType::kInt8, ReduceOp::kMax, {-7, -9}, 0.5) == -3);  // toward zero
+  std::vector<int8_t> many(200, 0);
+  many[0] = 100;
+  CHECK(ReduceOne(DataType::kInt8, ReduceOp::kAverage, many) == 0);
+  CHECK(ReduceOne<int8_t>(DataType::kInt8, ReduceOp::kAverage, {100, 100}) == 100);  // the sum would not fit
+  CHECK(ReduceOne<uint32_t>(DataType::kUInt32, ReduceOp::kAverage, {UINT32_MAX, UINT32_MAX}) == UINT32_MAX);
+  CHECK(ReduceOne<int8_t>(DataType::kInt8, ReduceOp::kSum, {100, 100}) == -56);
+}
+
+void TestSupport() {
+  CHECK(Supports(ReduceOp::kMin, DataType::kBool) && !Supports(ReduceOp::kSum, DataType::kBool));
+  CHECK(Supports(ReduceOp::kSum, DataType::kComplex64) && !Supports(ReduceOp::kMax, DataType::kComplex128));
+  CHECK(!Supports(static_cast<ReduceOp>(2), DataType::kFloat32));
+}
+
 }  // namespace
 }  // namespace tfddl
 
@@ -82,6 +146,10 @@ int main() {
   tfddl::TestBFloat16();
   tfddl::TestAccumulation();
   tfddl::TestIntegers();
+  tfddl::TestExtremes();
+  tfddl::TestProducts();
+  tfddl::TestFactorsOnIntegers();
+  tfddl::TestSupport();
   std::puts("reduce: ok");
   return 0;
 }

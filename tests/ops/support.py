@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-FLOATS = ("float16", "bfloat16", "float32", "float64")
+from tfddl.ops.support_table import FLOATS
+
 INTEGERS = ("int32", "int64")
 DTYPES = FLOATS + INTEGERS
+"""What the tests of shapes, modes and sizes run with; test_support_table.py takes every operation through all dtypes."""
 MODES = ("eager", "graph")
 SHAPES = ((), (1,), (0,), (7,), (3, 0, 2), (2, 3, 4), (1, 1025))
 

@@ -8,9 +8,9 @@ import tensorflow as tf
 from tfddl import _compat
 from tfddl.gradients.buckets import bucket_sizes, plan_buckets
 from tfddl.gradients.compression import Compression, Compressor
-from tfddl.ops import names
-from tfddl.ops.allreduce import reduce_bucket
+from tfddl.ops import allreduce_gradient, names, native  # noqa: F401 the first registers the gradient
 from tfddl.ops.constants import Average, Sum
+from tfddl.ops.sparse import allreduce_slices
 
 _MARK = "_tfddl_reduced"
 _SEARCH_LIMIT = 64
@@ -46,15 +46,16 @@ def reduce_gradients(
     owner: str,
     op: int = Average,
     compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
 ) -> list[Any]:
     """Combines one set of gradients over all ranks.
 
     The gradients are put into buckets (see `tfddl.gradients.buckets`), each reduced by one op. All ranks have
-    to come here with gradients of the same number, dtypes and shapes; where they do not, every rank gets the
-    same error.
+    to come here with gradients of the same number, kinds, dtypes and shapes; where they do not, every rank
+    gets the same error.
 
-    A `tf.IndexedSlices`, which is what an embedding's gradient is, becomes a dense tensor first, duplicate
-    ids summed: right for every optimizer, at the cost of sending the whole embedding's size.
+    A `tf.IndexedSlices`, which is what an embedding's gradient is, becomes one with the rows of all ranks,
+    those of the same index added up (see `tfddl.ops.sparse`).
 
     Args:
         gradients: Tensors, `tf.IndexedSlices` or None, in the order of the model's variables.
@@ -62,27 +63,42 @@ def reduce_gradients(
         owner: Names the reduction; equal on all ranks and different for each optimizer.
         op: `tfddl.Average` or `tfddl.Sum`.
         compression: What gradients travel as.
+        sparse_as_dense: Whether a `tf.IndexedSlices` becomes a dense tensor first. That is faster where the
+            rows of all ranks together are about as many as the variable has, or more.
 
     Returns:
-        A list like `gradients`: reduced dense tensors, and None where None was. They are marked, so that an
-        optimizer does not reduce them again (`is_reduced`).
+        A list like `gradients`, and None where None was. The gradients are marked, so that an optimizer does
+        not reduce them again (`is_reduced`).
 
     Raises:
         ValueError: For another `op`, or inside a function compiled by XLA.
     """
     check_op(op)
     _check_not_compiled_by_xla()
-    present = [index for index, gradient in enumerate(gradients) if gradient is not None]
     results: list[Any] = list(gradients)
-    if not present:
+    sparse = [index for index, gradient in enumerate(gradients) if isinstance(gradient, tf.IndexedSlices)]
+    if sparse_as_dense:
+        sparse = []
+    dense = [
+        index for index, gradient in enumerate(gradients) if gradient is not None and index not in sparse
+    ]
+    if not dense and not sparse:
         return results
+    sequence = names.unique(owner)
+    for index in sparse:
+        reduced = allreduce_slices(
+            gradients[index], op, f"{sequence}.slices.{index}", kind=owner, compression=compression
+        )
+        results[index] = _marked(reduced)
     compressed = []
-    for index in present:
-        dense = _dense(gradients[index], None if variables is None else variables[index])
-        compressed.append(compression.compress(dense))
-    reduced = _reduce_in_buckets([tensor for tensor, _ in compressed], owner, op)
-    for index, tensor, (_, context) in zip(present, reduced, compressed, strict=True):
-        results[index] = _marked(compression.decompress(tensor, context))
+    for index in dense:
+        tensor = _dense(gradients[index], None if variables is None else variables[index])
+        compressed.append(compression.compress(tensor))
+    # Two ranks that lack the gradient of different variables may have equal shapes otherwise.
+    context = "" if len(dense) == len(results) else f"dense gradients {dense} of {len(results)}"
+    buckets = _reduce_in_buckets([tensor for tensor, _ in compressed], sequence, op, context)
+    for index, tensor, (_, way) in zip(dense, buckets, compressed, strict=True):
+        results[index] = _marked(compression.decompress(tensor, way))
     return results
 
 
@@ -103,7 +119,7 @@ def comes_from_a_reduction(gradients: Iterable[Any]) -> bool:
     """
     return any(
         _reduction_nearby(gradient)
-        for gradient in gradients
+        for gradient in map(_values, gradients)
         if tf.is_symbolic_tensor(gradient) and not is_reduced(gradient)
     )
 
@@ -123,9 +139,14 @@ def _reduction_nearby(gradient: tf.Tensor) -> bool:
     return False
 
 
-def _marked(tensor: tf.Tensor) -> tf.Tensor:
-    setattr(tensor, _MARK, True)
-    return tensor
+def _values(gradient: Any) -> Any:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _marked(gradient: Any) -> Any:
+    setattr(_values(gradient), _MARK, True)
+    setattr(gradient, _MARK, True)
+    return gradient
 
 
 def _check_not_compiled_by_xla() -> None:
@@ -146,23 +167,22 @@ def _dense(gradient: Any, variable: Any) -> tf.Tensor:
     return tensor
 
 
-def _reduce_in_buckets(tensors: list[tf.Tensor], owner: str, op: int) -> list[tf.Tensor]:
+def _reduce_in_buckets(tensors: list[tf.Tensor], sequence: str, op: int, context: str) -> list[tf.Tensor]:
     """One op a bucket; together they are one sequence, agreed on as a whole."""
     specifications = [(tensor.dtype.name, _static_shape(tensor)) for tensor in tensors]
     plan = plan_buckets(specifications, bucket_sizes())
-    sequence = names.unique(owner)
     # A sequence is agreed on by the shapes known at trace time, and its buckets belong to one step. Where a shape shows
     # only at run time, and in eager mode, where each op is a step of its own, each bucket is agreed on by itself.
     apart = tf.executing_eagerly() or not all(tensor.shape.is_fully_defined() for tensor in tensors)
     reduced: dict[int, tf.Tensor] = {}
     for number, members in enumerate(plan.buckets):
-        outputs = reduce_bucket(
+        outputs = native.allreduce(
             [tensors[index] for index in members],
-            op=op,
-            sequence=f"{sequence}.{number}" if apart else sequence,
+            op,
+            f"{sequence}.{number}" if apart else sequence,
+            context=context if apart else f"{plan.signature} {context}".strip(),
             bucket=0 if apart else number,
             buckets=1 if apart else len(plan.buckets),
-            signature=plan.signature,
         )
         reduced.update(zip(members, outputs, strict=True))
     return [reduced[index] for index in range(len(tensors))]

@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl.ops.allreduce import allreduce
-from tfddl.ops.collective import name_of, prepare, unchain
+from tfddl.ops import names, native
+from tfddl.ops.collective import name_of, prepare
 from tfddl.ops.constants import Sum
-from tfddl.runtime import basics, library
+from tfddl.runtime import basics
 
 
 @tf.autograph.experimental.do_not_convert
@@ -27,21 +27,19 @@ def allgather(tensor: Any, name: str | None = None, ignore_name_scope: bool = Fa
 
     Raises:
         ValueError: `tensor` is a scalar, or tfddl is not initialized.
+        TypeError: The dtype is not supported: see docs/operations.md; of strings use `allgather_object`.
         tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
     """
-    result, _ = library.ops().tfddl_allgather(
-        x=prepare(tensor, "allgather"), tensor_name=name_of("allgather", name, ignore_name_scope)
-    )
-    unchain(result)
-    return result
+    x = prepare(tensor, "allgather")
+    return native.allgather(x, name_of("allgather", name, ignore_name_scope))
 
 
 @tf.RegisterGradient("TfddlAllgather")
 def _gradient(operation: Any, cotangent: tf.Tensor, _: Any) -> tf.Tensor:
     """My rows are part of every rank's result: their gradient is my part of the sum of the cotangents. (Horovod
     averages here.)"""
-    name = operation.get_attr("tensor_name").decode() + ".gradient"
-    total = allreduce(cotangent, op=Sum, name=name, ignore_name_scope=True)
+    name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient")
+    (total,) = native.allreduce([tf.convert_to_tensor(cotangent)], Sum, name)
     rows = operation.outputs[1]
     begin = tf.reduce_sum(rows[: basics.rank()])
     return total[begin : begin + rows[basics.rank()]]

@@ -1,4 +1,4 @@
-"""allreduce: the sum or average over all ranks, on all ranks."""
+"""allreduce: the sum, average, minimum, maximum or product over all ranks, on all ranks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl.gradients.compression import Compression
-from tfddl.ops.collective import name_of, prepare, unchain
-from tfddl.ops.constants import NAMES, Average, Sum
-from tfddl.runtime import library
+from tfddl.ops import allreduce_gradient, native  # noqa: F401 the first registers the gradient
+from tfddl.ops.collective import check_callable, name_of, prepare
+from tfddl.ops.constants import Average, Sum
+from tfddl.ops.sparse import allreduce_slices
+from tfddl.ops.support_table import check_factors, check_op
 
 
 @tf.autograph.experimental.do_not_convert
@@ -24,37 +26,42 @@ def allreduce(
     postscale_factor: float = 1.0,
     name: str | None = None,
     ignore_name_scope: bool = False,
-) -> tf.Tensor:
+) -> Any:
     """Reduces a tensor over all ranks.
 
     Args:
-        tensor: What to reduce; of the same shape and dtype on all ranks: float16, bfloat16, float32, float64, int32 or
-            int64.
+        tensor: What to reduce; of the same shape and dtype on all ranks. Which dtypes each `op` takes is a table in
+            docs/operations.md. Or a `tf.IndexedSlices`, of which ranks may have different numbers of rows; with
+            `Average` and `Sum` only.
         average: Deprecated; use `op`.
         compression: What the tensor is turned into for the way: `Compression.none`, `.fp16` or `.bf16`.
-        op: `Average` (the default) or `Sum`. The average of integers is truncated toward zero.
-        prescale_factor: Multiplies every rank's tensor before the sum. For integers the product is truncated.
+        op: `Average` (the default), `Sum`, `Min`, `Max` or `Product`. The average of integers is truncated toward
+            zero; of bool, `Min` is the logical and, `Max` the logical or. `Min` and `Max` of floating-point numbers
+            are NaN where any rank's value is.
+        prescale_factor: Multiplies every rank's tensor before the reduction. For integers the product is truncated.
         postscale_factor: Multiplies the result.
         name: On which ranks agree; needed only where calls are made concurrently in eager mode.
         ignore_name_scope: Whether `name` is taken without the name scope around the call.
 
     Returns:
-        A tensor of the shape and dtype of `tensor`, with the same bits on all ranks. float16 and bfloat16 are summed
-        in float32.
+        A tensor of the shape and dtype of `tensor`, with the same bits on all ranks. float16 and bfloat16 are combined
+        in float32. For a `tf.IndexedSlices` another one, with the rows of all ranks, those of the same index added up.
 
     Raises:
-        ValueError: Both `average` and `op` are given, `op` is not supported, or tfddl is not initialized.
-        TypeError: The dtype is not supported.
+        ValueError: Both `average` and `op` are given, `op` is not supported, a factor has no meaning for the dtype, or
+            tfddl is not initialized.
+        TypeError: The dtype is not supported by `op`.
         tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
     """
-    op = _operation(op, average)
+    op = _operation("allreduce", op, average)
+    factors = float(prescale_factor), float(postscale_factor)
     (result,) = _reduce(
-        [prepare(tensor, "allreduce")],
+        [_prepared(tensor, "allreduce", op, factors)],
         compression,
         op,
-        prescale_factor,
-        postscale_factor,
+        factors,
         name_of("allreduce", name, ignore_name_scope),
+        "",
     )
     return result
 
@@ -69,58 +76,37 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     ignore_name_scope: bool = False,
     name: str | None = None,
-) -> list[tf.Tensor]:
+) -> list[Any]:
     """Reduces several tensors as one (per dtype): agreed on together and moved in one piece.
 
-    Args, returns and raises are those of `allreduce`, with lists of tensors. An empty list gives an empty list.
+    Args, returns and raises are those of `allreduce`, with lists of tensors. An empty list gives an empty list, and None
+    stays None in its place, which must be the same on all ranks.
     """
-    op = _operation(op, average)
-    if not tensors:
-        return []
-    prepared = [prepare(tensor, "grouped_allreduce") for tensor in tensors]
+    op = _operation("grouped_allreduce", op, average)
+    factors = float(prescale_factor), float(postscale_factor)
+    present = [index for index, tensor in enumerate(tensors) if tensor is not None]
+    results: list[Any] = [None] * len(tensors)
+    if not present:
+        return results
+    prepared = {index: _prepared(tensors[index], "grouped_allreduce", op, factors) for index in present}
     group = name_of("grouped_allreduce", name, ignore_name_scope)
-    results: dict[int, tf.Tensor] = {}
-    dtypes = sorted({tensor.dtype.name for tensor in prepared})
-    for dtype in dtypes:  # one op each: only equal dtypes can travel as one
-        members = [index for index, tensor in enumerate(prepared) if tensor.dtype.name == dtype]
+    context = "" if len(present) == len(tensors) else f"members {present} of {len(tensors)}"
+    kinds: dict[str, list[int]] = {}
+    for index, tensor in prepared.items():
+        kind = f"slices.{index}" if isinstance(tensor, tf.IndexedSlices) else tensor.dtype.name
+        kinds.setdefault(kind, []).append(index)
+    for kind in sorted(kinds):  # one op each: only equal dtypes can travel as one
+        suffix = "" if list(kinds) == [prepared[present[0]].dtype.name] else f".{kind}"
+        members = kinds[kind]
         outputs = _reduce(
-            [prepared[index] for index in members],
-            compression,
-            op,
-            prescale_factor,
-            postscale_factor,
-            group if len(dtypes) == 1 else f"{group}.{dtype}",
+            [prepared[index] for index in members], compression, op, factors, group + suffix, context
         )
-        results.update(zip(members, outputs, strict=True))
-    return [results[index] for index in range(len(prepared))]
-
-
-def reduce_bucket(
-    tensors: list[tf.Tensor], *, op: int, sequence: str, bucket: int, buckets: int, signature: str
-) -> list[tf.Tensor]:
-    """Reduces one bucket of a gradient computation, whose buckets are agreed on by a single vote.
-
-    Args:
-        tensors: Tensors of one dtype.
-        op: `Average` or `Sum`.
-        sequence: Name of the computation, equal on all ranks.
-        bucket: Number of this bucket, from 0.
-        buckets: How many there are.
-        signature: Describes all buckets; ranks that differ get an agreed error.
-    """
-    results: list[tf.Tensor] = library.ops().tfddl_allreduce(
-        x=tensors,
-        tensor_name=sequence,
-        reduce_op=op,
-        bucket=bucket,
-        buckets=buckets,
-        sequence_signature=signature,
-    )
-    unchain(results[0])
+        for index, output in zip(members, outputs, strict=True):
+            results[index] = output
     return results
 
 
-def _operation(op: int | None, average: bool | None) -> int:
+def _operation(kind: str, op: int | None, average: bool | None) -> int:
     if average is not None:
         if op is not None:
             raise ValueError(
@@ -130,40 +116,29 @@ def _operation(op: int | None, average: bool | None) -> int:
             "`average` is deprecated; use op=hvd.Average or op=hvd.Sum", DeprecationWarning, stacklevel=3
         )
         return Average if average else Sum
-    op = Average if op is None else op
-    if op not in (Average, Sum):
-        raise ValueError(f"allreduce supports op=Average and op=Sum. Received: op={NAMES.get(op, op)}")
-    return op
+    return check_op(kind, Average if op is None else op)
+
+
+def _prepared(value: Any, kind: str, op: int, factors: tuple[float, float]) -> Any:
+    if isinstance(value, tf.IndexedSlices):
+        check_callable(kind)
+    else:
+        value = prepare(value, kind, op)
+    check_factors(kind, value.dtype, *factors)
+    return value
 
 
 def _reduce(
-    tensors: list[tf.Tensor], compression: Any, op: int, prescale: float, postscale: float, name: str
-) -> list[tf.Tensor]:
+    tensors: list[Any], compression: Any, op: int, factors: tuple[float, float], name: str, context: str
+) -> list[Any]:
+    prescale, postscale = factors
+    if isinstance(tensors[0], tf.IndexedSlices):
+        return [
+            allreduce_slices(
+                slices, op, name, compression=compression, prescale=prescale, postscale=postscale
+            )
+            for slices in tensors
+        ]
     compressed, contexts = zip(*(compression.compress(tensor) for tensor in tensors), strict=True)
-    results = library.ops().tfddl_allreduce(
-        x=list(compressed),
-        tensor_name=name,
-        reduce_op=op,
-        prescale=repr(float(prescale)),
-        postscale=repr(float(postscale)),
-    )
-    unchain(results[0])
-    return [compression.decompress(y, context) for y, context in zip(results, contexts, strict=True)]
-
-
-@tf.RegisterGradient("TfddlAllreduce")
-def _gradient(operation: Any, *cotangents: tf.Tensor) -> list[tf.Tensor]:
-    """Every rank's result depends on every rank's input in the same way, so the vector-Jacobian product is the same
-    reduction of the cotangents."""
-    name = name_of(
-        "allreduce", operation.get_attr("tensor_name").decode() + ".gradient", ignore_name_scope=True
-    )
-    results: list[tf.Tensor] = library.ops().tfddl_allreduce(
-        x=list(cotangents),
-        tensor_name=name,
-        reduce_op=operation.get_attr("reduce_op"),
-        prescale=operation.get_attr("prescale"),
-        postscale=operation.get_attr("postscale"),
-    )
-    unchain(results[0])
-    return results
+    results = native.allreduce(compressed, op, name, prescale=prescale, postscale=postscale, context=context)
+    return [compression.decompress(y, way) for y, way in zip(results, contexts, strict=True)]

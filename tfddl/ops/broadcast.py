@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl.ops.allreduce import allreduce
-from tfddl.ops.collective import name_of, prepare, unchain
+from tfddl.ops import names, native
+from tfddl.ops.collective import name_of, prepare
 from tfddl.ops.constants import Sum
-from tfddl.runtime import basics, library
+from tfddl.runtime import basics
 
 
 @tf.autograph.experimental.do_not_convert
@@ -29,20 +29,17 @@ def broadcast(
 
     Raises:
         ValueError: tfddl is not initialized.
+        TypeError: The dtype is not supported: see docs/operations.md; of strings use `broadcast_object`.
         tf.errors.InvalidArgumentError: `root_rank` is no rank of the job.
         tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
     """
     x = prepare(tensor, "broadcast")
-    result = library.ops().tfddl_broadcast(
-        x=x, tensor_name=name_of("broadcast", name, ignore_name_scope), root_rank=root_rank
-    )
-    unchain(result)
-    return result
+    return native.broadcast(x, root_rank, name_of("broadcast", name, ignore_name_scope))
 
 
 @tf.RegisterGradient("TfddlBroadcast")
 def _gradient(operation: Any, cotangent: tf.Tensor) -> tf.Tensor:
     """All results are the root's input: its gradient is the sum of the cotangents, everybody else's is zero."""
-    name = operation.get_attr("tensor_name").decode() + ".gradient"
-    total = allreduce(cotangent, op=Sum, name=name, ignore_name_scope=True)
+    name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient")
+    (total,) = native.allreduce([tf.convert_to_tensor(cotangent)], Sum, name)
     return total if basics.rank() == operation.get_attr("root_rank") else tf.zeros_like(total)

@@ -1,0 +1,76 @@
+"""The vector-Jacobian products of allreduce.
+
+The loss of a job is the sum of the ranks' losses, and all of them depend on the same result: the cotangent of the result is
+the sum of the ranks' cotangents. Each function here turns it into the gradient at this rank's own input. For complex
+numbers it is multiplied by the conjugate of the derivative, as in TensorFlow's own gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfddl.ops import names, native
+from tfddl.ops.allgather import allgather
+from tfddl.ops.constants import Average, Max, Min, Product, Sum
+from tfddl.runtime import basics
+
+
+@tf.RegisterGradient("TfddlAllreduce")
+def _gradient(operation: Any, *cotangents: tf.Tensor) -> list[tf.Tensor]:
+    op = operation.get_attr("reduce_op")
+    name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient")
+    prescale, postscale = (float(operation.get_attr(f"{side}scale")) for side in ("pre", "post"))
+    if op in (Average, Sum):
+        return native.allreduce(cotangents, op, name, prescale=prescale, postscale=postscale)
+    if op == Product:
+        factor = postscale * prescale ** basics.size()
+        return _of_product(operation.inputs, cotangents, name, factor)
+    if prescale == postscale == 1:
+        extremes = operation.outputs
+    else:  # which ranks' values made it does not show in the scaled result
+        opposite = prescale < 0
+        unscaled = (Max if op == Min else Min) if opposite else op
+        extremes = native.allreduce(operation.inputs, unscaled, f"{name}.extremes")
+    return _of_extremes(operation.inputs, extremes, cotangents, name, prescale * postscale)
+
+
+def _of_extremes(
+    inputs: Sequence[tf.Tensor],
+    extremes: Sequence[tf.Tensor],
+    cotangents: Sequence[tf.Tensor],
+    name: str,
+    factor: float,
+) -> list[tf.Tensor]:
+    """The ranks whose value is the extreme one share the cotangent equally; a NaN is made by the ranks that have one."""
+    hits = []
+    for x, y in zip(inputs, extremes, strict=True):
+        hit = tf.equal(x, y) | (tf.math.is_nan(x) & tf.math.is_nan(y))
+        hits.append(tf.cast(hit, x.dtype))
+    reduced = native.allreduce([*cotangents, *hits], Sum, name)
+    totals, counts = reduced[: len(hits)], reduced[len(hits) :]
+    return [
+        total * tf.cast(factor, total.dtype) * tf.stop_gradient(hit / count)
+        for total, hit, count in zip(totals, hits, counts, strict=True)
+    ]
+
+
+def _of_product(
+    inputs: Sequence[tf.Tensor], cotangents: Sequence[tf.Tensor], name: str, factor: float
+) -> list[tf.Tensor]:
+    """The cotangent times the product of the other ranks' values. Dividing the whole product by the own value would be
+    wrong where that is zero, so that the values are gathered."""
+    totals = native.allreduce(cotangents, Sum, name)
+    rank, results = basics.rank(), []
+    for index, (x, total) in enumerate(zip(inputs, totals, strict=True)):
+        # 16 bits hold every factor, but not the steps of their product.
+        wide = tf.cast(x, tf.float32) if x.dtype in (tf.float16, tf.bfloat16) else x
+        parts = allgather(wide[tf.newaxis], name=f"{name}.factors.{index}", ignore_name_scope=True)
+        others = tf.concat([parts[:rank], parts[rank + 1 :]], axis=0)
+        derivative = tf.reduce_prod(others, axis=0) * tf.cast(factor, wide.dtype)
+        if derivative.dtype.is_complex:
+            derivative = tf.math.conj(derivative)
+        results.append(tf.cast(tf.cast(total, wide.dtype) * derivative, x.dtype))
+    return results

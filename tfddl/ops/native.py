@@ -1,0 +1,75 @@
+"""The native ops as Python functions, for code that has checked its arguments and has a name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfddl.runtime import library
+
+
+def allreduce(
+    tensors: Sequence[tf.Tensor],
+    op: int,
+    name: str,
+    *,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    context: str = "",
+    bucket: int = 0,
+    buckets: int = 1,
+) -> list[tf.Tensor]:
+    """Reduces tensors of one dtype as a group, or as one bucket of a gradient computation.
+
+    Args:
+        tensors: At least one.
+        op: See `tfddl.allreduce`.
+        name: Equal on all ranks; of a bucket, the name of the computation.
+        prescale: Multiplies before the reduction.
+        postscale: Multiplies after it.
+        context: What else all ranks must agree on, in words; of a bucket, a description of all buckets.
+        bucket: Number of this bucket, from 0.
+        buckets: How many are agreed on by the same vote.
+
+    Returns:
+        The reduced tensors.
+    """
+    results: list[tf.Tensor] = library.ops().tfddl_allreduce(
+        x=list(tensors),
+        tensor_name=name,
+        reduce_op=op,
+        prescale=repr(float(prescale)),
+        postscale=repr(float(postscale)),
+        context=context,
+        bucket=bucket,
+        buckets=buckets,
+    )
+    _unchain(results[0])
+    return results
+
+
+def allgather(tensor: tf.Tensor, name: str) -> tf.Tensor:
+    """See `tfddl.allgather`."""
+    result, _ = library.ops().tfddl_allgather(x=tensor, tensor_name=name)
+    _unchain(result)
+    return result
+
+
+def broadcast(tensor: tf.Tensor, root_rank: int, name: str) -> tf.Tensor:
+    """See `tfddl.broadcast`."""
+    result: tf.Tensor = library.ops().tfddl_broadcast(x=tensor, tensor_name=name, root_rank=root_rank)
+    _unchain(result)
+    return result
+
+
+def _unchain(result: tf.Tensor) -> None:
+    """Lets the op that made `result` run as soon as its inputs exist.
+
+    TensorFlow runs the stateful ops of a function one after the other. Ours are agreed on by name and need no order, and
+    a bucket of gradients must not wait for the one before it to come back.
+    """
+    if not tf.executing_eagerly():
+        manager = getattr(result.graph, "experimental_acd_manager", None)
+        if manager is not None:
+            manager.run_independently(result.op)

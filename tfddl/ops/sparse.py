@@ -1,0 +1,81 @@
+"""allreduce of tf.IndexedSlices: rows of a tensor that is zero elsewhere, as the gradient of an embedding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfddl.gradients.compression import Compression
+from tfddl.ops import native
+from tfddl.ops.constants import NAMES, Average, Sum
+from tfddl.ops.support_table import check_dtype
+from tfddl.runtime import basics
+
+
+def allreduce_slices(
+    slices: tf.IndexedSlices,
+    op: int,
+    name: str,
+    *,
+    kind: str = "allreduce",
+    compression: Any = Compression.none,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+) -> tf.IndexedSlices:
+    """Gathers the rows of all ranks, and adds up those with the same index.
+
+    Rows must be merged because optimizers that are not linear, and clipping, would take two rows of one index for
+    independent: Keras 3 does not look.
+
+    Args:
+        slices: This rank's rows; any number of them, also none.
+        op: `Average` or `Sum`.
+        name: Equal on all ranks.
+        kind: The caller, for error messages.
+        compression: Applied to the values.
+        prescale: Multiplies the values of each rank.
+        postscale: Multiplies the result.
+
+    Returns:
+        Slices with unique indices, equal on all ranks.
+
+    Raises:
+        ValueError: For another `op`: where a rank has no row its value is zero, and the result would be dense.
+        TypeError: The dtype is not supported.
+    """
+    if op not in (Average, Sum):
+        raise ValueError(
+            f"{kind} of tf.IndexedSlices supports op=Average and op=Sum: convert it with tf.convert_to_tensor(...) "
+            f"for others. Received: op={NAMES.get(op, op)}"
+        )
+    check_dtype(kind, slices.values.dtype, op)
+    values, context = compression.compress(_scaled(slices.values, prescale))
+    values = compression.decompress(native.allgather(values, f"{name}.values"), context)
+    indices = native.allgather(slices.indices, f"{name}.indices")
+    # The accelerator's sums come in no fixed order, so that ranks would differ in the last bits.
+    with tf.device("CPU:0"):
+        merged, unique = _merged(values, indices)
+    if op == Average and merged.dtype.is_integer and postscale == 1:
+        result = tf.cast(tf.truncatediv(merged, tf.cast(basics.size(), merged.dtype)), slices.values.dtype)
+    else:
+        factor = postscale / basics.size() if op == Average else postscale
+        result = tf.cast(_scaled(merged, factor), slices.values.dtype)
+    return tf.IndexedSlices(result, unique, slices.dense_shape)
+
+
+def _merged(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Rows with unique indices; those of 16-bit values in float32, to be rounded once."""
+    if values.dtype in (tf.float16, tf.bfloat16):
+        values = tf.cast(values, tf.float32)
+    unique, places = tf.unique(indices)
+    return tf.math.unsorted_segment_sum(values, places, tf.size(unique)), unique
+
+
+def _scaled(values: tf.Tensor, factor: float) -> tf.Tensor:
+    """The values times the factor: for integers in float64, truncated toward zero."""
+    if factor == 1:
+        return values
+    if values.dtype.is_integer:
+        return tf.cast(tf.cast(values, tf.float64) * factor, values.dtype)
+    return values * tf.cast(factor, values.dtype)

@@ -1,0 +1,75 @@
+"""Which operation takes which dtype: the one table behind the checks, docs/operations.md and the tests."""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+
+from tfddl.ops.constants import NAMES, Average, Max, Min, Product, Sum
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+COMPLEX = ("complex64", "complex128")
+DTYPES = (*FLOATS, *INTEGERS, "bool", *COMPLEX)
+
+REDUCTIONS = {
+    Average: FLOATS + INTEGERS + COMPLEX,
+    Sum: FLOATS + INTEGERS + COMPLEX,
+    Min: (*FLOATS, *INTEGERS, "bool"),
+    Max: (*FLOATS, *INTEGERS, "bool"),
+    Product: FLOATS + INTEGERS + COMPLEX,
+}
+"""The dtypes of allreduce by operation; `broadcast` and `allgather` take all of `DTYPES`."""
+
+
+def check_op(kind: str, op: int) -> int:
+    """Returns `op` if it is a reduction operation.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if op not in REDUCTIONS:
+        supported = ", ".join(NAMES[known] for known in REDUCTIONS)
+        raise ValueError(f"{kind} supports op={supported}. Received: op={NAMES.get(op, op)!r}")
+    return int(op)
+
+
+def check_dtype(kind: str, dtype: tf.DType, op: int | None = None) -> None:
+    """Refuses what the table does not have.
+
+    Raises:
+        TypeError: Says what to do instead.
+    """
+    supported = DTYPES if op is None else REDUCTIONS[op]
+    if dtype.name in supported:
+        return
+    what = kind if op is None else f"{kind} with op={NAMES[op]}"
+    raise TypeError(f"{what} supports {', '.join(supported)}. Received: {dtype.name}. {_advice(dtype)}")
+
+
+def check_factors(kind: str, dtype: tf.DType, *factors: float) -> None:
+    """Refuses factors that have no meaning for the dtype.
+
+    Raises:
+        ValueError: For a bool, or for an integer and a factor that is not finite.
+    """
+    if dtype == tf.bool and any(factor != 1 for factor in factors):
+        raise ValueError(
+            f"prescale_factor and postscale_factor of {kind} have no meaning for bool: leave them at 1. "
+            f"Received: {factors}"
+        )
+    if dtype.is_integer and not all(math.isfinite(factor) for factor in factors):
+        raise ValueError(
+            f"prescale_factor and postscale_factor of {kind} must be finite for {dtype.name}. Received: {factors}"
+        )
+
+
+def _advice(dtype: tf.DType) -> str:
+    if dtype == tf.bool:
+        return "Use op=Min for a logical and, op=Max for a logical or, or cast to int32 to count."
+    if dtype.is_complex:
+        return "Complex numbers have no order: reduce the absolute, real or imaginary value."
+    if dtype == tf.string:
+        return "Use broadcast_object or allgather_object for strings."
+    return "Cast it to one of these with tf.cast."
