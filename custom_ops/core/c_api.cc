@@ -1,7 +1,9 @@
 #include "core/c_api.h"
 
+#include <memory>
 #include <string>
 
+#include "core/patience.h"
 #include "core/process.h"
 
 namespace {
@@ -9,6 +11,11 @@ namespace {
 std::string& Text() {
   thread_local std::string text;
   return text;
+}
+
+std::unique_ptr<tfddl::Patience>& Waiting() {
+  static auto* waiting = new std::unique_ptr<tfddl::Patience>;
+  return *waiting;
 }
 
 std::string Quote(const std::string& text) {
@@ -31,6 +38,14 @@ const char* tfddl_build_info(void) {
 }
 
 const char* tfddl_last_error(void) { return Text().c_str(); }
+
+void tfddl_init_begins(const char* roll, int rank, int size, int local_size, double warning_s,
+                       double limit_s) {
+  const tfddl::PatienceOptions options{roll, rank, size, local_size, warning_s, limit_s};
+  Waiting() = std::make_unique<tfddl::Patience>(options);
+}
+
+void tfddl_init_ends(void) { Waiting().reset(); }
 
 int tfddl_shutdown(double limit_s) { return tfddl::StopProcess(limit_s) ? 1 : 0; }
 

@@ -10,6 +10,11 @@ TFDDL_EXPORT const char* tfddl_build_info(void);
 // Why the last call on this thread failed.
 TFDDL_EXPORT const char* tfddl_last_error(void);
 
+// hvd.init() stands between these two calls, from one thread; see PatienceOptions.
+TFDDL_EXPORT void tfddl_init_begins(const char* roll, int rank, int size, int local_size, double warning_s,
+                                    double limit_s);
+TFDDL_EXPORT void tfddl_init_ends(void);
+
 // Starts the engine. `data` and `control` point to MPI_Comm handles that belong to the engine until
 // tfddl_shutdown() has returned 1. Seconds: see WatchdogOptions. Returns 0, or -1 on an error.
 TFDDL_EXPORT int tfddl_init(const void* data, const void* control, double warning_s, double limit_s);

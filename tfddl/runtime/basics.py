@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from tfddl.runtime import failure, library
+from tfddl.runtime import exit_code, failure, library, roll_call, software
 
 # Peers answer a shutdown within a fraction of a second, also while they compute; who does not is dead or stopped.
 SHUTDOWN_LIMIT = 30.0
@@ -29,6 +29,8 @@ class _Job:
 
 
 _job: _Job | None = None
+_process = 0  # that called init(); a forked child runs our exit handler too
+_unanswered = False  # a shutdown: then MPI_Finalize might wait for ever
 
 
 def init() -> None:
@@ -39,39 +41,44 @@ def init() -> None:
 
     Raises:
         ImportError: This Python, platform, TensorFlow or MPI is not supported; the message says what to install.
-        ValueError: The engine did not start, or an environment variable is not a number.
+        ValueError: The engine did not start, the ranks run different software, or an environment variable is
+            not a number.
     """
-    global _job
+    global _job, _unanswered, _process
     if _job is not None:
         return
-    native = library.native()
-    from mpi4py import MPI
-
-    world = MPI.COMM_WORLD
-    warning, limit = _seconds("TFDDL_STALL_WARNING", 60.0), _seconds("TFDDL_STALL_LIMIT", 1800.0)
-    data, control = world.Dup(), world.Dup()
-    if native.tfddl_init(MPI._addressof(data), MPI._addressof(control), warning, limit) != 0:
-        raise ValueError(f"tfddl initialization failed: {native.tfddl_last_error().decode()}")
-    _job = _describe(world, (data, control))
+    warning, limit = _stall_limits()
+    MPI = _import_mpi()
+    with roll_call.waiting(warning, limit):
+        if not MPI.Is_initialized():
+            MPI.Init_thread()
+        _job = _join(MPI, warning, limit)
+    _unanswered, _process = False, os.getpid()
     from tfddl.ops import names
 
     names.reset()
-    if _job.size > 1:
-        failure.install(world)
-        _warn_about_pinning(_job)
+    _warn_about_pinning(_job)
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
 
 
 def shutdown() -> None:
-    """Leaves the job. What still waits for other ranks fails, here and there; `init()` may be called again."""
-    global _job
+    """Leaves the job. What still waits for other ranks fails, here and there; `init()` may be called again.
+
+    Ranks that do not answer within 30 seconds (or `TFDDL_STALL_LIMIT`) are reported on stderr.
+    """
+    global _job, _unanswered
     if _job is None:
         return
     job, _job = _job, None
-    if library.native().tfddl_shutdown(SHUTDOWN_LIMIT):
+    native = library.native()
+    failed_before = bool(native.tfddl_failure())
+    if native.tfddl_shutdown(min(SHUTDOWN_LIMIT, _stall_limits()[1])):
         for communicator in job.communicators:
             communicator.Free()
+    elif not failed_before:
+        _unanswered = True
+        print(f"tfddl: {native.tfddl_last_error().decode()}", file=sys.stderr)
 
 
 def is_initialized() -> bool:
@@ -120,6 +127,32 @@ def _current() -> _Job:
     return _job
 
 
+def _import_mpi() -> Any:
+    """mpi4py's MPI; importing it must not wait for the other ranks yet."""
+    if "mpi4py.MPI" not in sys.modules:
+        import mpi4py
+
+        if mpi4py.rc.initialize:
+            mpi4py.rc.initialize = False
+            mpi4py.rc.finalize = mpi4py.rc.finalize is not False
+    from mpi4py import MPI
+
+    return MPI
+
+
+def _join(MPI: Any, warning: float, limit: float) -> _Job:
+    world = MPI.COMM_WORLD
+    if world.size > 1:
+        failure.install(world)
+        exit_code.observe()
+    software.check_equal(world)
+    native = library.native()
+    data, control = world.Dup(), world.Dup()
+    if native.tfddl_init(MPI._addressof(data), MPI._addressof(control), warning, limit) != 0:
+        raise ValueError(f"tfddl initialization failed: {native.tfddl_last_error().decode()}")
+    return _describe(world, (data, control))
+
+
 def _describe(world: Any, communicators: tuple[Any, Any]) -> _Job:
     """Who shares a host is asked of MPI: variables of the launcher are wrong under some schedulers."""
     from mpi4py import MPI
@@ -142,6 +175,10 @@ def _describe(world: Any, communicators: tuple[Any, Any]) -> _Job:
     return job
 
 
+def _stall_limits() -> tuple[float, float]:
+    return _seconds("TFDDL_STALL_WARNING", 60.0), _seconds("TFDDL_STALL_LIMIT", 1800.0)
+
+
 def _seconds(variable: str, default: float) -> float:
     text = os.environ.get(variable, "")
     try:
@@ -162,7 +199,15 @@ def _warn_about_pinning(job: _Job) -> None:
 
 def _at_exit() -> None:
     """Runs before mpi4py's own exit handler: nobody may finalize MPI while the engine uses it, or with a dead peer."""
-    reason = library.native().tfddl_failure().decode() if _job is not None else ""
-    if reason:
-        failure.abort(reason)
+    if os.getpid() != _process:
+        return
+    code = exit_code.of_program()
+    if _job is not None and _job.size > 1:
+        reason = library.native().tfddl_failure().decode()
+        if (
+            reason or code
+        ):  # at once, or the others would raise because this rank has left, and be taken for the cause
+            failure.abort(reason, code or 1)
     shutdown()
+    if _unanswered:
+        failure.abort(None, code or 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -28,15 +29,16 @@ def install(world: Any) -> None:
     _world = world
 
 
-def abort(reason: str | None) -> NoReturn:
-    """Prints the reason and ends every rank of the job with exit code 1."""
+def abort(reason: str | None, code: int = 1) -> NoReturn:
+    """Prints the reason and ends every rank of the job with this exit code."""
     if reason:
         print(f"tfddl: {reason}", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
-    timer = threading.Timer(_ABORT_LIMIT, os._exit, [1])
+    timer = threading.Timer(_ABORT_LIMIT, os._exit, [code])
     timer.daemon = True
-    timer.start()
+    with contextlib.suppress(RuntimeError):  # Python is too near its end for a new thread
+        timer.start()
     if _world is not None:
-        _world.Abort(1)
-    os._exit(1)
+        _world.Abort(code)
+    os._exit(code)

@@ -21,6 +21,14 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
     for name in ("build_info", "last_error", "failure", "stats", "flight_log"):
         getattr(native, f"tfddl_{name}").restype = ctypes.c_char_p
     native.tfddl_init.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_double, ctypes.c_double]
+    native.tfddl_init_begins.argtypes = [
+        ctypes.c_char_p,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_double,
+        ctypes.c_double,
+    ]
     native.tfddl_shutdown.argtypes = [ctypes.c_double]
     return module, native
 

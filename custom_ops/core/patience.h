@@ -1,0 +1,39 @@
+// Speaks up when hvd.init() takes long, and ends the process at the limit: MPI_Init waits for all ranks with
+// Python's lock held, so that no Python thread could.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+
+namespace tfddl {
+
+struct PatienceOptions {
+  // A rank that has called hvd.init() holds an abstract socket of this name and its number. Empty: no names.
+  std::string roll;
+  int rank = 0;
+  int size = 1;
+  int local_size = 1;  // ranks on this host
+  double warning_s = 60;
+  double limit_s = 1800;
+};
+
+class Patience {
+ public:
+  explicit Patience(PatienceOptions options);
+  ~Patience();  // init is over
+
+ private:
+  void Wait();
+  std::string Report(const std::set<int>& present, double waited_s) const;
+
+  const PatienceOptions options_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool over_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tfddl

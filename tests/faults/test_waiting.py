@@ -1,0 +1,110 @@
+"""Waits that cannot end: who waits for what is said early, and the limit ends them."""
+
+import pytest
+
+from tests.faults.support import IMPORTS, START, check_quoted, run
+
+DIFFERENT = "the ranks wait for different collectives, none of which can run"
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_that_wait_for_different_collectives(ranks):
+    """As in fit with unequal numbers of steps: said after a sixth of the warning's time."""
+    script = (
+        START + "hvd.allreduce(x, name='gradient' if hvd.rank() == 0 else 'metric')\nprint('not reached')\n"
+    )
+    result = run(ranks, script, TFDDL_STALL_WARNING="6", TFDDL_STALL_LIMIT="5")
+    assert result.code != 0, result.output
+    others = "rank 1" if ranks == 2 else "ranks 1, 2"
+    check_quoted(
+        result, DIFFERENT, "rank 0: 'gradient' (for 1 s)", f"{others}: 'metric' (for ", "Stalled: rank "
+    )
+    assert result.output.count(DIFFERENT) == 1
+
+
+def test_a_thread_that_submits_later_ends_such_a_wait():
+    script = (
+        START
+        + """
+def other():
+    time.sleep(3)
+    hvd.allreduce(x, name="b" if hvd.rank() == 0 else "a")
+thread = threading.Thread(target=other)
+thread.start()
+hvd.allreduce(x, name="a" if hvd.rank() == 0 else "b")
+thread.join()
+"""
+    )
+    result = run(2, script, TFDDL_STALL_WARNING="6")
+    assert result.code == 0, result.output
+    check_quoted(result, DIFFERENT)
+
+
+def test_a_rank_that_is_slow_is_no_such_wait():
+    script = START + "if hvd.rank() == 1: time.sleep(3)\nhvd.allreduce(x, name='a')\n"
+    result = run(2, script, TFDDL_STALL_WARNING="6")
+    assert result.code == 0, result.output
+    assert "tfddl: " not in result.output
+
+
+def test_a_stopped_rank_that_goes_on():
+    """SIGSTOP, as by a debugger or a batch system: it is silent, is waited for, and the job ends well."""
+    script = (
+        START
+        + """
+pids = hvd.allgather(tf.constant([os.getpid()]))
+if hvd.rank() == 0:
+    os.kill(int(pids[1]), signal.SIGSTOP)
+    threading.Timer(4, os.kill, [int(pids[1]), signal.SIGCONT]).start()
+hvd.allreduce(x, name="after")
+"""
+    )
+    result = run(2, script, TFDDL_STALL_WARNING="1", TFDDL_STALL_LIMIT="60")
+    assert result.code == 0, result.output
+    check_quoted(
+        result, "for 'after'; rank 1 does not answer", "rank 1: no answer (dead, stopped or unreachable)"
+    )
+
+
+def test_a_stopped_rank_at_shutdown():
+    script = (
+        START
+        + """
+if hvd.rank() == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+time.sleep(0.5)
+"""
+    )
+    result = run(2, script, TFDDL_STALL_LIMIT="3")
+    assert result.code != 0, result.output
+    check_quoted(
+        result, "rank 0 has shut down tfddl, and not all other ranks have answered", "rank 1: no answer"
+    )
+
+
+@pytest.mark.parametrize("mpi", ["", "from mpi4py import MPI"], ids=["before MPI_Init", "after MPI_Init"])
+def test_a_rank_that_never_calls_init(mpi):
+    script = f"{IMPORTS}\n{mpi}\nif os.environ['OMPI_COMM_WORLD_RANK'] == '1': time.sleep(300)\nhvd.init()\n"
+    result = run(3, script, TFDDL_STALL_WARNING="1", TFDDL_STALL_LIMIT="4")
+    assert result.code != 0, result.output
+    check_quoted(
+        result,
+        "rank 0 has waited 1 s in hvd.init(); it has not been called by rank 1; waiting on",
+        "rank 0 has waited 4 s in hvd.init(); it has not been called by rank 1. The limit is TFDDL_STALL_LIMIT=4",
+    )
+
+
+def test_ranks_that_run_different_software():
+    script = (
+        IMPORTS
+        + """
+if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    hvd.__version__ = "0.0.9"
+hvd.init()
+print("not reached")
+"""
+    )
+    result = run(3, script)
+    assert result.code != 0, result.output
+    received = "Received: ranks 0, 2: tfddl 0.1.0; rank 1: tfddl 0.0.9"
+    check_quoted(result, "ValueError: All ranks have to run the same software", received)
