@@ -60,7 +60,9 @@ def loop(
 
     def step(x: tf.Tensor, y: tf.Tensor) -> None:
         with tape(tf.GradientTape()) as recording:
-            loss = optimizer.scale_loss(tf.reduce_mean(tf.square(network(x, training=True) - y)))
+            loss = optimizer.scale_loss(
+                tf.reduce_mean(tf.square(tf.cast(network(x, training=True), y.dtype) - y))
+            )
         gradients = change(recording.gradient(loss, network.trainable_variables))
         optimizer.apply_gradients(zip(gradients, network.trainable_variables, strict=True))
 

@@ -84,9 +84,11 @@ def test_steps_per_execution(hvd):
 
 @on_ranks(2)
 def test_unknown_numbers_that_are_equal(hvd):
-    network = compiled(hvd)
+    network, plain = compiled(hvd), support.model()
     network.fit(unknown(5), epochs=2, verbose=0, callbacks=callbacks(hvd))
-    assert network.optimizer.iterations.numpy() == 10
+    plain.compile("sgd", "mse")
+    plain.fit(unknown(5), epochs=2, verbose=0)  # Keras may end such an epoch with a step on an empty batch.
+    assert network.optimizer.iterations.numpy() == plain.optimizer.iterations.numpy() >= 10
 
 
 @on_ranks(2)

@@ -1,0 +1,132 @@
+"""Every optimizer that Keras ships, times what can be switched on: N ranks against one process, pair by pair.
+
+Each pair of options, as Lion with accumulation or clipnorm with mixed_bfloat16, occurs in at least one case.
+"""
+
+import keras
+import numpy as np
+import pytest
+
+from tests.harness import on_ranks
+from tests.keras import support
+from tests.keras.pairwise import all_pairs, pairs_of, pairwise
+
+UPDATES = 3
+RATE = 0.02
+SHIPPED = sorted(
+    name
+    for name, value in vars(keras.optimizers).items()
+    if isinstance(value, type)
+    and issubclass(value, keras.optimizers.Optimizer)
+    and name not in ("Optimizer", "LossScaleOptimizer", "MultiOptimizer")  # Those wrap or are wrapped.
+)
+CLIPPING = {"none": {}, "clipnorm": {"clipnorm": 0.2}, "clipvalue": {"clipvalue": 0.05}}
+CLIPPING["global_clipnorm"] = {"global_clipnorm": 0.3}
+EXTRA = {
+    "plain": {},
+    "weight_decay": {"weight_decay": 0.1},
+    "ema": {"use_ema": True, "ema_momentum": 0.5},
+    "ema_overwrite": {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2},
+}
+# How far weights may be from those of one process, as a part of the way that they have come.
+TOLERANCE = {"float64": 1e-7, "float32": 2e-3, "mixed_float16": 0.06, "mixed_bfloat16": 0.25}
+PARAMETERS = {
+    "optimizer": SHIPPED,
+    "accumulation": [None, 2, 3, 4],
+    "clipping": list(CLIPPING),
+    "precision": list(TOLERANCE),
+    "extra": list(EXTRA),
+    "mode": ["eager", "graph"],
+}
+# Keras' Muon mixes float32 into float64 in a graph and raises.
+IMPOSSIBLE = {frozenset([("optimizer", "Muon"), ("precision", "float64")])}
+CASES = [tuple(case.values()) for case in pairwise(PARAMETERS, IMPOSSIBLE)]
+
+
+def make(optimizer, accumulation, clipping, precision, extra):
+    """A plain optimizer, with loss scaling under mixed_float16 as `compile` would give it."""
+    options = {"gradient_accumulation_steps": accumulation, **CLIPPING[clipping], **EXTRA[extra]}
+    made = getattr(keras.optimizers, optimizer)(RATE, **options)
+    return keras.optimizers.LossScaleOptimizer(made, 256.0) if precision == "mixed_float16" else made
+
+
+def network(precision):
+    return support.model(
+        keras.mixed_precision.DTypePolicy(precision) if precision.startswith("mixed") else precision
+    )
+
+
+def train(optimizer, precision, arrays, batch, eager):
+    """Trains a new model, and ends as `fit` does; returns it."""
+    model = network(precision)
+    support.loop(model, optimizer, arrays, batch, eager=eager)
+    optimizer.finalize_variable_values(model.trainable_variables)
+    return model
+
+
+def distance(found, expected, start):
+    """Of the weights, as a part of the way that training has moved them."""
+    way = np.linalg.norm(expected - start)
+    assert np.isfinite(found).all() and way > 0
+    return np.linalg.norm(found - expected) / way
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
+@on_ranks(1, 2, 3)
+def test_equals_one_process(hvd, case):
+    check(hvd, case, lambda optimizer: hvd.DistributedOptimizer(optimizer))
+
+
+def check(hvd, case, distribute):
+    """Trains on shards, and on rank 0 on the whole."""
+    *options, mode = case
+    accumulation, precision = options[1], options[3]
+    dtype = "float32" if precision.startswith("mixed") else precision
+    arrays = support.data(hvd.size(), dtype, UPDATES * (accumulation or 1))
+    start = support.weights(network(precision))
+    optimizer = distribute(make(*options))
+    mine = support.shard(arrays, hvd.rank(), hvd.size())
+    model = train(optimizer, precision, mine, support.BATCH, mode == "eager")
+    support.check_equal_on_all_ranks(hvd, [*model.variables, *optimizer.variables])
+    if hvd.rank() == 0:
+        plain = make(*options)
+        whole = train(plain, precision, arrays, support.BATCH * hvd.size(), mode == "eager")
+        assert optimizer.iterations.numpy() == plain.iterations.numpy()
+        assert distance(support.weights(model), support.weights(whole), start) < TOLERANCE[precision]
+
+
+def test_each_pair_of_options_occurs():
+    met = set().union(*(pairs_of(dict(zip(PARAMETERS, case, strict=True))) for case in CASES))
+    assert met == set(all_pairs(PARAMETERS)) - IMPOSSIBLE
+    assert {"Adam", "Adadelta", "Lamb", "Lion", "Muon", "SGD"} <= set(SHIPPED)
+
+
+@pytest.mark.parametrize("precision", list(TOLERANCE))
+@on_ranks(2)
+def test_the_tolerances_notice_a_missing_reduction(hvd, precision):
+    """Guards the matrix: with plain optimizers on each rank no optimizer passes."""
+    for optimizer in SHIPPED:
+        if frozenset([("optimizer", optimizer), ("precision", precision)]) in IMPOSSIBLE:
+            continue
+        arrays = support.data(2, "float32" if precision.startswith("mixed") else precision, UPDATES)
+        start = support.weights(network(precision))
+        if hvd.rank() == 0:
+            batches = ((support.shard(arrays, 0, 2), support.BATCH), (arrays, 2 * support.BATCH))
+            alone, whole = (
+                train(make(optimizer, None, "none", precision, "plain"), precision, *part, True)
+                for part in batches
+            )
+            far = distance(support.weights(alone), support.weights(whole), start)
+            assert far > 1.5 * TOLERANCE[precision], optimizer
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adadelta", "Adam"])
+@on_ranks(2)
+def test_the_matrix_notices_a_sum(hvd, optimizer):
+    """Clipping and epsilon tell a sum from an average even where an optimizer divides by the gradient's size."""
+    case = (optimizer, 2, "none", "float64", "plain", "eager")
+    if hvd.rank() == 1:
+        check(hvd, case, lambda plain: hvd.DistributedOptimizer(plain, op=hvd.Sum))
+    else:
+        with pytest.raises(AssertionError):
+            check(hvd, case, lambda plain: hvd.DistributedOptimizer(plain, op=hvd.Sum))
