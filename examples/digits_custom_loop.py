@@ -7,10 +7,10 @@ Ends with an error unless the accuracy on held-out digits is at least 0.95 and a
 weights.
 """
 
-import argparse
 import time
 
-import digits
+import common
+import images
 import keras
 import tensorflow as tf
 
@@ -20,22 +20,16 @@ from tfddl.runtime import stats
 
 def main() -> None:
     """Trains, evaluates, reports."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--batch-size", type=int, default=32, help="images per process and step")
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
-
+    options = common.parser(__doc__).parse_args()
     hvd.init()
-    keras.utils.set_random_seed(arguments.seed + hvd.rank())
+    keras.utils.set_random_seed(options.seed + hvd.rank())
 
-    data = digits.load(hvd.rank(), hvd.size())
-    batches = (
-        tf.data.Dataset.from_tensor_slices((data.train_images, data.train_labels))
-        .shuffle(len(data.train_images), seed=arguments.seed + hvd.rank())
-        .batch(arguments.batch_size, drop_remainder=True)
-    )
-    model = digits.build_model()
+    data = images.load()
+    whole = tf.data.Dataset.from_tensor_slices((data.train_images, data.train_labels))
+    mine = hvd.data.shard(whole)
+    # Each process shuffles its own part, in an order of its own.
+    batches = mine.shuffle(len(mine)).batch(options.batch_size, drop_remainder=True)
+    model = common.build_model(data.train_images.shape[1:])
     optimizer = keras.optimizers.Adam(1e-3 * hvd.size())
     optimizer.build(model.trainable_variables)
     loss_function = keras.losses.SparseCategoricalCrossentropy()
@@ -45,30 +39,27 @@ def main() -> None:
     hvd.broadcast_variables(model.weights + optimizer.variables, root_rank=0)
 
     @tf.function
-    def train_step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    def train_step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
-            loss = loss_function(labels, model(images, training=True))
+            loss = loss_function(y, model(x, training=True))
         tape = hvd.DistributedGradientTape(tape)
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
     reduced = stats()["bytes_reduced"]
-    steps = arguments.epochs * len(batches)
+    steps = options.epochs * len(batches)
     progress = keras.utils.Progbar(steps, verbose=1 if hvd.rank() == 0 else 0)
     start = time.perf_counter()
-    for _ in range(arguments.epochs):
-        for images, labels in batches:
-            loss = train_step(images, labels)
+    for _ in range(options.epochs):
+        for x, y in batches:
+            loss = train_step(x, y)
             progress.add(1, values=[("loss", loss)])
     seconds = time.perf_counter() - start
     reduced = stats()["bytes_reduced"] - reduced
 
-    images_seen = steps * arguments.batch_size * hvd.size()
-    accuracy = digits.accuracy(model, data)
-    digits.report(
-        model, accuracy=accuracy, bytes_per_step=reduced / steps, images_per_second=images_seen / seconds
-    )
+    images_seen = steps * options.batch_size * hvd.size()
+    common.report(model, data, {"bytes reduced per step": reduced / steps, "images/s": images_seen / seconds})
 
 
 if __name__ == "__main__":

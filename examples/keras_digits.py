@@ -7,10 +7,10 @@ The second line is the same job on one process. Ends with an error unless the ac
 at least 0.95 and all processes hold the same weights.
 """
 
-import argparse
 import time
 
-import digits
+import common
+import images
 import keras
 
 import tfddl as hvd
@@ -19,18 +19,14 @@ from tfddl.runtime import stats
 
 def main() -> None:
     """Trains, evaluates, reports."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--batch-size", type=int, default=32, help="images per process and step")
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
-
+    options = common.parser(__doc__).parse_args()
     hvd.init()
     # One seed for all would draw the same dropout masks and the same shuffling in every process.
-    keras.utils.set_random_seed(arguments.seed + hvd.rank())
+    keras.utils.set_random_seed(options.seed + hvd.rank())
 
-    data = digits.load(hvd.rank(), hvd.size())
-    model = digits.build_model()
+    data = images.load()
+    x, y = hvd.data.shard_arrays(data.train_images, data.train_labels)
+    model = common.build_model(x.shape[1:])
     # The average over N batches is less noisy than one batch: it carries a larger step.
     optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(1e-3 * hvd.size()))
     model.compile(optimizer=optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"])
@@ -38,10 +34,10 @@ def main() -> None:
     reduced = stats()["bytes_reduced"]
     start = time.perf_counter()
     model.fit(
-        data.train_images,
-        data.train_labels,
-        batch_size=arguments.batch_size,
-        epochs=arguments.epochs,
+        x,
+        y,
+        batch_size=options.batch_size,
+        epochs=options.epochs,
         verbose=1 if hvd.rank() == 0 else 0,
         callbacks=[
             hvd.callbacks.BroadcastGlobalVariablesCallback(0),
@@ -51,12 +47,8 @@ def main() -> None:
     seconds = time.perf_counter() - start
     reduced = stats()["bytes_reduced"] - reduced
 
-    steps = int(optimizer.iterations.numpy())
-    images = arguments.epochs * len(data.train_images) * hvd.size()
-    accuracy = digits.accuracy(model, data)
-    digits.report(
-        model, accuracy=accuracy, bytes_per_step=reduced / steps, images_per_second=images / seconds
-    )
+    steps, images_seen = int(optimizer.iterations.numpy()), options.epochs * len(x) * hvd.size()
+    common.report(model, data, {"bytes reduced per step": reduced / steps, "images/s": images_seen / seconds})
 
 
 if __name__ == "__main__":
