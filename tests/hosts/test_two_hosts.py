@@ -1,0 +1,139 @@
+"""Jobs across two hosts, which are two sets of namespaces on this machine."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.harness import ScriptResult, run_script
+from tests.harness.mpirun import is_open_mpi, mpirun_path
+from tests.hosts.lab import lab_command
+
+TFDDLRUN = [sys.executable, "-m", "tfddl.launch.run"]
+MPIRUN = [
+    mpirun_path(),
+    "--allow-run-as-root",
+    "--bind-to",
+    "none",
+    "-x",
+    "PYTHONPATH",
+    "-x",
+    "TFDDL_CACHE_DIR",
+]
+LAUNCHERS = pytest.mark.parametrize("launcher", [TFDDLRUN, MPIRUN], ids=["tfddlrun", "mpirun"])
+
+WHO = """
+import socket
+import keras
+import numpy as np
+import tensorflow as tf
+import tfddl as hvd
+
+hvd.init()
+local = f"local {hvd.local_rank()} of {hvd.local_size()}"
+cross = f"cross {hvd.cross_rank()} of {hvd.cross_size()}"
+print(f"rank {hvd.rank()} on {socket.gethostname()}: {local}, {cross}, {hvd.is_homogeneous()}")
+"""
+
+COLLECTIVES = """
+size, rank = hvd.size(), hvd.rank()
+for dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64):
+    for length in (3, 300_000):  # Small ones take another way than large ones.
+        x = tf.cast(tf.range(length) % 50 + rank, dtype)
+        base = np.arange(length) % 50
+        total = hvd.allreduce(x, op=hvd.Sum, name=f"sum.{dtype.name}.{length}")
+        np.testing.assert_array_equal(tf.cast(total, tf.int64), base * size + size * (size - 1) // 2)
+        last = hvd.broadcast(x, root_rank=size - 1, name=f"last.{dtype.name}.{length}")
+        np.testing.assert_array_equal(tf.cast(last, tf.int64), base + size - 1)
+        mine = x[: length - rank]
+        all_of_them = hvd.allgather(mine, name=f"gather.{dtype.name}.{length}")
+        expected = np.concatenate([base[: length - other] + other for other in range(size)])
+        np.testing.assert_array_equal(tf.cast(all_of_them, tf.int64), expected)
+"""
+
+FIT = """
+keras.utils.set_random_seed(rank)
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(300, "relu"), keras.layers.Dense(1)])
+model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(1e-2)), "mse")
+x = np.random.default_rng(rank).normal(size=(64, 8))
+history = model.fit(x, x.sum(1, keepdims=True), epochs=3, verbose=0,
+                    callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+assert history.history["loss"][-1] < history.history["loss"][0]
+weights = np.concatenate([np.ravel(weight) for weight in model.get_weights()])
+everyone = hvd.allgather(weights[None], name="weights").numpy()
+assert (everyone == everyone[0]).all()
+print("done")
+"""
+
+
+@pytest.fixture
+def on_hosts(tmp_path: Path) -> Callable[..., ScriptResult]:
+    """Runs a script under a launcher on host A, and finds nothing left running on either host."""
+    if not is_open_mpi():
+        pytest.skip("the stand-in for ssh is Open MPI's")
+    lab = lab_command(tmp_path)
+    try:
+        probe = subprocess.run([*lab, "true"], capture_output=True, text=True, timeout=60)
+    except FileNotFoundError as error:
+        pytest.skip(f"no two hosts without {error.filename}")
+    if probe.returncode != 0:
+        pytest.skip(f"no two hosts without user and network namespaces: {probe.stderr.strip()[-300:]}")
+
+    def run(script: str, *launcher: str) -> ScriptResult:
+        # The harness has a place for shared memory that these hosts do not see; they have their own.
+        variables = {"OMPI_MCA_btl_sm_backing_directory": None}
+        result = run_script(0, script, launcher=[*lab, *launcher], limit=120, environment=variables)
+        assert "left running" not in result.output, result.output
+        return result
+
+    return run
+
+
+@LAUNCHERS
+def test_two_and_two(on_hosts, launcher):
+    result = on_hosts(WHO + COLLECTIVES + FIT, *launcher, "-np", "4", "-H", "hostA:2,hostB:2")
+    assert result.code == 0, result.output
+    assert result.output.count("done") == 4
+    for rank in range(4):
+        local, cross = rank % 2, rank // 2
+        line = f"rank {rank} on host{'AB'[cross]}: local {local} of 2, cross {cross} of 2, True"
+        assert line in result.output
+
+
+def test_two_and_one(on_hosts):
+    result = on_hosts(WHO + COLLECTIVES, *TFDDLRUN, "-np", "3", "-H", "hostA:2,hostB:1")
+    assert result.code == 0, result.output
+    assert "rank 0 on hostA: local 0 of 2, cross 0 of 2, False" in result.output
+    assert "rank 1 on hostA: local 1 of 2, cross 0 of 1, False" in result.output
+    assert "rank 2 on hostB: local 0 of 1, cross 1 of 2, False" in result.output
+
+
+KILLED = """
+import os, signal, threading
+if hvd.rank() == 2:
+    os.kill(os.getpid(), signal.SIGKILL)
+hvd.allreduce(tf.ones(1000), name="waits")
+print("not reached")
+"""
+
+
+@LAUNCHERS
+def test_a_rank_on_the_other_host_is_killed(on_hosts, launcher):
+    result = on_hosts(WHO + KILLED, *launcher, "-np", "3", "-H", "hostA:2,hostB:1")
+    assert result.code != 0
+    assert "not reached" not in result.output
+    if launcher is TFDDLRUN:
+        last = "tfddlrun: rank 2 on hostB was killed by signal 9 (SIGKILL)"
+        assert result.output.strip().endswith(last), result.output
+    else:
+        words = " ".join(result.output.split())
+        assert re.search(r"rank 2 with PID \d+ on node hostB exited on signal 9", words), result.output
+
+
+def test_a_host_that_cannot_be_reached_is_named(on_hosts):
+    result = on_hosts("", *TFDDLRUN, "-np", "2", "-H", "hostA:1,hostC:1")
+    assert result.code != 0
+    assert "Could not resolve hostname hostC" in result.output.rpartition("tfddlrun:")[2], result.output
