@@ -84,6 +84,11 @@ def momentum_with_learning_rate(optimizer: Any) -> list[Any]:
     return [slot for slot in slots if slot is not None]
 
 
+def fit_params(callback: Any) -> dict[str, Any]:
+    """What `fit` has told a callback by `set_params`: empty before. Keras < 3.5 has no attribute until then."""
+    return getattr(callback, "params", None) or {}
+
+
 def trains_with_stock_step(model: Any) -> bool:
     """Whether `fit` calls Keras' own `train_step`, which gives the gradients to `model.optimizer`."""
     return getattr(type(model), "train_step", None) is keras().Model.train_step

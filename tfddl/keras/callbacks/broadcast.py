@@ -65,7 +65,7 @@ class BroadcastGlobalVariablesCallback(Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks the model and broadcasts what exists."""
         self._to_be_seen = model_check.check_distributed(self.model)
-        lockstep.check_plan(self.params or {}, self.model, f"{type(self).__name__}.steps")
+        lockstep.check_plan(_compat.fit_params(self), self.model, f"{type(self).__name__}.steps")
         self._sent.clear()
         self._first_epoch, self._first_batch = True, True
         model_check.build_optimizer(self.model)

@@ -61,7 +61,7 @@ class LearningRateScheduleCallback(Callback):
         """Checks that the rate can be set, and counts the batches."""
         _check_settable(self.model.optimizer, type(self).__name__)
         if not self.staircase and not self._steps_given:
-            self.steps_per_epoch = (self.params or {}).get("steps")
+            self.steps_per_epoch = _compat.fit_params(self).get("steps")
             if not self.steps_per_epoch:
                 raise ValueError(
                     f"{type(self).__name__} does not know how many batches an epoch has: pass it "
