@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint test-core test-python sanitize model format clean
+.PHONY: help setup demo test lint test-core test-python test-tf sanitize model format clean
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -21,6 +21,7 @@ help:
 	@echo "make setup     make $(VENV) with everything that the other targets need"
 	@echo "make demo      train on handwritten digits with 2 processes"
 	@echo "make test      lint, the engine's tests, then every Python test"
+	@echo "make test-tf TF=2.16   the tests nearest to TensorFlow and Keras on an older TensorFlow (2.16, 2.18)"
 	@echo "make lint      ruff, mypy, clang-format: check only"
 	@echo "make sanitize  the engine's tests under the thread and address sanitizers"
 	@echo "make model     check the model of the protocol (needs spin)"
@@ -59,6 +60,22 @@ test-core: setup
 test-python: setup
 	$(BIN)/tfddl build
 	timeout -k 10 3000 $(BIN)/python -m pytest
+
+# TensorFlow has wheels for Python 3.13 from 2.20 on. Two ranks find what differs between versions.
+TF ?= 2.16
+TF_ENV := build/env-tf$(TF)
+TF_PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
+  if $$p -c '$(PROBE)' >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info >= (3, 13))'; then echo $$p; break; fi; done)
+SMOKE := tests/gradients tests/keras $(addprefix tests/ops/test_,allreduce.py allgather.py broadcast.py gradients.py)
+test-tf: $(TF_ENV)/ready
+	timeout -k 10 1200 $(TF_ENV)/bin/python -m pytest --ranks 2 -m "not slow" $(SMOKE)
+
+$(TF_ENV)/ready: constraints/tf$(TF).txt setup.cfg setup.py pyproject.toml
+	@test -n "$(TF_PYTHON)" || { echo "TensorFlow $(TF) needs Python 3.11 or 3.12: make TF_PYTHON=/path/to/python" >&2; exit 1; }
+	test -x $(TF_ENV)/bin/python || $(TF_PYTHON) -m venv $(TF_ENV)
+	$(TF_ENV)/bin/python -m pip install --quiet -c $< setuptools wheel cmake
+	$(TF_ENV)/bin/python -m pip install --quiet -c $< --no-build-isolation -e '.[cpu,test]'
+	touch $@
 
 # Some kernels place memory where the thread sanitizer cannot follow, which setarch turns off where it is allowed to.
 FIXED := $(shell setarch --addr-no-randomize true 2>/dev/null && echo setarch --addr-no-randomize)
