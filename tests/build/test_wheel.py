@@ -5,15 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.build.environments import (
-    RUN_LIMIT,
-    SMOKE,
-    bare_environment,
-    build_wheel,
-    checked,
-    make_environment,
-    run,
-)
+from tests.build.environments import build_wheel, check_two_ranks, make_environment
 
 pytestmark = pytest.mark.slow
 
@@ -27,19 +19,8 @@ def test_wheel_with_a_binary_runs_in_a_fresh_environment(tmp_path: Path) -> None
     assert len([name for name in names if name.startswith("tfddl/binaries/libtfddl-tf2.")]) == 1
 
     environment = make_environment(tmp_path / "venv", f"{wheel}[cpu]")
-    script = tmp_path / "smoke.py"
-    script.write_text(SMOKE)
-    cache = tmp_path / "cache"
-    done = checked(
-        run(
-            [environment / "tfddlrun", "-np", "2", environment / "python", script],
-            RUN_LIMIT,
-            env=bare_environment(TFDDL_CACHE_DIR=str(cache)),
-            cwd=tmp_path,
-        )
-    )
-    assert "rank 0 of 2 agrees" in done.stdout
-    assert "rank 1 of 2 agrees" in done.stdout
+    launcher = [environment / "tfddlrun", "-np", "2"]
+    cache, _ = check_two_ranks(launcher, environment / "python", tmp_path)
     assert not cache.exists(), "the binary inside the wheel was not used"
 
 

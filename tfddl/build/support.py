@@ -53,11 +53,14 @@ def check_platform() -> None:
         )
 
 
-def check_tensorflow(version: str | None) -> None:
+def check_tensorflow(version: str | None) -> str:
     """Refuses a TensorFlow that tfddl does not support.
 
     Args:
         version: string, or None where no TensorFlow is installed.
+
+    Returns:
+        `version`.
 
     Raises:
         UnsupportedError: there is none, or it is outside of the supported versions.
@@ -73,6 +76,7 @@ def check_tensorflow(version: str | None) -> None:
             f"tfddl needs TensorFlow {_span(TENSORFLOW)}: pip install {wanted}. "
             f"Received: TensorFlow {version}"
         )
+    return version
 
 
 def check_keras(version: str | None) -> None:

@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from tfddl.build.locate import check_environment
 from tfddl.runtime import exit_code, failure, library, roll_call, software
 
 # Peers answer a shutdown within a fraction of a second, also while they compute; who does not is dead or stopped.
@@ -40,7 +41,8 @@ def init() -> None:
     environment may compile the native library.
 
     Raises:
-        ImportError: This Python, platform, TensorFlow or MPI is not supported; the message says what to install.
+        ImportError: This Python, platform, TensorFlow or Keras is not supported; the message says what to install.
+        RuntimeError: MPI, its header or a compiler is missing; the message says what to install.
         ValueError: The engine did not start, the ranks run different software, or an environment variable is
             not a number.
     """
@@ -48,7 +50,8 @@ def init() -> None:
     if _job is not None:
         return
     warning, limit = _stall_limits()
-    MPI = _import_mpi()
+    check_environment()
+    MPI = library.mpi()
     with roll_call.waiting(warning, limit):
         if not MPI.Is_initialized():
             MPI.Init_thread()
@@ -125,19 +128,6 @@ def _current() -> _Job:
     if _job is None:
         raise ValueError("tfddl has not been initialized; use hvd.init().")
     return _job
-
-
-def _import_mpi() -> Any:
-    """mpi4py's MPI; importing it must not wait for the other ranks yet."""
-    if "mpi4py.MPI" not in sys.modules:
-        import mpi4py
-
-        if mpi4py.rc.initialize:
-            mpi4py.rc.initialize = False
-            mpi4py.rc.finalize = mpi4py.rc.finalize is not False
-    from mpi4py import MPI
-
-    return MPI
 
 
 def _join(MPI: Any, warning: float, limit: float) -> _Job:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import sys
 from types import ModuleType
+from typing import Any
 
 
 @functools.cache
 def _load() -> tuple[ModuleType, ctypes.CDLL]:
-    # Its libmpi has to be the one that mpi4py has loaded, or the job would run on two MPIs.
+    from tfddl.build.locate import check_environment, locate_library
+
+    check_environment()
     import tensorflow as tf
-    from mpi4py import MPI  # noqa: F401
 
-    from tfddl.build.locate import locate_library
-
+    mpi()  # our libmpi has to be the one that mpi4py has loaded, or the job would run on two MPIs
     path = str(locate_library())
     module = tf.load_op_library(path)
     native = ctypes.CDLL(path)
@@ -31,6 +33,27 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
     ]
     native.tfddl_shutdown.argtypes = [ctypes.c_double]
     return module, native
+
+
+def mpi() -> Any:
+    """mpi4py's MPI, loaded; it is left to `init()` to initialise it, which waits for the other ranks.
+
+    Raises:
+        RuntimeError: There is no mpi4py or no MPI.
+    """
+    from tfddl.build.discover import DiscoveryError, no_mpi
+
+    try:
+        if "mpi4py.MPI" not in sys.modules:
+            import mpi4py
+
+            if mpi4py.rc.initialize:
+                mpi4py.rc.initialize = False
+                mpi4py.rc.finalize = mpi4py.rc.finalize is not False
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise DiscoveryError(no_mpi(error)) from None
+    return MPI
 
 
 def ops() -> ModuleType:
