@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from tfddl.ops.constants import Min as Min
     from tfddl.ops.constants import Product as Product
     from tfddl.ops.constants import Sum as Sum
+    from tfddl.ops.objects import allgather_object as allgather_object
+    from tfddl.ops.objects import broadcast_object as broadcast_object
+    from tfddl.ops.objects import broadcast_object_fn as broadcast_object_fn
     from tfddl.ops.variables import broadcast_variables as broadcast_variables
     from tfddl.runtime.basics import cross_rank as cross_rank
     from tfddl.runtime.basics import cross_size as cross_size
@@ -51,6 +54,7 @@ _MODULES = {
     "tfddl.ops.allreduce": ["allreduce", "grouped_allreduce"],
     "tfddl.ops.broadcast": ["broadcast"],
     "tfddl.ops.constants": ["Adasum", "Average", "Max", "Min", "Product", "Sum"],
+    "tfddl.ops.objects": ["allgather_object", "broadcast_object", "broadcast_object_fn"],
     "tfddl.ops.variables": ["broadcast_variables"],
     "tfddl.runtime.basics": [
         "cross_rank",

@@ -130,20 +130,23 @@ def test_jacobians_are_the_ranks_own(hvd, mode):
     np.testing.assert_allclose(jacobian[0, :, 0], batch[0])
 
 
+@pytest.mark.parametrize("sparse_as_dense", [False, True])
 @pytest.mark.parametrize("mode", MODES)
 @on_ranks(2)
-def test_indexed_slices_become_dense_with_duplicates_summed(hvd, mode):
+def test_indexed_slices_have_each_index_once(hvd, mode, sparse_as_dense):
     table = tf.Variable(tf.zeros([4, 2]))
     rows = [[0, 1, 1], [1, 3, 3]][hvd.rank()]
 
     def step():
-        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+        with hvd.DistributedGradientTape(tf.GradientTape(), sparse_as_dense=sparse_as_dense) as tape:
             y = tf.reduce_sum(tf.gather(table, rows))
         return tape.gradient(y, table)
 
     gradient = run(mode, step)
-    assert isinstance(gradient, tf.Tensor) and gradient.shape == (4, 2)
-    np.testing.assert_allclose(gradient[:, 0], [0.5, 1.5, 0.0, 1.0])
+    assert isinstance(gradient, tf.Tensor if sparse_as_dense else tf.IndexedSlices)
+    if not sparse_as_dense:
+        assert sorted(gradient.indices.numpy().tolist()) == [0, 1, 3]
+    np.testing.assert_allclose(tf.convert_to_tensor(gradient)[:, 0], [0.5, 1.5, 0.0, 1.0])
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -196,6 +199,34 @@ def test_two_tapes_and_retracing_on_one_rank(hvd, mode):
         first, second = step(1.0 if hvd.rank() == 0 else 1.0 + turn)
         np.testing.assert_allclose(first, (1 + 2 * (1 + turn)) / 2)
         np.testing.assert_allclose(second, [mean, mean])
+
+
+@pytest.mark.parametrize("branches", [False, True])
+@on_ranks(2, 3)
+def test_two_tapes_in_a_graph_asked_in_different_orders(hvd, branches):
+    """A tape has the number of the place where it was made, also in branches that exclude each other."""
+    own, mean = factor(hvd)
+    v, w = tf.Variable([1.0, 2.0]), tf.Variable([1.0, 2.0])
+
+    def both():
+        with hvd.DistributedGradientTape(tf.GradientTape(persistent=True)) as one:
+            y = tf.reduce_sum(v) * own
+            z = tf.reduce_sum(v) * own * 10
+        with hvd.DistributedGradientTape(tf.GradientTape()) as two:
+            u = tf.reduce_sum(w) * own * 100
+        if hvd.rank() == 0:
+            last = two.gradient(u, w)
+        first, second = one.gradient(y, v), one.gradient(z, v)
+        return first, second, last if hvd.rank() == 0 else two.gradient(u, w)
+
+    @tf.function
+    def step(even):
+        return tf.cond(even, both, both) if branches else both()
+
+    first, second, last = step(tf.constant(hvd.rank() % 2 == 0))
+    np.testing.assert_allclose(first, [mean, mean])
+    np.testing.assert_allclose(second, [10 * mean] * 2)
+    np.testing.assert_allclose(last, [100 * mean] * 2)
 
 
 @on_ranks(1)

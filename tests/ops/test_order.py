@@ -174,3 +174,33 @@ def test_one_name_in_both_branches_of_a_cond(hvd):
     check(first, np.full(2, 1, "float32"))
     check(second, np.full(2, 2, "float32"))
     check(after, np.full(2, hvd.size(), "float32"))
+
+
+@on_ranks(2, 3)
+def test_one_name_in_the_branches_of_a_switch(hvd):
+    """Each rank takes another branch, and one of them uses the name less often."""
+
+    def branch(factor, calls):
+        def body(x):
+            for _ in range(calls):
+                x = hvd.allreduce(factor * x, op=hvd.Sum, name="S")
+            return hvd.allreduce(x, op=hvd.Sum)
+
+        return body
+
+    @tf.function
+    def step(x, index):
+        x = hvd.allreduce(x, op=hvd.Sum, name="S")
+        branches = [lambda: branch(1.0, 2)(x), lambda: branch(3.0, 2)(x)]
+        first = tf.switch_case(index, branches, default=lambda: branch(2.0, 2)(x))
+        unused = tf.switch_case(tf.constant(1), [lambda: branch(1.0, 3)(x), lambda: x])
+        return first, unused, hvd.allreduce(x, op=hvd.Sum, name="S")
+
+    size = hvd.size()
+    first, unused, after = step(tf.ones([2]), tf.constant(hvd.rank()))
+    factors = [1.0, 3.0, 2.0][:size]
+    # The first reduction in the branch sums factor * size, the second factor * that.
+    expected = size * (sum(factors) * size) * sum(factors)
+    check(first, np.full(2, expected, "float32"))
+    check(unused, np.full(2, size, "float32"))
+    check(after, np.full(2, size**2, "float32"))

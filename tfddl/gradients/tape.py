@@ -6,12 +6,12 @@ import tensorflow as tf
 
 from tfddl.gradients.compression import Compression, Compressor
 from tfddl.gradients.reduction import check_op, reduce_gradients
+from tfddl.ops import names
 from tfddl.ops.constants import Average
 
 _OWNER = "DistributedGradientTape"
-"""All tapes share it: a loop makes a new tape each step. In a graph the reductions of one function are
-counted;
-in eager mode one is over before the next begins."""
+"""The name of all tapes in eager mode, where a loop makes a new one each step and one reduction is over before the next
+begins. In a tf.function they are counted."""
 
 
 class DistributedGradientTape(tf.GradientTape):
@@ -37,6 +37,8 @@ class DistributedGradientTape(tf.GradientTape):
         gradtape: The `tf.GradientTape` to wrap.
         compression: What gradients travel as. Defaults to `tfddl.Compression.none`.
         op: `tfddl.Average` or `tfddl.Sum`. Defaults to `tfddl.Average`.
+        sparse_as_dense: Whether a `tf.IndexedSlices` becomes a dense tensor before it is reduced. Defaults to
+            False: the rows of all ranks are gathered.
 
     Raises:
         TypeError: If `gradtape` is not a `tf.GradientTape`.
@@ -49,6 +51,7 @@ class DistributedGradientTape(tf.GradientTape):
         *,
         compression: type[Compressor] = Compression.none,
         op: int = Average,
+        sparse_as_dense: bool = False,
     ) -> None:
         if not isinstance(gradtape, tf.GradientTape):
             raise TypeError(
@@ -58,6 +61,9 @@ class DistributedGradientTape(tf.GradientTape):
         self._wrapped = gradtape
         self._compression = compression
         self._op = check_op(op)
+        self._sparse_as_dense = sparse_as_dense
+        # Numbered here, where the program makes it: ranks may call gradient() of two tapes in different orders.
+        self._owner = names.numbered(_OWNER) + "/gradient"
 
     def __enter__(self) -> "DistributedGradientTape":
         self._wrapped.__enter__()
@@ -98,7 +104,8 @@ class DistributedGradientTape(tf.GradientTape):
             unconnected_gradients: See `tf.GradientTape.gradient`.
 
         Returns:
-            Dense tensors in the structure of `sources`, None where `sources` has no influence on `target`.
+            Gradients in the structure of `sources`, None where `sources` has no influence on `target`. A
+            `tf.IndexedSlices` has the rows of all ranks, each index once.
 
         Raises:
             ValueError: Inside a function compiled by XLA.
@@ -108,9 +115,10 @@ class DistributedGradientTape(tf.GradientTape):
         reduced = reduce_gradients(
             flat,
             variables if len(variables) == len(flat) else None,
-            owner=_OWNER,
+            owner=self._owner,
             op=self._op,
             compression=self._compression,
+            sparse_as_dense=self._sparse_as_dense,
         )
         return tf.nest.pack_sequence_as(gradients, reduced)
 

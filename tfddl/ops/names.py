@@ -35,8 +35,9 @@ def owner_index(kind: str) -> int:
 def unique(base: str) -> str:
     """A name for one place in the program that the user did not name.
 
-    In a tf.function it is `<function>/<base>`, the second one in the same function `<function>/<base>.1`, and so on. In
-    eager mode, where calls come one after another, it is `base` itself.
+    In a tf.function it is `<function>/<base>`, the second one in the same function `<function>/<base>.1`, and so on. The
+    graphs of TF1 are `graph`, `graph.1` and so on, in the order in which they get their first collective. In eager
+    mode, where calls come one after another, it is `base` itself.
     """
     graph = _enclosing_function()
     return base if graph is None else numbered(f"{_function_name(graph)}/{base}")
@@ -45,8 +46,8 @@ def unique(base: str) -> str:
 def numbered(name: str) -> str:
     """The name itself; the second time that a tf.function uses it `<name>.1`, and so on: those are two collectives.
 
-    The branches of a cond exclude each other, so that the same name in two of them is the same collective: ranks may
-    take different ones.
+    The branches of a cond or switch exclude each other, so that the same name in two of them is the same collective:
+    ranks may take different ones.
     """
     if tf.executing_eagerly():
         return name
@@ -101,6 +102,11 @@ def _enclosing_function() -> Any | None:
 
 
 def _function_name(graph: Any) -> str:
-    name = getattr(graph, "name", None) or "graph"
+    name = getattr(graph, "name", None)
+    if name is None:  # a graph of TF1; sessions may run two of them at a time
+        name = getattr(graph, "_tfddl_graph_name", None)
+        if name is None:
+            index = owner_index("graph")
+            name = graph._tfddl_graph_name = f"graph.{index}" if index else "graph"
     match = _TRACE_NUMBER.match(name)
     return match.group(1) if match else name

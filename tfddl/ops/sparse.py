@@ -65,9 +65,11 @@ def allreduce_slices(
 
 
 def _merged(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Rows with unique indices; those of 16-bit values in float32, to be rounded once."""
+    """Rows with unique indices, in a wider type where there is one, to be rounded or to wrap once."""
     if values.dtype in (tf.float16, tf.bfloat16):
         values = tf.cast(values, tf.float32)
+    elif values.dtype.is_integer and values.dtype.size < 8:
+        values = tf.cast(values, tf.int64)
     unique, places = tf.unique(indices)
     return tf.math.unsorted_segment_sum(values, places, tf.size(unique)), unique
 

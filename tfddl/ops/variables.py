@@ -11,28 +11,25 @@ from tfddl.ops.broadcast import broadcast
 
 
 @tf.autograph.experimental.do_not_convert
-def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:
+def broadcast_variables(variables: Iterable[Any], root_rank: int) -> tf.Operation | None:
     """Assigns every variable the value that it has on `root_rank`.
 
     Args:
         variables: TensorFlow or Keras variables, in the same order on all ranks.
         root_rank: Whose values all ranks take.
 
+    Returns:
+        In a graph of TF1 the operation that does it, to be run in a session; else None.
+
     Raises:
+        TypeError: A variable's dtype is not supported.
         tf.errors.FailedPreconditionError: On all ranks, when the variables' shapes or dtypes differ.
     """
     pending = []
     for index, variable in enumerate(variables):
-        value = tf.convert_to_tensor(variable)
-        wire = _wire_type(value.dtype)
-        # bool and small integers travel as int32, which holds all their values.
-        sent = broadcast(tf.cast(value, wire), root_rank, name=f"broadcast_variables.{index}")
-        pending.append((variable, tf.cast(sent, value.dtype)))
-    for variable, value in pending:
-        variable.assign(value)
-
-
-def _wire_type(dtype: tf.DType) -> tf.DType:
-    if dtype in (tf.bool, tf.int8, tf.uint8, tf.int16, tf.uint16):
-        return tf.int32
-    return tf.int64 if dtype in (tf.uint32, tf.uint64) else dtype
+        sent = broadcast(variable, root_rank, name=f"broadcast_variables.{index}")
+        pending.append((variable, sent))
+    assigned = [variable.assign(value) for variable, value in pending]
+    if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
+        return None
+    return tf.group(*assigned)

@@ -1,0 +1,143 @@
+"""Python objects of one rank or of all, on all ranks: pickled, and sent as bytes."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfddl.ops import native
+from tfddl.ops.collective import check_callable
+from tfddl.runtime import basics
+
+
+def broadcast_object(obj: Any, root_rank: int = 0, session: Any = None, name: str | None = None) -> Any:
+    """Gives every rank the object of `root_rank`.
+
+    Args:
+        obj: What to send; anything that pickle takes. Ranks other than the root may give anything.
+        root_rank: The sender, the same on all ranks.
+        session: The `tf.compat.v1.Session` to run in. Defaults to the default session; not used in eager mode.
+        name: On which ranks agree. Defaults to `"broadcast_object"`; needed only where calls are made concurrently.
+
+    Returns:
+        On the root `obj` itself, elsewhere an equal object.
+
+    Raises:
+        TypeError: On all ranks, when the root's object cannot be pickled; on one rank, when it cannot be unpickled there.
+        ValueError: tfddl is not initialized, or the call is inside a `tf.function`.
+        tf.errors.InvalidArgumentError: `root_rank` is no rank of the job.
+    """
+    kind = name or "broadcast_object"
+    check_callable("broadcast_object")
+    own = basics.rank() == root_rank
+    fine, payload = _pickled(obj) if own else (True, b"")
+
+    def send(tensor: tf.Tensor, part: str) -> tf.Tensor:
+        return native.broadcast(tensor, root_rank, f"{kind}.{part}")
+
+    fine, length = _run(send, np.array([fine, len(payload)], "int64"), "size", kind, session, root_rank)
+    codes = np.frombuffer(payload, "uint8") if own else np.zeros(length, "uint8")
+    received = _run(send, codes, "bytes", kind, session, root_rank)
+    if not fine:
+        raise TypeError(_not_pickled("broadcast_object", {root_rank: received}))
+    return obj if own else _unpickled("broadcast_object", root_rank, received)
+
+
+def broadcast_object_fn(
+    root_rank: int = 0, session: Any = None, name: str | None = None
+) -> Callable[[Any], Any]:
+    """Returns `broadcast_object` with everything but the object given.
+
+    Args, returns and raises are those of `broadcast_object`.
+    """
+
+    def broadcast(obj: Any) -> Any:
+        return broadcast_object(obj, root_rank, session, name)
+
+    return broadcast
+
+
+def allgather_object(obj: Any, session: Any = None, name: str | None = None) -> list[Any]:
+    """Gives every rank the objects of all ranks.
+
+    Args:
+        obj: This rank's; anything that pickle takes.
+        session: See `broadcast_object`.
+        name: See `broadcast_object`. Defaults to `"allgather_object"`.
+
+    Returns:
+        As many objects as there are ranks, in the order of the ranks.
+
+    Raises:
+        TypeError: On all ranks, when an object cannot be pickled; on one rank, when one cannot be unpickled there.
+        ValueError: tfddl is not initialized, or the call is inside a `tf.function`.
+    """
+    kind = name or "allgather_object"
+    check_callable("allgather_object")
+    fine, payload = _pickled(obj)
+
+    def send(tensor: tf.Tensor, part: str) -> tf.Tensor:
+        return native.allgather(tensor, f"{kind}.{part}")
+
+    sizes = _run(send, np.array([fine, len(payload)], "int64"), "size", kind, session).reshape(-1, 2)
+    received = _run(send, np.frombuffer(payload, "uint8"), "bytes", kind, session)
+    parts = dict(enumerate(np.split(received, np.cumsum(sizes[:-1, 1]))))
+    failed = {rank: parts[rank] for rank, (fine, _) in enumerate(sizes) if not fine}
+    if failed:
+        raise TypeError(_not_pickled("allgather_object", failed))
+    return [_unpickled("allgather_object", rank, part) for rank, part in parts.items()]
+
+
+def _run(
+    send: Callable[[tf.Tensor, str], tf.Tensor],
+    value: np.ndarray,
+    part: str,
+    kind: str,
+    session: Any,
+    *more: int,
+) -> np.ndarray:
+    """Sends a vector, eagerly or in a session, whose graph gets the op once."""
+    if tf.executing_eagerly() and session is None:
+        return send(tf.constant(value), part).numpy()
+    session = session or tf.compat.v1.get_default_session()
+    if session is None:
+        raise ValueError(
+            f"{kind} runs at once, and cannot become part of a tf.function or graph: call it in eager mode, or with "
+            "a tf.compat.v1.Session. Received: session=None"
+        )
+    graph, key = session.graph, (kind, part, *more)
+    if not hasattr(graph, "_tfddl_objects"):
+        graph._tfddl_objects = {}
+    if key not in graph._tfddl_objects:
+        with graph.as_default():
+            feed = tf.compat.v1.placeholder(value.dtype, [None])
+            graph._tfddl_objects[key] = feed, send(feed, part)
+    feed, fetch = graph._tfddl_objects[key]
+    return session.run(fetch, {feed: value})
+
+
+def _pickled(obj: Any) -> tuple[bool, bytes]:
+    """The object's bytes, or why there are none: the others wait for one or the other."""
+    try:
+        return True, pickle.dumps(obj, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        return False, f"{type(error).__name__}: {error}. Received: an object of {type(obj)}".encode()
+
+
+def _unpickled(kind: str, rank: int, codes: np.ndarray) -> Any:
+    try:
+        return pickle.loads(codes.data)
+    except Exception as error:
+        raise TypeError(
+            f"{kind}: rank {basics.rank()} cannot unpickle the object of rank {rank}: define its class in a module that "
+            f"all ranks import. Received: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _not_pickled(kind: str, failed: dict[int, np.ndarray]) -> str:
+    reasons = "; ".join(f"rank {rank}: {codes.tobytes().decode()}" for rank, codes in failed.items())
+    return f"{kind} sends objects that pickle takes: send the parts of it that are plain data. {reasons}"
