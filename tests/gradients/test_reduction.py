@@ -76,3 +76,17 @@ def test_many_buckets_keep_their_order(hvd):
         results = tf.function(lambda: reduction.reduce_gradients(gradients, owner="many"))()
     for i, result in enumerate(results):
         np.testing.assert_allclose(result, np.full(100 + i, 1.5 * i))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@on_ranks(1, 2, 3)
+def test_empty_tensors(hvd, mode):
+    from tfddl.gradients import reduction
+
+    def step():
+        alone = reduction.reduce_gradients([tf.zeros([0, 3])], owner="empty")
+        return alone + reduction.reduce_gradients([tf.zeros([0]), tf.ones([2]), tf.zeros([0])], owner="mixed")
+
+    results = (tf.function(step) if mode == "graph" else step)()
+    assert [result.shape.as_list() for result in results] == [[0, 3], [0], [2], [0]]
+    np.testing.assert_allclose(results[2], [1.0, 1.0])

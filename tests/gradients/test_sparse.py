@@ -12,6 +12,7 @@ OPTIMIZERS = {
     "adam": lambda: keras.optimizers.Adam(0.1),
     "clipnorm": lambda: keras.optimizers.Adam(0.1, clipnorm=0.05),
     "global_clipnorm": lambda: keras.optimizers.SGD(1.0, momentum=0.9, global_clipnorm=0.05),
+    "accumulating": lambda: keras.optimizers.Adam(0.1, gradient_accumulation_steps=2),
     "rmsprop": lambda: keras.optimizers.RMSprop(0.1, clipvalue=0.02),
 }
 

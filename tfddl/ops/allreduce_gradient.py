@@ -52,7 +52,7 @@ def _of_extremes(
     reduced = native.allreduce([*cotangents, *hits], Sum, name)
     totals, counts = reduced[: len(hits)], reduced[len(hits) :]
     return [
-        total * tf.cast(factor, total.dtype) * tf.stop_gradient(hit / count)
+        total * tf.constant(factor, total.dtype) * tf.stop_gradient(hit / count)
         for total, hit, count in zip(totals, hits, counts, strict=True)
     ]
 
@@ -69,7 +69,7 @@ def _of_product(
         wide = tf.cast(x, tf.float32) if x.dtype in (tf.float16, tf.bfloat16) else x
         parts = allgather(wide[tf.newaxis], name=f"{name}.factors.{index}", ignore_name_scope=True)
         others = tf.concat([parts[:rank], parts[rank + 1 :]], axis=0)
-        derivative = tf.reduce_prod(others, axis=0) * tf.cast(factor, wide.dtype)
+        derivative = tf.reduce_prod(others, axis=0) * tf.constant(factor, wide.dtype)
         if derivative.dtype.is_complex:
             derivative = tf.math.conj(derivative)
         results.append(tf.cast(tf.cast(total, wide.dtype) * derivative, x.dtype))

@@ -80,4 +80,4 @@ def _scaled(values: tf.Tensor, factor: float) -> tf.Tensor:
         return values
     if values.dtype.is_integer:
         return tf.cast(tf.cast(values, tf.float64) * factor, values.dtype)
-    return values * tf.cast(factor, values.dtype)
+    return values * tf.constant(factor, values.dtype)
