@@ -60,7 +60,8 @@ def init() -> None:
     from tfddl.ops import names
 
     names.reset()
-    _warn_about_pinning(_job)
+    if _job.size > 1:
+        _warn_about_pinning(_job)
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from tfddl.runtime import library
 
-# Of Open MPI and Slurm, of MPICH: rank, ranks, ranks on this host.
+# Of Open MPI, of MPICH: rank, ranks, ranks on this host.
 _PLACES = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
@@ -32,7 +32,8 @@ def waiting(warning: float, limit: float) -> Iterator[None]:
     native = library.native()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as present:
         if roll:
-            present.bind(f"\0{roll}-{rank}")
+            with contextlib.suppress(OSError):  # a child that this rank forked calls init() too
+                present.bind(f"\0{roll}-{rank}")
         native.tfddl_init_begins(roll.encode(), rank, size, local_size, warning, limit)
         try:
             yield
