@@ -12,10 +12,11 @@ KILL = "os.kill(os.getpid(), signal.SIGKILL)"
     "script",
     [
         IMPORTS + f"if os.environ['OMPI_COMM_WORLD_RANK'] == '1': {KILL}\nhvd.init()\n",
+        IMPORTS + f"from mpi4py import MPI\nif MPI.COMM_WORLD.rank == 1: time.sleep(1); {KILL}\nhvd.init()\n",
         START + f"if hvd.rank() == 1: {KILL}\nhvd.allreduce(x, name='alone')\nprint('not reached')\n",
         START + f"if hvd.rank() == 1: {KILL}\n",
     ],
-    ids=["before init", "in training", "at shutdown"],
+    ids=["before init", "while others are in init", "in training", "at shutdown"],
 )
 def test_killed_under_tfddlrun(script):
     result = run(2, script, tfddlrun(2))
@@ -24,7 +25,7 @@ def test_killed_under_tfddlrun(script):
 
 
 @pytest.mark.parametrize(
-    "rest", ["hvd.allreduce(x, name='alone'); print('not reached')", "hvd.shutdown()", ""]
+    "rest", ["hvd.allreduce(x, name='alone')\nprint('not reached')", "hvd.shutdown()", ""]
 )
 def test_a_death_that_mpirun_does_not_see(rest):
     """A shell that goes on after its program hides the end from mpirun; the other ranks see it."""

@@ -13,7 +13,9 @@ START = """
 import os, signal, sys, time
 import tensorflow as tf
 import tfddl as hvd
+from mpi4py import MPI
 
+MPI.COMM_WORLD.Barrier()  # a short TFDDL_STALL_LIMIT holds for init() too, and imports take unequal times
 hvd.init()
 x = tf.ones([1000])
 assert hvd.allreduce(x, op=hvd.Sum)[0] == hvd.size()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.faults.support import IMPORTS, START, check_quoted, run
+from tests.faults.support import IMPORTS, START_TOGETHER, check_quoted, run
 
 DIFFERENT = "the ranks wait for different collectives, none of which can run"
 
@@ -11,7 +11,8 @@ DIFFERENT = "the ranks wait for different collectives, none of which can run"
 def test_ranks_that_wait_for_different_collectives(ranks):
     """As in fit with unequal numbers of steps: said after a sixth of the warning's time."""
     script = (
-        START + "hvd.allreduce(x, name='gradient' if hvd.rank() == 0 else 'metric')\nprint('not reached')\n"
+        START_TOGETHER
+        + "hvd.allreduce(x, name='gradient' if hvd.rank() == 0 else 'metric')\nprint('not reached')\n"
     )
     result = run(ranks, script, TFDDL_STALL_WARNING="6", TFDDL_STALL_LIMIT="5")
     assert result.code != 0, result.output
@@ -24,7 +25,7 @@ def test_ranks_that_wait_for_different_collectives(ranks):
 
 def test_a_thread_that_submits_later_ends_such_a_wait():
     script = (
-        START
+        START_TOGETHER
         + """
 def other():
     time.sleep(3)
@@ -41,7 +42,7 @@ thread.join()
 
 
 def test_a_rank_that_is_slow_is_no_such_wait():
-    script = START + "if hvd.rank() == 1: time.sleep(3)\nhvd.allreduce(x, name='a')\n"
+    script = START_TOGETHER + "if hvd.rank() == 1: time.sleep(3)\nhvd.allreduce(x, name='a')\n"
     result = run(2, script, TFDDL_STALL_WARNING="6")
     assert result.code == 0, result.output
     assert "tfddl: " not in result.output
@@ -50,7 +51,7 @@ def test_a_rank_that_is_slow_is_no_such_wait():
 def test_a_stopped_rank_that_goes_on():
     """SIGSTOP, as by a debugger or a batch system: it is silent, is waited for, and the job ends well."""
     script = (
-        START
+        START_TOGETHER
         + """
 pids = hvd.allgather(tf.constant([os.getpid()]))
 if hvd.rank() == 0:
@@ -68,7 +69,7 @@ hvd.allreduce(x, name="after")
 
 def test_a_stopped_rank_at_shutdown():
     script = (
-        START
+        START_TOGETHER
         + """
 if hvd.rank() == 1:
     os.kill(os.getpid(), signal.SIGSTOP)

@@ -14,6 +14,8 @@ from tfddl.runtime import exit_code, failure, library, roll_call, software
 # Peers answer a shutdown within a fraction of a second, also while they compute; who does not is dead or stopped.
 SHUTDOWN_LIMIT = 30.0
 
+_FOREVER = 1e9  # seconds; C++ clocks do not know infinity
+
 
 @dataclass(frozen=True)
 class _Job:
@@ -173,9 +175,12 @@ def _stall_limits() -> tuple[float, float]:
 def _seconds(variable: str, default: float) -> float:
     text = os.environ.get(variable, "")
     try:
-        return float(text) if text else default
+        seconds = float(text) if text else default
     except ValueError:
-        raise ValueError(f"{variable} must be a number of seconds. Received: {text!r}") from None
+        seconds = -1.0
+    if not seconds >= 0.0:
+        raise ValueError(f"{variable} must be a number of seconds, 0 or more. Received: {text!r}")
+    return min(seconds, _FOREVER)
 
 
 def _warn_about_pinning(job: _Job) -> None:
