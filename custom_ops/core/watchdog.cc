@@ -9,7 +9,8 @@
 namespace tfddl {
 namespace {
 
-constexpr size_t kMessageBytes = 4096;  // fixed, so that a receive can stand ready
+// Fixed, so that a receive can stand ready; small enough for MPI to deliver it although the sender dies next.
+constexpr size_t kMessageBytes = 2048;
 constexpr size_t kMaxText = kMessageBytes - 3 * sizeof(int64_t);
 constexpr int kTag = 0;
 constexpr auto kTick = std::chrono::milliseconds(50);

@@ -10,7 +10,7 @@ namespace tfddl {
 namespace {
 
 constexpr int64_t kAnswerMicros = 1000000;  // a rank that has not answered by then is silent
-constexpr size_t kSituationBytes = 3500;    // of a letter
+constexpr size_t kSituationBytes = 1800;    // of a letter
 
 std::string Seconds(int64_t micros) { return std::to_string(micros / 1000000) + " s"; }
 
@@ -23,7 +23,7 @@ Situation Watchdog::Mine() const {
   mine.waiting = engine_->Waiting();
   mine.still_us = NowMicros() - engine_->moved_us();
   if (const auto last = engine_->recorder().Last()) {
-    mine.last = "its last collective was '" + last->name.substr(0, 500) + "' (" + last->what + ") " +
+    mine.last = "its last collective was '" + last->name.substr(0, 200) + "' (" + last->what + ") " +
                 Seconds(NowMicros() - last->time_us) + " ago";
   } else {
     mine.last = "it has not called any collective yet";
