@@ -121,6 +121,54 @@ def test_fit_under_mixed_float16(hvd, order, accumulate):
     support.check_equal_on_all_ranks(hvd, [*network.variables, *scaling.variables])
 
 
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("what", [np.nan, -np.inf])
+@on_ranks(2, 3)
+def test_a_flight_through_nan(hvd, what, accumulate):
+    """Not-a-number on one rank, twice, then many good steps: skipped by all, and the scale grows again."""
+    options = {"gradient_accumulation_steps": MICRO} if accumulate else {}
+    plain, optimizer = optimizers(hvd, "outside", **options)
+    x, y = support.data(hvd.size(), "float64", steps=STEPS)
+    for step, rank in ((1, 1), (4, 0)):
+        x[step * support.BATCH * hvd.size() + rank] = what
+    whole, network = support.model("float64"), support.model("float64")
+    support.loop(whole, plain, (x, y), support.BATCH * hvd.size())
+    mine = support.shard((x, y), hvd.rank(), hvd.size())
+    support.loop(network, optimizer, mine, support.BATCH)
+    assert np.isfinite(support.weights(network)).all()
+    np.testing.assert_allclose(support.weights(network), support.weights(whole), rtol=1e-10)
+    assert taken(optimizer) == taken(plain) == STEPS - 2
+    assert optimizer.dynamic_scale.numpy() == plain.dynamic_scale.numpy()
+    support.check_equal_on_all_ranks(hvd, [*network.variables, *optimizer.variables])
+
+
+@pytest.mark.parametrize("order", ["compile", "outside", "layers_only"])
+@on_ranks(1, 2, 3)
+def test_fit_under_mixed_bfloat16(hvd, order):
+    """No loss scale by itself; with one around, it works the same."""
+    network = support.model(keras.mixed_precision.DTypePolicy("mixed_bfloat16"))
+    whole = support.model(keras.mixed_precision.DTypePolicy("mixed_bfloat16"))
+    optimizer, plain = keras.optimizers.SGD(0.02, momentum=0.9), keras.optimizers.SGD(0.02, momentum=0.9)
+    if order == "outside":
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+        plain = keras.optimizers.LossScaleOptimizer(plain)
+    hvd.DistributedOptimizer(optimizer)
+    arrays = support.data(hvd.size(), steps=STEPS)
+    start = support.weights(network)
+    previous = keras.config.dtype_policy()
+    if order == "compile":
+        keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        support.fit(network, optimizer, support.shard(arrays, hvd.rank(), hvd.size()), support.BATCH)
+        support.fit(whole, plain, arrays, support.BATCH * hvd.size())
+    finally:
+        keras.config.set_dtype_policy(previous)
+    assert network.optimizer is optimizer and optimizer.iterations.numpy() == STEPS
+    way = np.linalg.norm(support.weights(whole) - start)
+    assert np.linalg.norm(support.weights(network) - support.weights(whole)) < 0.03 * way
+    support.check_equal_on_all_ranks(hvd, [*network.variables, *optimizer.variables])
+
+
 @on_ranks(2)
 def test_a_plain_loss_scale_optimizer_stays_as_it_was(hvd):
     hvd.DistributedOptimizer(keras.optimizers.SGD())
