@@ -44,6 +44,7 @@ def main() -> None:
         batches(data.train_images, data.train_labels, options.batch_size, shuffle=True),
         validation_data=batches(data.test_images, data.test_labels, options.batch_size, shuffle=False),
         epochs=options.epochs,
+        shuffle=False,  # The pipeline does.
         verbose=2 if hvd.rank() == 0 else 0,
         callbacks=callbacks(rate, options.epochs, options.checkpoints),
     )
