@@ -14,18 +14,21 @@ from tfddl.build.compile import CompileError
 SPAWN = multiprocessing.get_context("spawn")
 PROCESSES = 4
 
+HELD = 1.5
+"""Seconds of a build: a busy machine starts the other processes within it."""
+
 
 def _build_slowly(library: Path, builds: Path) -> None:
     with builds.open("a") as log:
         log.write("built\n")
-    time.sleep(0.5)
+    time.sleep(HELD)
     library.write_text("library")
 
 
 def _fail_slowly(builds: Path) -> None:
     with builds.open("a") as log:
         log.write("failed\n")
-    time.sleep(0.5)
+    time.sleep(HELD)
     raise CompileError("the compiler is on strike")
 
 

@@ -82,7 +82,7 @@ def test_a_hang_is_shown_with_its_stack(group):
     outcomes = run(group, "hangs_on_rank_0", limit=2.0)
     assert kinds(outcomes) == [HUNG, PASSED]
     assert "in hangs_on_rank_0" in outcomes[0].text
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < 30
     assert not alive(pids)
 
 
@@ -91,7 +91,7 @@ def test_waiting_ranks_get_little_time_after_a_failure(group, monkeypatch):
     start = time.monotonic()
     outcomes = run(group, "fails_on_rank_1_while_0_waits", limit=60.0)
     assert kinds(outcomes) == [HUNG, FAILED]
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 40
 
 
 def test_a_rank_that_dies_is_named(group):
@@ -122,7 +122,7 @@ def test_ranks_end_with_a_killed_pytest():
     controller.kill()
     controller.wait()
     controller.stdout.close()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while alive(pids) and time.monotonic() < deadline:
         time.sleep(0.05)
     shutil.rmtree(directory)
@@ -149,8 +149,8 @@ def test_a_script_that_hangs_is_killed_and_shows_where():
             time.sleep(1000)
         never_ends()
     """
-    with pytest.raises(AssertionError, match=r"(?s)Still running after 3 s.*in never_ends"):
-        run_script(2, source, limit=3.0)
+    with pytest.raises(AssertionError, match=r"(?s)Still running after 6 s.*in never_ends"):
+        run_script(2, source, limit=6.0)
 
 
 def test_a_process_left_over_is_found_and_killed():

@@ -82,7 +82,7 @@ def running(arguments: list[str], **options) -> Iterator[Running]:
     job = Running(arguments, **options)
     try:
         yield job
-        left = job.wait_until_gone(1.0)
+        left = job.wait_until_gone(5.0)
         assert not left, f"left running: {[Path(f'/proc/{pid}/cmdline').read_bytes() for pid in left]}"
     finally:
         for pid in job.descendants():

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from tests.launch.support import run_script, running, tfddlrun
+from tfddl.launch import rank_shim
 
 WITH_MPI = """
 from mpi4py import MPI
@@ -25,8 +26,8 @@ sys.excepthook = hook
 CHATTER_ON_SIGTERM = """
 signal.signal(signal.SIGTERM, lambda *_: (print('chatter', file=sys.stderr), sys.exit(0)))
 """
-# A rank that fails on its own ends the others at once: mpirun alone needs several seconds.
-SOON = 10.0
+SOON = 30.0
+"""Seconds: half of what the others would take that are not ended. Most of it is for a busy machine."""
 
 
 def test_success():
@@ -120,7 +121,7 @@ def test_rank_that_ignores_sigterm():
     stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\n"
     job = run_script(stubborn + "if rank == 1: time.sleep(1); sys.exit(4)\ntime.sleep(60)")
     assert job.code == 4
-    assert 5.0 < job.seconds < 15.0
+    assert rank_shim.GRACE_S < job.seconds < SOON
 
 
 def test_rank_may_end_in_good_order_on_sigterm():
@@ -155,7 +156,7 @@ def test_second_ctrl_c_does_not_wait():
         time.sleep(0.5)
         job.process.send_signal(signal.SIGINT)
         assert job.finish().code == 130
-    assert time.monotonic() - started < 4.0
+    assert time.monotonic() - started < rank_shim.GRACE_S
 
 
 def test_nothing_survives_a_killed_tfddlrun():
@@ -167,7 +168,7 @@ def test_nothing_survives_a_killed_tfddlrun():
             job.process.stdout.readline()
         job.process.kill()
         job.process.communicate()
-        assert not job.wait_until_gone(10.0)
+        assert not job.wait_until_gone(SOON)
 
 
 def test_nothing_survives_a_killed_mpirun():
@@ -186,7 +187,7 @@ def test_nothing_survives_a_killed_mpirun():
 def test_processes_that_a_rank_leaves_behind_are_ended():
     job = run_script("import subprocess; subprocess.Popen(['sleep', '50'], start_new_session=True)")
     assert job.code == 0
-    assert job.seconds < 12.0
+    assert job.seconds < SOON
 
 
 def test_broken_pipe_ends_the_job():

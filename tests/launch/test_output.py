@@ -134,7 +134,7 @@ def test_lines_come_at_once():
     with running(["-np", "2", sys.executable, "-c", "import time; print('up'); time.sleep(30)"]) as job:
         started = time.monotonic()
         job.process.stdout.readline()
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 25
         job.process.terminate()
         job.finish()
 

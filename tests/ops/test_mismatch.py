@@ -168,16 +168,22 @@ def test_in_one_thread_leaves_the_others_alone(hvd):
 
 @on_ranks(2)
 def test_a_name_in_flight_cannot_be_used_again(hvd):
+    from mpi4py import MPI
+
+    from tfddl.runtime import flight_log
+
     if hvd.rank() == 0:
         first = []
         thread = threading.Thread(target=lambda: first.append(reduce(hvd, [3], name="in.flight")()))
         thread.start()
-        time.sleep(0.3)
+        while not any(entry["name"] == "in.flight" for entry in flight_log()):
+            time.sleep(0.01)
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"in\.flight"):
             reduce(hvd, [3], name="in.flight")()
+        MPI.COMM_WORLD.Barrier()
         thread.join()
         check(first[0], np.full(3, 2, "float32"))
     else:
-        time.sleep(1.0)
+        MPI.COMM_WORLD.Barrier()
         check(reduce(hvd, [3], name="in.flight")(), np.full(3, 2, "float32"))
     works(hvd)
