@@ -130,7 +130,9 @@ def test_a_rank_on_the_other_host_is_killed(on_hosts, launcher):
         assert result.output.strip().endswith(last), result.output
     else:
         words = " ".join(result.output.split())
-        assert re.search(r"rank 2 with PID \d+ on node hostB exited on signal 9", words), result.output
+        # The MPI of another rank may see the closed connection first, and ends the job without saying whose it was.
+        killed = r"rank 2 with PID \d+ on node hostB exited on signal 9|An error occurred in Socket closed"
+        assert re.search(killed, words), result.output
 
 
 def test_a_host_that_cannot_be_reached_is_named(on_hosts):
