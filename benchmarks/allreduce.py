@@ -12,12 +12,16 @@ Columns, one line for each size. `measure.py` says how a median comes about.
 - `over us` = tfddl - nothing - mpi4py, of the medians: what tfddl adds to both. The bar is 100 us; `ok`
   says whether the line is below it.
 - `p10-p90 us`: spread of tfddl's blocks.
+- `by MPI us`: the same call in a job that was started anew with TFDDL_TRANSPORT=mpi, right after the line's other
+  measurements. `gain` = (by MPI - nothing) / (tfddl - nothing): how often shared memory moves the tensor while
+  MPI moves it once, with what TensorFlow costs taken out of both.
 - `algbw GB/s` = bytes / tfddl; `busbw GB/s` = algbw x 2(n-1)/n, which is the traffic that each rank of n has
   to send at least, so that it can be compared between numbers of ranks. As nccl-tests counts them.
 - `#wrong`: elements of the checked results that were not the exact sum, over all rounds, ranks and ways. The
   inputs are whole numbers, so that there is one right answer.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -71,9 +75,22 @@ def ways(size: int) -> dict[str, measure.Way]:
     }
 
 
+def restart(transport: str) -> None:
+    """Joins the job anew, over the named transport."""
+    hvd.shutdown()
+    os.environ["TFDDL_TRANSPORT"] = transport
+    hvd.init()
+
+
 def row(size: int, rounds: int) -> dict[str, Any]:
     """Measures one line of the table."""
-    timings = measure.measure(ways(size), rounds=rounds, calls=max(3, min(200, (32 << 20) // size)))
+    calls = max(3, min(200, (32 << 20) // size))
+    timings = measure.measure(ways(size), rounds=rounds, calls=calls)
+    restart("mpi")
+    timings |= {
+        "by MPI": measure.measure({"tfddl": ways(size)["tfddl"]}, rounds=rounds, calls=calls)["tfddl"]
+    }
+    restart("auto")
     tfddl, nothing, mpi = timings["tfddl"], timings["nothing"], timings["mpi4py"]
     over = tfddl.median - nothing.median - mpi.median
     bandwidth = size / tfddl.median / 1e3
@@ -85,6 +102,8 @@ def row(size: int, rounds: int) -> dict[str, Any]:
         "nothing us": nothing.median,
         "mpi4py us": mpi.median,
         "over us": over,
+        "by MPI us": timings["by MPI"].median,
+        "gain": (timings["by MPI"].median - nothing.median) / (tfddl.median - nothing.median),
         "ok": "yes" if over <= BAR_US else "NO",
         "algbw GB/s": bandwidth,
         "busbw GB/s": bandwidth * 2 * (hvd.size() - 1) / hvd.size(),
@@ -95,7 +114,7 @@ def row(size: int, rounds: int) -> dict[str, Any]:
 def main() -> None:
     """Measures every size."""
     arguments = report.parser(__doc__).parse_args()
-    hvd.init()
+    restart("auto")
     rows = [row(size, arguments.rounds) for size in SIZES]
     report.show(f"allreduce float32 Sum, {hvd.size()} ranks", rows, arguments.json)
     report.fail_if_wrong(rows)
