@@ -5,7 +5,9 @@
 #include "tests/job.h"
 
 // A failed engine leaves behind what transfers may still touch.
-extern "C" const char* __asan_default_options() { return "detect_leaks=0"; }
+extern "C" __attribute__((visibility("default"))) const char* __asan_default_options() {
+  return "detect_leaks=0";
+}
 
 namespace tfddl {
 namespace {
