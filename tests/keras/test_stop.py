@@ -1,7 +1,5 @@
 """One rank wants to stop: all stop, after the same batch or epoch."""
 
-import threading
-
 import keras
 import numpy as np
 import pytest
@@ -157,20 +155,3 @@ def test_what_it_costs(hvd, stoppers):
         counts.append(requests() - before)
     an_epoch = STEPS + 2  # One bucket of gradients for each step, the number of batches, the stop.
     assert counts[1] - counts[0] == an_epoch + (STEPS if stoppers else 0)
-
-
-@on_ranks(2)
-def test_callbacks_that_are_no_list(hvd):
-    """Keras would call a lone callback from another thread."""
-    network = support.model()
-    network.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
-    mine = support.shard(support.data(2), hvd.rank(), 2)
-    threads = set()
-
-    class Noting(hvd.callbacks.BroadcastGlobalVariablesCallback):
-        def on_train_batch_end(self, batch, logs=None):
-            threads.add(threading.current_thread())
-            super().on_train_batch_end(batch, logs)
-
-    network.fit(*mine, batch_size=support.BATCH, verbose=0, callbacks=Noting(0))
-    assert threads == {threading.current_thread()}

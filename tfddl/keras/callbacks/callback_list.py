@@ -44,6 +44,3 @@ def complete(callbacks: Any) -> None:
     others = [callback for callback in callbacks.callbacks if callback not in found]
     callbacks.callbacks = [*others, found[-1]]
     found[-1].others = others
-    # Collectives belong into the thread that trains. Keras would hand batch hooks to another one where `callbacks`
-    # was not a list.
-    callbacks._async_train = False

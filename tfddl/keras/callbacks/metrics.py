@@ -27,8 +27,6 @@ class MetricAverageCallback(Callback):
             if only one was given validation data.
     """
 
-    async_safe = True  # Counting batches must not keep Keras from running validation ahead.
-
     def __init__(self) -> None:
         super().__init__()
         self._validated = 0
