@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.harness import on_ranks
-from tfddl.gradients.compression import Compression, Compressor
+from tfddl.gradients.compression import Compression, Compressor, check_compression
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32", "int64"])
@@ -65,3 +65,15 @@ def test_half_the_bytes(hvd, name):
         return stats()["bytes_reduced"] - before
 
     assert reduced(getattr(hvd.Compression, name)) * 2 == reduced(hvd.Compression.none)
+
+
+def test_what_is_no_compressor_is_refused():
+    with pytest.raises(TypeError, match="Received: compression='fp16'"):
+        check_compression("fp16")
+
+
+@on_ranks(1)
+def test_an_operation_in_the_place_of_average(hvd):
+    """Horovod would take hvd.Sum for average=True."""
+    with pytest.raises(TypeError, match="op=hvd.Sum. Received: average=1"):
+        hvd.allreduce(tf.ones(3), hvd.Sum)

@@ -52,15 +52,14 @@ def main() -> None:
     """Connects, says who it is, and serves."""
     address, directory = sys.argv[1:3]
     rank = MPI.COMM_WORLD.rank
-    with stack_file(directory, rank).open("w") as stacks:
-        faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
-        connected = socket.socket(socket.AF_UNIX)
-        connected.connect(address)
-        connection = Connection(connected.detach())
-        connection.send((rank, os.getpid()))
-        while (case := connection.recv()) is not None:
-            connection.send(run(case, rank))
-        faulthandler.unregister(signal.SIGUSR1)
+    stacks = stack_file(directory, rank).open("w")  # noqa: SIM115 open to the end, for a rank that does not end
+    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+    connected = socket.socket(socket.AF_UNIX)
+    connected.connect(address)
+    connection = Connection(connected.detach())
+    connection.send((rank, os.getpid()))
+    while (case := connection.recv()) is not None:
+        connection.send(run(case, rank))
 
 
 if __name__ == "__main__":

@@ -94,3 +94,19 @@ class Compression:
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+
+
+def check_compression(compression: Any) -> Any:
+    """Returns `compression` if it can compress.
+
+    Raises:
+        TypeError: If it is no compressor.
+    """
+    if callable(getattr(compression, "compress", None)) and callable(
+        getattr(compression, "decompress", None)
+    ):
+        return compression
+    raise TypeError(
+        "`compression` is tfddl.Compression.none, .fp16, .bf16 or a Compressor of your own. "
+        f"Received: compression={compression!r}"
+    )

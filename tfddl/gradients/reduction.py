@@ -9,7 +9,7 @@ from tfddl import _compat
 from tfddl.gradients.buckets import bucket_sizes, plan_buckets
 from tfddl.gradients.compression import Compression, Compressor
 from tfddl.ops import allreduce_gradient, names, native  # noqa: F401 the first registers the gradient
-from tfddl.ops.constants import Average, Sum
+from tfddl.ops.constants import NAMES, Average, Sum
 from tfddl.ops.sparse import allreduce_slices
 
 _MARK = "_tfddl_reduced"
@@ -24,7 +24,9 @@ def check_op(op: int) -> int:
         ValueError: If it is neither `tfddl.Average` nor `tfddl.Sum`.
     """
     if op not in (Average, Sum):
-        raise ValueError(f"Gradients are combined with op=tfddl.Average or op=tfddl.Sum. Received: op={op!r}")
+        raise ValueError(
+            f"Gradients are combined with op=tfddl.Average or op=tfddl.Sum. Received: op={NAMES.get(op, op)}"
+        )
     return op
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl.gradients.compression import Compression, Compressor
+from tfddl.gradients.compression import Compression, Compressor, check_compression
 from tfddl.gradients.reduction import check_op, reduce_gradients
 from tfddl.ops import names
 from tfddl.ops.constants import Average
@@ -41,7 +41,7 @@ class DistributedGradientTape(tf.GradientTape):
             False: the rows of all ranks are gathered.
 
     Raises:
-        TypeError: If `gradtape` is not a `tf.GradientTape`.
+        TypeError: If `gradtape` is not a `tf.GradientTape`, or `compression` no compressor.
         ValueError: For another `op`.
     """
 
@@ -59,7 +59,7 @@ class DistributedGradientTape(tf.GradientTape):
             )
         # The base class is not initialised: a tape of its own would record next to the wrapped one.
         self._wrapped = gradtape
-        self._compression = compression
+        self._compression = check_compression(compression)
         self._op = check_op(op)
         self._sparse_as_dense = sparse_as_dense
         # Numbered here, where the program makes it: ranks may call gradient() of two tapes in different orders.

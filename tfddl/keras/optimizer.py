@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.gradients import reduction
-from tfddl.gradients.compression import Compression, Compressor
+from tfddl.gradients.compression import Compression, Compressor, check_compression
 from tfddl.keras import loss_scale
 from tfddl.keras.adoption import Adopted, Settings, adopt, is_adopted, set_settings, settings_of
 from tfddl.keras.handover import complete, reduce_as_set
@@ -48,10 +48,14 @@ def DistributedOptimizer(
         `optimizer` itself. If it is distributed already with the same settings, nothing changes.
 
     Raises:
-        TypeError: If `optimizer` is not an optimizer of Keras 3, or is a `MultiOptimizer`.
+        TypeError: If `optimizer` is not an optimizer of Keras 3, or is a `MultiOptimizer`; if `compression` is no
+            compressor.
         ValueError: For another `op`, or if the optimizer is distributed already with other settings.
     """
-    settings = Settings(name or Settings.name, reduction.check_op(op), compression)
+    from tfddl.keras.callbacks import callback_list  # which imports this module
+
+    callback_list.watch()
+    settings = Settings(name or Settings.name, reduction.check_op(op), check_compression(compression))
     _check_supported(optimizer)
     if is_distributed(optimizer):
         _check_same(settings_of(optimizer), settings)

@@ -6,9 +6,10 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from tfddl.gradients.compression import Compression
+from tfddl.gradients.compression import Compression, check_compression
 from tfddl.ops import allreduce_gradient, native  # noqa: F401 the first registers the gradient
 from tfddl.ops.collective import check_callable, name_of, prepare
 from tfddl.ops.constants import Average, Sum
@@ -50,7 +51,7 @@ def allreduce(
     Raises:
         ValueError: Both `average` and `op` are given, `op` is not supported, a factor has no meaning for the dtype, or
             tfddl is not initialized.
-        TypeError: The dtype is not supported by `op`.
+        TypeError: `average` is not a bool, `compression` no compressor, or the dtype is not supported by `op`.
         tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
     """
     op = _operation("allreduce", op, average)
@@ -108,6 +109,11 @@ def grouped_allreduce(
 
 def _operation(kind: str, op: int | None, average: bool | None) -> int:
     if average is not None:
+        if not isinstance(average, (bool, np.bool_)):
+            raise TypeError(
+                f"{kind} takes `average` (deprecated) as its second argument, which is True or False; give the "
+                f"operation as op=hvd.Sum. Received: average={average!r}"
+            )
         if op is not None:
             raise ValueError(
                 f"Give `op` or the deprecated `average`, not both. Received: op={op}, average={average}"
@@ -131,6 +137,7 @@ def _prepared(value: Any, kind: str, op: int, factors: tuple[float, float]) -> A
 def _reduce(
     tensors: list[Any], compression: Any, op: int, factors: tuple[float, float], name: str, context: str
 ) -> list[Any]:
+    check_compression(compression)
     prescale, postscale = factors
     if isinstance(tensors[0], tf.IndexedSlices):
         return [

@@ -9,6 +9,13 @@ import tensorflow as tf
 
 from tfddl.ops.broadcast import broadcast
 
+_called = False
+
+
+def has_broadcast() -> bool:
+    """Whether this process has called `broadcast_variables`."""
+    return _called
+
 
 @tf.autograph.experimental.do_not_convert
 def broadcast_variables(variables: Iterable[Any], root_rank: int) -> tf.Operation | None:
@@ -25,6 +32,8 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int) -> tf.Operatio
         TypeError: A variable's dtype is not supported.
         tf.errors.FailedPreconditionError: On all ranks, when the variables' shapes or dtypes differ.
     """
+    global _called
+    _called = True
     pending = []
     for index, variable in enumerate(variables):
         sent = broadcast(variable, root_rank, name=f"broadcast_variables.{index}")

@@ -4,14 +4,20 @@ import functools
 from typing import Any
 
 from tfddl import _compat
+from tfddl.keras.log import warn
+from tfddl.keras.optimizer import is_distributed
+from tfddl.ops.variables import has_broadcast
+from tfddl.runtime import basics
+
+Callback: Any = _compat.keras().callbacks.Callback
 
 
 @functools.cache
 def watch() -> None:
-    """Has Keras' CallbackList complete itself when it holds callbacks of ours.
+    """Has Keras' CallbackList complete itself when it holds callbacks of ours, or a distributed model.
 
     `fit` makes the list and adds to its end; nothing calls us at that moment. Therefore the class itself
-    looks, when an instance is made. The change does nothing for lists without our callbacks.
+    looks, when an instance is made. The change does nothing for programs that do not use tfddl.
     """
     original = _compat.keras().callbacks.CallbackList
     plain_init = original.__init__
@@ -36,6 +42,8 @@ def complete(callbacks: Any) -> None:
     found = [callback for callback in callbacks.callbacks if isinstance(callback, StopTogetherCallback)]
     if not found:
         if not any(isinstance(one, BroadcastGlobalVariablesCallback) for one in callbacks.callbacks):
+            if _is_ours(callbacks):
+                callbacks.callbacks.append(_Reminder())
             return
         found = [StopTogetherCallback()]
         found[0].set_params(callbacks.params)
@@ -44,3 +52,22 @@ def complete(callbacks: Any) -> None:
     others = [callback for callback in callbacks.callbacks if callback not in found]
     callbacks.callbacks = [*others, found[-1]]
     found[-1].others = others
+
+
+def _is_ours(callbacks: Any) -> bool:
+    optimizer = getattr(callbacks.model, "optimizer", None)
+    return (optimizer is not None and is_distributed(optimizer)) or any(
+        type(callback).__module__.startswith("tfddl.") for callback in callbacks.callbacks
+    )
+
+
+class _Reminder(Callback):
+    """Says what nobody would notice: that ranks train from different weights."""
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if basics.is_initialized() and basics.size() > 1 and not has_broadcast():
+            warn(
+                "fit has no BroadcastGlobalVariablesCallback, and hvd.broadcast_variables has not been called: the ranks "
+                "train from different weights, and nobody checks that they take the same steps. Add "
+                "hvd.callbacks.BroadcastGlobalVariablesCallback(0) to fit's callbacks, on all ranks."
+            )
