@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from tfddl.ops.objects import allgather_object as allgather_object
     from tfddl.ops.objects import broadcast_object as broadcast_object
     from tfddl.ops.objects import broadcast_object_fn as broadcast_object_fn
+    from tfddl.ops.reducescatter import grouped_reducescatter as grouped_reducescatter
+    from tfddl.ops.reducescatter import reducescatter as reducescatter
     from tfddl.ops.variables import broadcast_variables as broadcast_variables
     from tfddl.runtime.basics import cross_rank as cross_rank
     from tfddl.runtime.basics import cross_size as cross_size
@@ -55,6 +57,7 @@ _MODULES = {
     "tfddl.ops.broadcast": ["broadcast"],
     "tfddl.ops.constants": ["Adasum", "Average", "Max", "Min", "Product", "Sum"],
     "tfddl.ops.objects": ["allgather_object", "broadcast_object", "broadcast_object_fn"],
+    "tfddl.ops.reducescatter": ["grouped_reducescatter", "reducescatter"],
     "tfddl.ops.variables": ["broadcast_variables"],
     "tfddl.runtime.basics": [
         "cross_rank",

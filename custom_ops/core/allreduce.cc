@@ -4,7 +4,7 @@
 
 #include "core/collective.h"
 #include "core/pipeline.h"
-#include "core/reduce.h"
+#include "core/slice_reduction.h"
 
 namespace tfddl {
 namespace {
@@ -68,105 +68,59 @@ class SmallAllreduce : public Collective {
   std::vector<Transport::Handle> handles_;
 };
 
-// Rank r owns the r-th slice: it gets the others' parts of it on the first tag, reduces them piece by
-// piece and sends each reduced piece to everybody on the second tag.
+// Rank r owns the r-th slice: it reduces that on the first tag and sends each reduced piece to everybody on
+// the second one.
 class SlicedAllreduce : public Collective {
  public:
   SlicedAllreduce(Lane lane, ScratchPool* pool, const Reduction& reduction, Range range)
-      : pool_(pool),
-        reduction_(reduction),
-        range_(range),
-        rank_(lane.transport->rank()),
-        piece_bytes_(lane.transport->piece_bytes()),
-        pieces_(Pipeline::Pieces(lane.transport, Bytes(rank_))) {
-    const size_t peers = static_cast<size_t>(reduction.size) - 1;
-    // Of many ranks each owns little: without the limit 64 of them would hold gigabytes for a small tensor.
-    slots_bytes_ = std::min(kPiecesInFlight * piece_bytes_, Bytes(rank_));
-    scratch_ = pool->Take(peers * slots_bytes_);
-    peers_.reserve(peers);  // the pipelines refer to each other
+      : bounds_(EqualSlices(reduction, range.count)),
+        slices_(lane, pool, reduction, range.in, bounds_, range.out + Begin(lane.transport->rank())) {
+    using D = Pipeline::Direction;
+    Transport* t = lane.transport;
+    const int rank = t->rank();
+    auto reduced = [this] { return slices_.reduced(); };
     for (int peer = 0; peer < reduction.size; ++peer) {
-      if (peer != rank_) AddPeer(lane, peer);
+      if (peer == rank) continue;
+      // In place, a piece of the result may only come in once the input there has been sent.
+      auto writable = [this, peer, in_place = range.in == range.out] {
+        return in_place ? slices_.sent(peer) : SIZE_MAX;
+      };
+      peers_.push_back(
+          {Pipeline(t, D::kSend, peer, lane.tag + 1, range.out + Begin(rank), Bytes(rank), reduced),
+           Pipeline(t, D::kReceive, peer, lane.tag + 1, range.out + Begin(peer), Bytes(peer), writable)});
     }
   }
-  ~SlicedAllreduce() override { pool_->Give(std::move(scratch_)); }
 
   bool Poll() override {
-    bool complete = true;
-    for (Peer& peer : peers_) {
-      peer.contribution.Poll();
-      peer.send.Poll();
-    }
-    ReduceArrived();
+    slices_.Poll();
+    bool complete = slices_.complete();
     for (Peer& peer : peers_) {
       peer.distribution.Poll();
       peer.result.Poll();
-      complete &= peer.contribution.complete() && peer.send.complete() && peer.distribution.complete() &&
-                  peer.result.complete();
+      complete &= peer.distribution.complete() && peer.result.complete();
     }
-    return complete && reduced_ == pieces_;
+    return complete;
   }
 
  private:
   struct Peer {
-    Pipeline send;          // my part of the peer's slice
-    Pipeline contribution;  // its part of mine
     Pipeline distribution;  // my reduced slice
     Pipeline result;        // its reduced slice
-    int rank;
   };
 
-  size_t Begin(int rank) const {
-    return static_cast<size_t>(range_.count * rank / reduction_.size) * SizeOf(reduction_.dtype);
+  static std::vector<size_t> EqualSlices(const Reduction& reduction, int64_t count) {
+    std::vector<size_t> bounds;
+    for (int rank = 0; rank <= reduction.size; ++rank) {
+      bounds.push_back(static_cast<size_t>(count * rank / reduction.size) * SizeOf(reduction.dtype));
+    }
+    return bounds;
   }
+  size_t Begin(int rank) const { return bounds_[static_cast<size_t>(rank)]; }
   size_t Bytes(int rank) const { return Begin(rank + 1) - Begin(rank); }
 
-  void AddPeer(Lane lane, int peer) {
-    using D = Pipeline::Direction;
-    Transport* t = lane.transport;
-    const size_t index = peers_.size();
-    char* slots = scratch_.data() + index * slots_bytes_;
-    char* in = const_cast<char*>(range_.in);  // only read: the direction is kSend
-    auto unread = [this] { return reduced_ + kPiecesInFlight; };
-    auto reduced = [this] { return reduced_; };
-    // In place, a piece of the result may only come in once the input there has been sent.
-    auto writable = [this, index] {
-      return range_.in == range_.out ? peers_[index].send.finished() : SIZE_MAX;
-    };
-    peers_.push_back(
-        {Pipeline(t, D::kSend, peer, lane.tag, in + Begin(peer), Bytes(peer)),
-         Pipeline(t, D::kView, peer, lane.tag, slots, Bytes(rank_), unread, kPiecesInFlight),
-         Pipeline(t, D::kSend, peer, lane.tag + 1, range_.out + Begin(rank_), Bytes(rank_), reduced),
-         Pipeline(t, D::kReceive, peer, lane.tag + 1, range_.out + Begin(peer), Bytes(peer), writable),
-         peer});
-  }
-
-  void ReduceArrived() {
-    size_t arrived = pieces_;
-    for (const Peer& peer : peers_) arrived = std::min(arrived, peer.contribution.finished());
-    std::vector<const void*> sources(static_cast<size_t>(reduction_.size));
-    for (; reduced_ < arrived; ++reduced_) {
-      const size_t offset = Begin(rank_) + reduced_ * piece_bytes_;
-      const size_t bytes = std::min(piece_bytes_, Begin(rank_ + 1) - offset);
-      sources[static_cast<size_t>(rank_)] = range_.in + offset;
-      for (const Peer& peer : peers_) {
-        sources[static_cast<size_t>(peer.rank)] = peer.contribution.View(reduced_);
-      }
-      Reduce(reduction_, sources.data(), range_.out + offset,
-             static_cast<int64_t>(bytes / SizeOf(reduction_.dtype)));
-      for (Peer& peer : peers_) peer.contribution.Release(reduced_);
-    }
-  }
-
-  ScratchPool* pool_;
-  Reduction reduction_;
-  Range range_;
-  int rank_;
-  size_t piece_bytes_;
-  size_t pieces_;           // of my slice
-  size_t slots_bytes_ = 0;  // per peer
-  std::vector<char> scratch_;
+  std::vector<size_t> bounds_;
+  SliceReduction slices_;
   std::vector<Peer> peers_;
-  size_t reduced_ = 0;
 };
 
 std::unique_ptr<Collective> ReduceRange(Lane lane, ScratchPool* pool, const Reduction& reduction,

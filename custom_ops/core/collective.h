@@ -42,6 +42,9 @@ class ScratchPool {
 // result has the same bits on all ranks, from run to run.
 std::unique_ptr<Collective> MakeAllreduce(Lane lane, ScratchPool* pool, const Request& request);
 
+// The same reduction, of which each rank keeps its own slice: RowsBegin() in request.h.
+std::unique_ptr<Collective> MakeReducescatter(Lane lane, ScratchPool* pool, const Request& request);
+
 // Binomial tree from request.root, in pieces that travel one behind the other.
 std::unique_ptr<Collective> MakeBroadcast(Lane lane, const Request& request);
 

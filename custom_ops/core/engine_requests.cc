@@ -164,12 +164,17 @@ void Engine::Start(Request request, uint64_t ticket) {
   const auto lanes = static_cast<uint64_t>((transport_->tags() - kFirstDataTag) / 2);
   const Lane lane{transport_.get(), kFirstDataTag + 2 * static_cast<int>(ticket % lanes)};
   std::unique_ptr<Collective> collective;
+  if (request.kind == Kind::kAllreduce || request.kind == Kind::kReducescatter) {
+    for (const Buffer& buffer : request.buffers) {
+      recorder_.counters.bytes_reduced += static_cast<uint64_t>(buffer.count) * SizeOf(request.dtype);
+    }
+  }
   switch (request.kind) {
     case Kind::kAllreduce:
-      for (const Buffer& buffer : request.buffers) {
-        recorder_.counters.bytes_reduced += static_cast<uint64_t>(buffer.count) * SizeOf(request.dtype);
-      }
       collective = MakeAllreduce(lane, &scratch_, request);
+      break;
+    case Kind::kReducescatter:
+      collective = MakeReducescatter(lane, &scratch_, request);
       break;
     case Kind::kBroadcast:
       collective = MakeBroadcast(lane, request);

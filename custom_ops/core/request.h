@@ -1,6 +1,7 @@
 // What a caller hands to the engine: one collective on one or more tensors.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -14,8 +15,14 @@ namespace tfddl {
 struct Buffer {
   const void* in = nullptr;
   void* out = nullptr;
-  int64_t count = 0;  // elements
+  int64_t count = 0;  // elements of `in`
+  int64_t rows = 0;   // reducescatter: the first dimension of `in`
 };
+
+// The rows of a reducescatter's result begin here for `rank`: the first rows % size ranks get one more.
+inline int64_t RowsBegin(int64_t rows, int rank, int size) {
+  return rows / size * rank + std::min<int64_t>(rank, rows % size);
+}
 
 struct Request {
   // The name on which ranks agree; of a bucket: the name of its sequence.
@@ -39,8 +46,8 @@ struct Request {
   double postscale = 1.0;
   int root = 0;
 
-  // Allreduce and broadcast: the members of the group. Allgather: one buffer whose `count` is this
-  // rank's elements and whose `out` is set by `allocate`.
+  // Allreduce and reducescatter: the members of the group. Broadcast: one. Allgather: one buffer whose
+  // `count` is this rank's elements and whose `out` is set by `allocate`.
   std::vector<Buffer> buffers;
   int64_t rows = 0;  // allgather: this rank's first dimension
 

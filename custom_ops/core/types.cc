@@ -75,6 +75,8 @@ const char* NameOf(Kind kind) {
       return "broadcast";
     case Kind::kAllgather:
       return "allgather";
+    case Kind::kReducescatter:
+      return "reducescatter";
   }
   return "unknown";
 }

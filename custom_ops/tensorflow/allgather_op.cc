@@ -38,13 +38,9 @@ class AllgatherKernel : public CollectiveKernel {
     const auto engine = RequireEngine(context, done);
     if (!engine) return;
     const tf::Tensor& x = context->input(0);
+    if (!RequireRows(context, x, done)) return;
     Request request = MakeRequest(context, Kind::kAllgather);
     std::vector<int64_t> shape = ToShape(x.shape());
-    OP_REQUIRES_ASYNC(
-        context, !shape.empty(),
-        MakeStatus(absl::StatusCode::kInvalidArgument,
-                   "allgather '" + tensor_name() + "' needs a tensor of rank 1 or more. Received: a scalar"),
-        done);
     request.rows = shape[0];
     shape[0] = -1;  // may differ by rank
     request.signature = MakeSignature({NameOf(Kind::kAllgather), DescribeTensor(request.dtype, shape)});

@@ -73,6 +73,18 @@ std::vector<int64_t> ToShape(const tf::TensorShape& shape) {
   return dims;
 }
 
+absl::Status OpenRows(tf::shape_inference::InferenceContext* context) {
+  for (int i = 0; i < context->num_inputs(); ++i) {
+    tf::shape_inference::ShapeHandle y = context->input(i);
+    if (context->RankKnown(y)) {
+      TF_RETURN_IF_ERROR(context->WithRankAtLeast(y, 1, &y));
+      TF_RETURN_IF_ERROR(context->ReplaceDim(y, 0, context->UnknownDim(), &y));
+    }
+    context->set_output(i, y);
+  }
+  return absl::OkStatus();
+}
+
 CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* context) : AsyncOpKernel(context) {
   OP_REQUIRES_OK(context, context->GetAttr("tensor_name", &tensor_name_));
 }
@@ -96,6 +108,16 @@ Request CollectiveKernel::MakeRequest(tf::OpKernelContext* context, Kind kind) c
   // An op that runs eagerly is a step of its own, and all of them share one number.
   request.step = context->step_id();
   return request;
+}
+
+bool CollectiveKernel::RequireRows(tf::OpKernelContext* context, const tf::Tensor& x,
+                                   const DoneCallback& done) const {
+  if (x.dims() > 0) return true;
+  context->SetStatus(
+      MakeStatus(absl::StatusCode::kInvalidArgument,
+                 "'" + tensor_name_ + "' needs tensors of rank 1 or more. Received: a scalar"));
+  done();
+  return false;
 }
 
 void CollectiveKernel::Submit(std::shared_ptr<Engine> engine, tf::OpKernelContext* context, Request request,

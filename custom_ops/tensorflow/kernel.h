@@ -8,6 +8,7 @@
 #include "core/process.h"
 #include "core/signature.h"
 #include "tensorflow/compat.h"
+#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tfddl {
 
@@ -15,6 +16,9 @@ namespace tfddl {
 constexpr char kTypeAttr[] =
     "T: {half, bfloat16, float, double, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool, "
     "complex64, complex128}";
+
+// The shape function of an op each of whose outputs has another first dimension than its input.
+absl::Status OpenRows(tensorflow::shape_inference::InferenceContext* context);
 
 // Raises nothing: the op's T attribute admits these types only.
 DataType ToDataType(tensorflow::DataType dtype);
@@ -34,6 +38,10 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
 
   // A request with this op's name, step and type.
   Request MakeRequest(tensorflow::OpKernelContext* context, Kind kind) const;
+
+  // False after having reported that `x`, a scalar, has no first dimension.
+  bool RequireRows(tensorflow::OpKernelContext* context, const tensorflow::Tensor& x,
+                   const DoneCallback& done) const;
 
   // Submits, so that the request fails when its step is cancelled. `keep` are the tensors whose memory
   // the request uses.

@@ -1,5 +1,8 @@
 """Gradients are vector-Jacobian products of the whole job: the loss is the sum of the ranks' losses."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -134,3 +137,19 @@ def test_gradients_of_several_ops_do_not_share_names(hvd):
 
     root = 2 if hvd.rank() == 0 else 0
     check_close(body(tf.ones([3])), np.full(3, 2 + 4 + root, "float32"))
+
+
+@pytest.mark.parametrize("first", ["allgather", "broadcast", "reducescatter"])
+def test_all_gradients_are_registered_by_whatever_is_used_first(first):
+    ops = ("Allgather", "Allreduce", "Broadcast", "Reducescatter")
+    program = f"""
+import tensorflow as tf, tfddl
+tfddl.{first}
+for op in {ops}:
+    try:
+        tf.RegisterGradient("Tfddl" + op)(None)
+    except KeyError:
+        continue
+    raise SystemExit(op)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

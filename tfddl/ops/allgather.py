@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl.ops import names, native
-from tfddl.ops.collective import name_of, prepare
+from tfddl.ops.collective import name_of, prepare_rows
 from tfddl.ops.constants import Sum
 from tfddl.runtime import basics
 
@@ -30,7 +30,7 @@ def allgather(tensor: Any, name: str | None = None, ignore_name_scope: bool = Fa
         TypeError: The dtype is not supported: see docs/operations.md; of strings use `allgather_object`.
         tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
     """
-    x = prepare(tensor, "allgather")
+    x = prepare_rows(tensor, "allgather")
     return native.allgather(x, name_of("allgather", name, ignore_name_scope))
 
 

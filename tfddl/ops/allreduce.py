@@ -13,6 +13,7 @@ from tfddl.gradients.compression import Compression, check_compression
 from tfddl.ops import allreduce_gradient, native  # noqa: F401 the first registers the gradient
 from tfddl.ops.collective import check_callable, name_of, prepare
 from tfddl.ops.constants import Average, Sum
+from tfddl.ops.groups import in_groups
 from tfddl.ops.sparse import allreduce_slices
 from tfddl.ops.support_table import check_factors, check_op
 
@@ -85,26 +86,14 @@ def grouped_allreduce(
     """
     op = _operation("grouped_allreduce", op, average)
     factors = float(prescale_factor), float(postscale_factor)
-    present = [index for index, tensor in enumerate(tensors) if tensor is not None]
-    results: list[Any] = [None] * len(tensors)
-    if not present:
-        return results
-    prepared = {index: _prepared(tensors[index], "grouped_allreduce", op, factors) for index in present}
+    if all(tensor is None for tensor in tensors):
+        return list(tensors)
     group = name_of("grouped_allreduce", name, ignore_name_scope)
-    context = "" if len(present) == len(tensors) else f"members {present} of {len(tensors)}"
-    kinds: dict[str, list[int]] = {}
-    for index, tensor in prepared.items():
-        kind = f"slices.{index}" if isinstance(tensor, tf.IndexedSlices) else tensor.dtype.name
-        kinds.setdefault(kind, []).append(index)
-    for kind in sorted(kinds):  # one op each: only equal dtypes can travel as one
-        suffix = "" if list(kinds) == [prepared[present[0]].dtype.name] else f".{kind}"
-        members = kinds[kind]
-        outputs = _reduce(
-            [prepared[index] for index in members], compression, op, factors, group + suffix, context
-        )
-        for index, output in zip(members, outputs, strict=True):
-            results[index] = output
-    return results
+    return in_groups(
+        tensors,
+        lambda tensor: _prepared(tensor, "grouped_allreduce", op, factors),
+        lambda members, suffix, context: _reduce(members, compression, op, factors, group + suffix, context),
+    )
 
 
 def _operation(kind: str, op: int | None, average: bool | None) -> int:

@@ -43,6 +43,20 @@ def prepare(value: Any, kind: str, op: int | None = None) -> tf.Tensor:
     return tensor
 
 
+def prepare_rows(value: Any, kind: str, op: int | None = None) -> tf.Tensor:
+    """As `prepare`, for an op that splits or joins tensors along their first dimension.
+
+    Raises:
+        ValueError: Also when the tensor is a scalar.
+    """
+    tensor = prepare(value, kind, op)
+    if tensor.shape.rank == 0:
+        raise ValueError(
+            f"{kind} needs a tensor of rank 1 or more. Received: a scalar of {tensor.dtype.name}"
+        )
+    return tensor
+
+
 def name_of(kind: str, name: str | None, ignore_name_scope: bool = False) -> str:
     """The name on which ranks agree: the user's, or one that follows from the place in the program."""
     if name is None:

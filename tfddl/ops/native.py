@@ -49,6 +49,28 @@ def allreduce(
     return results
 
 
+def reducescatter(
+    tensors: Sequence[tf.Tensor],
+    op: int,
+    name: str,
+    *,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    context: str = "",
+) -> list[tf.Tensor]:
+    """Reduces tensors of one dtype as a group and gives this rank its rows; the arguments are those of `allreduce`."""
+    results: list[tf.Tensor] = library.ops().tfddl_reducescatter(
+        x=list(tensors),
+        tensor_name=name,
+        reduce_op=op,
+        prescale=repr(float(prescale)),
+        postscale=repr(float(postscale)),
+        context=context,
+    )
+    _unchain(results[0])
+    return results
+
+
 def allgather(tensor: tf.Tensor, name: str) -> tf.Tensor:
     """See `tfddl.allgather`."""
     result, _ = library.ops().tfddl_allgather(x=tensor, tensor_name=name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import tensorflow as tf
 
@@ -22,15 +23,18 @@ REDUCTIONS = {
 }
 """The dtypes of allreduce by operation; `broadcast` and `allgather` take all of `DTYPES`."""
 
+SCATTERED = (Average, Sum)
+"""The operations of reducescatter, for the same dtypes."""
 
-def check_op(kind: str, op: int) -> int:
-    """Returns `op` if it is a reduction operation.
+
+def check_op(kind: str, op: int, operations: Collection[int] = REDUCTIONS) -> int:
+    """Returns `op` if it is one of the operations.
 
     Raises:
         ValueError: If it is not.
     """
-    if op not in REDUCTIONS:
-        supported = ", ".join(NAMES[known] for known in REDUCTIONS)
+    if op not in operations:
+        supported = ", ".join(NAMES[known] for known in operations)
         raise ValueError(f"{kind} supports op={supported}. Received: op={NAMES.get(op, op)!r}")
     return int(op)
 

@@ -1,0 +1,90 @@
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+#include "core/reduce.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/kernel.h"
+
+namespace tfddl {
+namespace {
+
+namespace tf = tensorflow;
+
+// The attributes are those of TfddlAllreduce. How many rows a rank gets depends on its number, which a graph
+// does not know: the first dimension is open.
+REGISTER_OP("TfddlReducescatter")
+    .Input("x: N * T")
+    .Output("y: N * T")
+    .Attr(kTypeAttr)
+    .Attr("N: int >= 1")
+    .Attr("tensor_name: string")
+    .Attr("reduce_op: int")
+    .Attr("prescale: string = '1.0'")
+    .Attr("postscale: string = '1.0'")
+    .Attr("context: string = ''")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(OpenRows);
+
+class ReducescatterKernel : public CollectiveKernel {
+ public:
+  explicit ReducescatterKernel(tf::OpKernelConstruction* context) : CollectiveKernel(context) {
+    int reduce_op = 0;
+    OP_REQUIRES_OK(context, context->GetAttr("reduce_op", &reduce_op));
+    OP_REQUIRES_OK(context, context->GetAttr("prescale", &prescale_));
+    OP_REQUIRES_OK(context, context->GetAttr("postscale", &postscale_));
+    OP_REQUIRES_OK(context, context->GetAttr("context", &context_));
+    op_ = static_cast<ReduceOp>(reduce_op);
+    tf::DataType dtype;
+    OP_REQUIRES_OK(context, context->GetAttr("T", &dtype));
+    const bool supported =
+        (op_ == ReduceOp::kSum || op_ == ReduceOp::kAverage) && Supports(op_, ToDataType(dtype));
+    OP_REQUIRES(
+        context, supported,
+        MakeStatus(absl::StatusCode::kInvalidArgument,
+                   "reducescatter does not support this reduce_op for this dtype. Received: reduce_op=" +
+                       std::to_string(reduce_op) + ", " + NameOf(ToDataType(dtype))));
+  }
+
+  void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
+    const auto engine = RequireEngine(context, done);
+    if (!engine) return;
+    Request request = MakeRequest(context, Kind::kReducescatter);
+    request.op = op_;
+    request.prescale = std::strtod(prescale_.c_str(), nullptr);
+    request.postscale = std::strtod(postscale_.c_str(), nullptr);
+    std::vector<std::string> fields = {NameOf(Kind::kReducescatter), NameOf(op_),
+                                       "prescale " + prescale_ + ", postscale " + postscale_};
+    if (!context_.empty()) fields.push_back(context_);
+    auto keep = std::make_shared<std::vector<tf::Tensor>>();
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      const tf::Tensor& x = context->input(i);
+      if (!RequireRows(context, x, done)) return;
+      fields.push_back(DescribeTensor(request.dtype, ToShape(x.shape())));
+      const int64_t rows = x.dim_size(0);
+      tf::TensorShape shape = x.shape();
+      shape.set_dim(0, RowsBegin(rows, engine->rank() + 1, engine->size()) -
+                           RowsBegin(rows, engine->rank(), engine->size()));
+      tf::Tensor* y = nullptr;
+      OP_REQUIRES_OK_ASYNC(context, context->allocate_output(i, shape, &y), done);
+      request.buffers.push_back({x.data(), y->data(), x.NumElements(), rows});
+      keep->push_back(x);
+      keep->push_back(*y);
+    }
+    request.signature = MakeSignature(fields);
+    Submit(engine, context, std::move(request), std::move(keep), std::move(done));
+  }
+
+ private:
+  ReduceOp op_ = ReduceOp::kSum;
+  std::string prescale_;
+  std::string postscale_;
+  std::string context_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfddlReducescatter").Device(tf::DEVICE_CPU), ReducescatterKernel);
+
+}  // namespace
+}  // namespace tfddl

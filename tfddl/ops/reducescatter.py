@@ -1,0 +1,117 @@
+"""reducescatter: the reduction over all ranks, of which each rank keeps its part of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfddl.gradients.compression import Compression
+from tfddl.ops import names, native
+from tfddl.ops.collective import name_of, prepare_rows
+from tfddl.ops.constants import Average, Sum
+from tfddl.ops.groups import in_groups
+from tfddl.ops.support_table import SCATTERED, check_factors, check_op
+from tfddl.runtime import basics
+
+
+@tf.autograph.experimental.do_not_convert
+def reducescatter(
+    tensor: Any,
+    compression: Any = Compression.none,
+    op: int = Average,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> tf.Tensor:
+    """Reduces a tensor over all ranks and splits the result along the first dimension.
+
+    Args:
+        tensor: What to reduce, of rank 1 or more; of the same shape and dtype on all ranks.
+        compression: See `allreduce`.
+        op: `Average` (the default) or `Sum`; see `allreduce`.
+        name: See `allreduce`.
+        ignore_name_scope: See `allreduce`.
+        prescale_factor: See `allreduce`.
+        postscale_factor: See `allreduce`.
+
+    Returns:
+        This rank's rows of what `allreduce` gives. Of `d` rows each of `n` ranks gets `d // n` in the order of the ranks,
+        the first `d % n` ranks one more.
+
+    Raises:
+        ValueError: `tensor` is a scalar, `op` is not supported, a factor has no meaning for the dtype, or tfddl is not
+            initialized.
+        TypeError: The dtype is not supported by `op`.
+        tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
+    """
+    run = _Run("reducescatter", compression, op, (float(prescale_factor), float(postscale_factor)))
+    return run([run.prepared(tensor)], name_of("reducescatter", name, ignore_name_scope), "")[0]
+
+
+@tf.autograph.experimental.do_not_convert
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    compression: Any = Compression.none,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    ignore_name_scope: bool = False,
+    name: str | None = None,
+) -> list[Any]:
+    """Reduces and splits several tensors as one (per dtype): agreed on together and moved in one piece.
+
+    Args, returns and raises are those of `reducescatter`, with lists of tensors; each tensor is split by its own first
+    dimension. An empty list gives an empty list, and None stays None in its place, which must be the same on all ranks.
+    """
+    run = _Run("grouped_reducescatter", compression, op, (float(prescale_factor), float(postscale_factor)))
+    if all(tensor is None for tensor in tensors):
+        return list(tensors)
+    group = name_of("grouped_reducescatter", name, ignore_name_scope)
+    return in_groups(
+        tensors, run.prepared, lambda members, suffix, context: run(members, group + suffix, context)
+    )
+
+
+class _Run:
+    """A call's arguments, checked."""
+
+    def __init__(self, kind: str, compression: Any, op: int, factors: tuple[float, float]) -> None:
+        self.kind, self.compression, self.factors = kind, compression, factors
+        self.op = check_op(kind, op, SCATTERED)
+
+    def prepared(self, value: Any) -> tf.Tensor:
+        tensor = prepare_rows(value, self.kind, self.op)
+        check_factors(self.kind, tensor.dtype, *self.factors)
+        return tensor
+
+    def __call__(self, tensors: list[tf.Tensor], name: str, context: str) -> list[tf.Tensor]:
+        prescale, postscale = self.factors
+        compressed, ways = zip(*(self.compression.compress(tensor) for tensor in tensors), strict=True)
+        results = native.reducescatter(
+            compressed, self.op, name, prescale=prescale, postscale=postscale, context=context
+        )
+        return [self.compression.decompress(y, way) for y, way in zip(results, ways, strict=True)]
+
+
+@tf.RegisterGradient("TfddlReducescatter")
+def _gradient(operation: Any, *cotangents: tf.Tensor) -> list[tf.Tensor]:
+    """Each row of the result depends on that row of every rank: its cotangent goes to all of them."""
+    name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient")
+    factor = float(operation.get_attr("prescale")) * float(operation.get_attr("postscale"))
+    if operation.get_attr("reduce_op") != Sum:
+        factor /= basics.size()
+    results = []
+    for index, (x, cotangent) in enumerate(zip(operation.inputs, cotangents, strict=True)):
+        total = native.allgather(tf.convert_to_tensor(cotangent), f"{name}.{index}")
+        total.set_shape(x.shape)
+        results.append(_scaled(total, factor))
+    return results
+
+
+def _scaled(x: tf.Tensor, factor: float) -> tf.Tensor:
+    """The product, rounded once."""
+    wide = tf.cast(x, tf.float32) if x.dtype.size == 2 else x
+    return x if factor == 1 else tf.cast(wide * tf.constant(factor, wide.dtype), x.dtype)
