@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tfddl.ops.allgather import allgather as allgather
     from tfddl.ops.allreduce import allreduce as allreduce
     from tfddl.ops.allreduce import grouped_allreduce as grouped_allreduce
+    from tfddl.ops.alltoall import alltoall as alltoall
     from tfddl.ops.broadcast import broadcast as broadcast
     from tfddl.ops.constants import Adasum as Adasum
     from tfddl.ops.constants import Average as Average
@@ -54,6 +55,7 @@ _MODULES = {
     "tfddl.keras.optimizer": ["DistributedOptimizer"],
     "tfddl.ops.allgather": ["allgather"],
     "tfddl.ops.allreduce": ["allreduce", "grouped_allreduce"],
+    "tfddl.ops.alltoall": ["alltoall"],
     "tfddl.ops.broadcast": ["broadcast"],
     "tfddl.ops.constants": ["Adasum", "Average", "Max", "Min", "Product", "Sum"],
     "tfddl.ops.objects": ["allgather_object", "broadcast_object", "broadcast_object_fn"],

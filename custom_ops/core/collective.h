@@ -48,9 +48,10 @@ std::unique_ptr<Collective> MakeReducescatter(Lane lane, ScratchPool* pool, cons
 // Binomial tree from request.root, in pieces that travel one behind the other.
 std::unique_ptr<Collective> MakeBroadcast(Lane lane, const Request& request);
 
-// Rows first, then each member allocates its output and says whether it could, then the data.
+// Allgather and alltoall. Rows first, then each member allocates its output and says whether it could, then
+// the data.
 // `post` runs a function on the completion thread, where TensorFlow may be called.
-std::unique_ptr<Collective> MakeAllgather(Lane lane, const Request& request,
-                                          std::function<void(std::function<void()>)> post);
+std::unique_ptr<Collective> MakeRowExchange(Lane lane, const Request& request,
+                                            std::function<void(std::function<void()>)> post);
 
 }  // namespace tfddl

@@ -180,8 +180,9 @@ void Engine::Start(Request request, uint64_t ticket) {
       collective = MakeBroadcast(lane, request);
       break;
     case Kind::kAllgather:
+    case Kind::kAlltoall:
       collective =
-          MakeAllgather(lane, request, [this](auto function) { completion_.Post(std::move(function)); });
+          MakeRowExchange(lane, request, [this](auto function) { completion_.Post(std::move(function)); });
       break;
   }
   running_.push_back({std::move(collective), std::move(request)});

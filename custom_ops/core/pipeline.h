@@ -47,6 +47,7 @@ class Pipeline {
     for (; started_ < limit; ++started_) in_flight_.push_back(Start());
   }
 
+  bool all_started() const { return started_ == Pieces(transport_, bytes_); }
   size_t finished() const { return finished_; }
   bool complete() const { return finished_ == Pieces(transport_, bytes_); }
 

@@ -49,7 +49,7 @@ class Reducescatter : public Collective {
   };
 
   Part PartOf(const Buffer& buffer, int owner) const {
-    const size_t row = buffer.rows ? static_cast<size_t>(buffer.count / buffer.rows) * element_ : 0;
+    const size_t row = static_cast<size_t>(buffer.row) * element_;
     const auto begin = static_cast<size_t>(RowsBegin(buffer.rows, owner, size_));
     const auto end = static_cast<size_t>(RowsBegin(buffer.rows, owner + 1, size_));
     return {begin * row, (end - begin) * row};

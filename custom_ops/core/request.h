@@ -16,7 +16,9 @@ struct Buffer {
   const void* in = nullptr;
   void* out = nullptr;
   int64_t count = 0;  // elements of `in`
-  int64_t rows = 0;   // reducescatter: the first dimension of `in`
+  // Where rows are split or joined: the first dimension of `in`, and the elements of one row.
+  int64_t rows = 0;
+  int64_t row = 0;
 };
 
 // The rows of a reducescatter's result begin here for `rank`: the first rows % size ranks get one more.
@@ -46,14 +48,14 @@ struct Request {
   double postscale = 1.0;
   int root = 0;
 
-  // Allreduce and reducescatter: the members of the group. Broadcast: one. Allgather: one buffer whose
-  // `count` is this rank's elements and whose `out` is set by `allocate`.
+  // The members of the group; broadcast and alltoall take one. `out` of allgather and alltoall is left to
+  // `allocate`.
   std::vector<Buffer> buffers;
-  int64_t rows = 0;  // allgather: this rank's first dimension
+  std::vector<int64_t> splits;  // alltoall: how many rows go to each rank
 
-  // Allgather: called on the completion thread once the first dimensions of all ranks are known.
-  // Stores the output's memory in *out.
-  std::function<Status(const std::vector<int64_t>& rows, void** out)> allocate;
+  // Allgather and alltoall: called on the completion thread once all ranks' rows are known. Of each buffer,
+  // one behind the other, `rows` has the rows that come from each rank. Stores each output's memory in *out.
+  std::function<Status(const std::vector<int64_t>& rows, std::vector<void*>* out)> allocate;
 
   // Called exactly once, on the completion thread.
   std::function<void(const Status&)> done;

@@ -77,6 +77,8 @@ const char* NameOf(Kind kind) {
       return "allgather";
     case Kind::kReducescatter:
       return "reducescatter";
+    case Kind::kAlltoall:
+      return "alltoall";
   }
   return "unknown";
 }

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "tensorflow/core/framework/op.h"
@@ -10,43 +12,49 @@ namespace {
 
 namespace tf = tensorflow;
 
-// `rows` is the first dimension of each rank, which the gradient needs to find its own part.
+// The inputs of one op are one group. `rows` is the first dimension of each input (down) on each rank
+// (right), in which the gradient finds its own part. `context` is what else ranks must agree on.
 REGISTER_OP("TfddlAllgather")
-    .Input("x: T")
-    .Output("y: T")
+    .Input("x: N * T")
+    .Output("y: N * T")
     .Output("rows: int64")
     .Attr(kTypeAttr)
+    .Attr("N: int >= 1")
     .Attr("tensor_name: string")
+    .Attr("context: string = ''")
     .SetIsStateful()
     .SetIsDistributedCommunication()
     .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
-      tf::shape_inference::ShapeHandle y = c->input(0);
-      if (c->RankKnown(y)) {
-        TF_RETURN_IF_ERROR(c->WithRankAtLeast(y, 1, &y));
-        TF_RETURN_IF_ERROR(c->ReplaceDim(y, 0, c->UnknownDim(), &y));
-      }
-      c->set_output(0, y);
-      c->set_output(1, c->Vector(tf::shape_inference::InferenceContext::kUnknownDim));
+      TF_RETURN_IF_ERROR(OpenRows(c));
+      c->set_output(c->num_inputs(),
+                    c->Matrix(c->num_inputs(), tf::shape_inference::InferenceContext::kUnknownDim));
       return absl::OkStatus();
     });
 
 class AllgatherKernel : public CollectiveKernel {
  public:
-  using CollectiveKernel::CollectiveKernel;
+  explicit AllgatherKernel(tf::OpKernelConstruction* context) : CollectiveKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("context", &context_));
+  }
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
     const auto engine = RequireEngine(context, done);
     if (!engine) return;
-    const tf::Tensor& x = context->input(0);
-    if (!RequireRows(context, x, done)) return;
     Request request = MakeRequest(context, Kind::kAllgather);
-    std::vector<int64_t> shape = ToShape(x.shape());
-    request.rows = shape[0];
-    shape[0] = -1;  // may differ by rank
-    request.signature = MakeSignature({NameOf(Kind::kAllgather), DescribeTensor(request.dtype, shape)});
-    request.buffers.push_back({x.data(), nullptr, x.NumElements()});
-    auto keep = std::make_shared<std::vector<tf::Tensor>>(std::vector<tf::Tensor>{x});
-    request.allocate = [context, keep](const std::vector<int64_t>& rows, void** out) {
+    std::vector<std::string> fields = {NameOf(Kind::kAllgather)};
+    if (!context_.empty()) fields.push_back(context_);
+    auto keep = std::make_shared<std::vector<tf::Tensor>>();
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      const tf::Tensor& x = context->input(i);
+      if (!RequireRows(context, x, done)) return;
+      std::vector<int64_t> shape = ToShape(x.shape());
+      shape[0] = -1;  // may differ by rank
+      fields.push_back(DescribeTensor(request.dtype, shape));
+      request.buffers.push_back({x.data(), nullptr, x.NumElements(), x.dim_size(0), RowElements(x)});
+      keep->push_back(x);
+    }
+    request.signature = MakeSignature(fields);
+    request.allocate = [context, keep](const std::vector<int64_t>& rows, std::vector<void*>* out) {
       return Allocate(context, keep, rows, out);
     };
     Submit(engine, context, std::move(request), std::move(keep), std::move(done));
@@ -54,23 +62,23 @@ class AllgatherKernel : public CollectiveKernel {
 
  private:
   static Status Allocate(tf::OpKernelContext* context, const Tensors& keep, const std::vector<int64_t>& rows,
-                         void** out) {
-    int64_t total = 0;
-    for (int64_t count : rows) total += count;
-    tf::TensorShape shape = context->input(0).shape();
-    shape.set_dim(0, total);
-    tf::Tensor* y = nullptr;
-    tf::Tensor* y_rows = nullptr;
-    absl::Status status = context->allocate_output(0, shape, &y);
-    if (status.ok()) {
-      status = context->allocate_output(1, tf::TensorShape({static_cast<int64_t>(rows.size())}), &y_rows);
-    }
+                         std::vector<void*>* out) {
+    const int inputs = context->num_inputs();
+    const int64_t size = static_cast<int64_t>(rows.size()) / inputs;
+    tf::Tensor* table = nullptr;
+    const absl::Status status = context->allocate_output(inputs, tf::TensorShape({inputs, size}), &table);
     if (!status.ok()) return Status(Code::kResourceExhausted, std::string(status.message()));
-    for (size_t i = 0; i < rows.size(); ++i) y_rows->vec<int64_t>()(static_cast<int64_t>(i)) = rows[i];
-    keep->push_back(*y);
-    *out = y->data();
+    std::copy(rows.begin(), rows.end(), table->flat<int64_t>().data());
+    for (int i = 0; i < inputs; ++i) {
+      const auto first = rows.begin() + i * size;
+      const Status allocated =
+          AllocateRows(context, keep, i, std::accumulate(first, first + size, int64_t{0}), out);
+      if (!allocated.ok()) return allocated;
+    }
     return Status();
   }
+
+  std::string context_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfddlAllgather").Device(tf::DEVICE_CPU), AllgatherKernel);

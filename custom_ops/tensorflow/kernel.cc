@@ -73,13 +73,24 @@ std::vector<int64_t> ToShape(const tf::TensorShape& shape) {
   return dims;
 }
 
+int64_t RowElements(const tf::Tensor& x) {
+  int64_t elements = 1;
+  for (int i = 1; i < x.dims(); ++i) elements *= x.dim_size(i);
+  return elements;
+}
+
+absl::Status WithOpenRows(tf::shape_inference::InferenceContext* context, tf::shape_inference::ShapeHandle x,
+                          tf::shape_inference::ShapeHandle* y) {
+  *y = x;
+  if (!context->RankKnown(x)) return absl::OkStatus();
+  TF_RETURN_IF_ERROR(context->WithRankAtLeast(x, 1, &x));
+  return context->ReplaceDim(x, 0, context->UnknownDim(), y);
+}
+
 absl::Status OpenRows(tf::shape_inference::InferenceContext* context) {
   for (int i = 0; i < context->num_inputs(); ++i) {
-    tf::shape_inference::ShapeHandle y = context->input(i);
-    if (context->RankKnown(y)) {
-      TF_RETURN_IF_ERROR(context->WithRankAtLeast(y, 1, &y));
-      TF_RETURN_IF_ERROR(context->ReplaceDim(y, 0, context->UnknownDim(), &y));
-    }
+    tf::shape_inference::ShapeHandle y;
+    TF_RETURN_IF_ERROR(WithOpenRows(context, context->input(i), &y));
     context->set_output(i, y);
   }
   return absl::OkStatus();
@@ -118,6 +129,18 @@ bool CollectiveKernel::RequireRows(tf::OpKernelContext* context, const tf::Tenso
                  "'" + tensor_name_ + "' needs tensors of rank 1 or more. Received: a scalar"));
   done();
   return false;
+}
+
+Status CollectiveKernel::AllocateRows(tf::OpKernelContext* context, const Tensors& keep, int i, int64_t rows,
+                                      std::vector<void*>* out) {
+  tf::TensorShape shape = context->input(i).shape();
+  shape.set_dim(0, rows);
+  tf::Tensor* y = nullptr;
+  const absl::Status status = context->allocate_output(i, shape, &y);
+  if (!status.ok()) return Status(Code::kResourceExhausted, std::string(status.message()));
+  keep->push_back(*y);
+  out->push_back(y->data());
+  return Status();
 }
 
 void CollectiveKernel::Submit(std::shared_ptr<Engine> engine, tf::OpKernelContext* context, Request request,

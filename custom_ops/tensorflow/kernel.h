@@ -17,13 +17,21 @@ constexpr char kTypeAttr[] =
     "T: {half, bfloat16, float, double, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool, "
     "complex64, complex128}";
 
-// The shape function of an op each of whose outputs has another first dimension than its input.
+// For shape functions: *y is `x` with an open first dimension.
+absl::Status WithOpenRows(tensorflow::shape_inference::InferenceContext* context,
+                          tensorflow::shape_inference::ShapeHandle x,
+                          tensorflow::shape_inference::ShapeHandle* y);
+
+// The shape function of an op each of whose outputs is like its input with an open first dimension.
 absl::Status OpenRows(tensorflow::shape_inference::InferenceContext* context);
 
 // Raises nothing: the op's T attribute admits these types only.
 DataType ToDataType(tensorflow::DataType dtype);
 absl::Status ToStatus(const Status& status, const std::string& name);
 std::vector<int64_t> ToShape(const tensorflow::TensorShape& shape);
+
+// The number of elements of one row, also where there is none.
+int64_t RowElements(const tensorflow::Tensor& x);
 
 // Tensors held until no byte of them can be touched any more.
 using Tensors = std::shared_ptr<std::vector<tensorflow::Tensor>>;
@@ -42,6 +50,10 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   // False after having reported that `x`, a scalar, has no first dimension.
   bool RequireRows(tensorflow::OpKernelContext* context, const tensorflow::Tensor& x,
                    const DoneCallback& done) const;
+
+  // For Request::allocate: makes output `i` of input `i` with `rows` rows, and stores its memory in *out.
+  static Status AllocateRows(tensorflow::OpKernelContext* context, const Tensors& keep, int i, int64_t rows,
+                             std::vector<void*>* out);
 
   // Submits, so that the request fails when its step is cancelled. `keep` are the tensors whose memory
   // the request uses.

@@ -69,7 +69,7 @@ class ReducescatterKernel : public CollectiveKernel {
                            RowsBegin(rows, engine->rank(), engine->size()));
       tf::Tensor* y = nullptr;
       OP_REQUIRES_OK_ASYNC(context, context->allocate_output(i, shape, &y), done);
-      request.buffers.push_back({x.data(), y->data(), x.NumElements(), rows});
+      request.buffers.push_back({x.data(), y->data(), x.NumElements(), rows, RowElements(x)});
       keep->push_back(x);
       keep->push_back(*y);
     }

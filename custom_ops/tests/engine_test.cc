@@ -186,12 +186,13 @@ void TestBroadcastAndAllgather(int size) {
     Request allgather = Allreduce("g", &parts[rank], outcomes.At(ranks + rank));
     allgather.kind = Kind::kAllgather;
     allgather.signature = "allgather|float32 [?, 2]";
-    allgather.rows = static_cast<int64_t>(rank);
-    allgather.allocate = [&, rank](const std::vector<int64_t>& rows, void** out) {
+    allgather.buffers[0].rows = static_cast<int64_t>(rank);
+    allgather.buffers[0].row = 2;
+    allgather.allocate = [&, rank](const std::vector<int64_t>& rows, std::vector<void*>* out) {
       int64_t total = 0;
       for (int64_t count : rows) total += count;
       gathered[rank].resize(static_cast<size_t>(2 * total));
-      *out = gathered[rank].data();
+      out->push_back(gathered[rank].data());
       return Status();
     };
     job.engines[rank]->Submit(std::move(broadcast));

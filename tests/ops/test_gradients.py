@@ -139,9 +139,9 @@ def test_gradients_of_several_ops_do_not_share_names(hvd):
     check_close(body(tf.ones([3])), np.full(3, 2 + 4 + root, "float32"))
 
 
-@pytest.mark.parametrize("first", ["allgather", "broadcast", "reducescatter"])
+@pytest.mark.parametrize("first", ["allgather", "alltoall", "broadcast", "reducescatter"])
 def test_all_gradients_are_registered_by_whatever_is_used_first(first):
-    ops = ("Allgather", "Allreduce", "Broadcast", "Reducescatter")
+    ops = ("Allgather", "Allreduce", "Alltoall", "Broadcast", "Reducescatter")
     program = f"""
 import tensorflow as tf, tfddl
 tfddl.{first}

@@ -28,7 +28,7 @@ def test_finite_differences(hvd, op, factors, mode):
         return tape.gradient(y, x, output_gradients=weight)
 
     def loss(values):
-        return np.sum(weights * factors[1] * REDUCE[op](factors[0] * values, axis=0))
+        return np.sum(weights * factors[1] * REDUCE[op](factors[0] * np.stack(values), axis=0))
 
     expected = differences(rank, list(values), loss)
     np.testing.assert_allclose(call(mode, body, values[rank], weights[rank]), expected, rtol=1e-9, atol=1e-9)

@@ -88,7 +88,7 @@ def test_strings_are_refused_with_a_way_out(hvd):
 def test_the_documentation_has_the_same_table():
     text = (Path(__file__).parents[2] / "docs/operations.md").read_text()
     rows = {f"`op={NAMES[op]}`": dtypes for op, dtypes in REDUCTIONS.items()}
-    rows |= {"`broadcast`": DTYPES, "`allgather`": DTYPES}
+    rows |= {"`broadcast`": DTYPES, "`allgather`": DTYPES, "`alltoall`": DTYPES}
     header = "| | " + " | ".join(DTYPES) + " |"
     lines = [header, "|---" * (len(DTYPES) + 1) + "|"]
     for name, dtypes in rows.items():

@@ -35,11 +35,12 @@ def allgather(tensor: Any, name: str | None = None, ignore_name_scope: bool = Fa
 
 
 @tf.RegisterGradient("TfddlAllgather")
-def _gradient(operation: Any, cotangent: tf.Tensor, _: Any) -> tf.Tensor:
+def _gradient(operation: Any, *cotangents: Any) -> list[tf.Tensor]:
     """My rows are part of every rank's result: their gradient is my part of the sum of the cotangents. (Horovod
     averages here.)"""
     name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient")
-    (total,) = native.allreduce([tf.convert_to_tensor(cotangent)], Sum, name)
-    rows = operation.outputs[1]
-    begin = tf.reduce_sum(rows[: basics.rank()])
-    return total[begin : begin + rows[basics.rank()]]
+    totals = native.allreduce([tf.convert_to_tensor(dense) for dense in cotangents[:-1]], Sum, name)
+    rows = operation.outputs[-1]
+    begins = tf.cumsum(rows, axis=1, exclusive=True)[:, basics.rank()]
+    mine = rows[:, basics.rank()]
+    return [total[begins[i] : begins[i] + mine[i]] for i, total in enumerate(totals)]

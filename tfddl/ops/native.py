@@ -73,9 +73,18 @@ def reducescatter(
 
 def allgather(tensor: tf.Tensor, name: str) -> tf.Tensor:
     """See `tfddl.allgather`."""
-    result, _ = library.ops().tfddl_allgather(x=tensor, tensor_name=name)
+    (result,), _ = library.ops().tfddl_allgather(x=[tensor], tensor_name=name)
     _unchain(result)
     return result
+
+
+def alltoall(tensor: tf.Tensor, splits: tf.Tensor | None, name: str) -> tuple[tf.Tensor, tf.Tensor]:
+    """See `tfddl.alltoall`; without `splits` too, the second result says how many rows came from each rank."""
+    even = splits is None
+    sizes = tf.zeros([0], tf.int64) if even else splits
+    result, received = library.ops().tfddl_alltoall(x=tensor, splits=sizes, tensor_name=name, even=even)
+    _unchain(result)
+    return result, received
 
 
 def broadcast(tensor: tf.Tensor, root_rank: int, name: str) -> tf.Tensor:

@@ -21,7 +21,7 @@ REDUCTIONS = {
     Max: (*FLOATS, *INTEGERS, "bool"),
     Product: FLOATS + INTEGERS + COMPLEX,
 }
-"""The dtypes of allreduce by operation; `broadcast` and `allgather` take all of `DTYPES`."""
+"""The dtypes of allreduce by operation; `broadcast`, `allgather` and `alltoall` take all of `DTYPES`."""
 
 SCATTERED = (Average, Sum)
 """The operations of reducescatter, for the same dtypes."""

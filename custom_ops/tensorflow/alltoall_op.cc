@@ -1,0 +1,138 @@
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/kernel.h"
+
+namespace tfddl {
+namespace {
+
+namespace tf = tensorflow;
+
+// `splits` says how many rows go to each rank, from the first row on; with `even` it is not looked at, and
+// all ranks get equally many. `received` says how many rows of `y` came from each rank.
+REGISTER_OP("TfddlAlltoall")
+    .Input("x: T")
+    .Input("splits: Tsplits")
+    .Output("y: T")
+    .Output("received: Tsplits")
+    .Attr(kTypeAttr)
+    .Attr("Tsplits: {int32, int64}")
+    .Attr("tensor_name: string")
+    .Attr("even: bool = false")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
+      tf::shape_inference::ShapeHandle splits;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &splits));
+      tf::shape_inference::ShapeHandle y;
+      TF_RETURN_IF_ERROR(WithOpenRows(c, c->input(0), &y));
+      c->set_output(0, y);
+      c->set_output(1, c->Vector(tf::shape_inference::InferenceContext::kUnknownDim));
+      return absl::OkStatus();
+    });
+
+std::string Describe(const std::vector<int64_t>& numbers) {
+  std::string text = "[";
+  for (size_t i = 0; i < numbers.size(); ++i) text += (i ? ", " : "") + std::to_string(numbers[i]);
+  return text + "]";
+}
+
+// Why the rows cannot be split in this way; empty when they can.
+std::string Objection(const std::vector<int64_t>& splits, int64_t rows, int size) {
+  const std::string received =
+      ". Received: splits " + Describe(splits) + " of " + std::to_string(rows) + " rows";
+  if (splits.size() != static_cast<size_t>(size)) {
+    return "splits must have one number for each of the " + std::to_string(size) + " ranks" + received;
+  }
+  int64_t left = rows;
+  for (int64_t split : splits) {
+    if (split < 0) return "splits must not be negative" + received;
+    if (split > left) return "splits must add up to no more than the first dimension" + received;
+    left -= split;
+  }
+  return "";
+}
+
+class AlltoallKernel : public CollectiveKernel {
+ public:
+  explicit AlltoallKernel(tf::OpKernelConstruction* context) : CollectiveKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("even", &even_));
+  }
+
+  void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
+    const auto engine = RequireEngine(context, done);
+    if (!engine) return;
+    const tf::Tensor& x = context->input(0);
+    if (!RequireRows(context, x, done)) return;
+    Request request = MakeRequest(context, Kind::kAlltoall);
+    std::string objection;
+    request.splits = Splits(context, engine->size(), &objection);
+    OP_REQUIRES_ASYNC(context, objection.empty(),
+                      MakeStatus(absl::StatusCode::kInvalidArgument, "'" + tensor_name() + "': " + objection),
+                      done);
+    std::vector<int64_t> shape = ToShape(x.shape());
+    shape[0] = -1;  // may differ by rank
+    request.signature =
+        MakeSignature({NameOf(Kind::kAlltoall), even_ ? "without splits" : SplitsType(context),
+                       DescribeTensor(request.dtype, shape)});
+    request.buffers.push_back({x.data(), nullptr, x.NumElements(), x.dim_size(0), RowElements(x)});
+    auto keep = std::make_shared<std::vector<tf::Tensor>>(std::vector<tf::Tensor>{x});
+    request.allocate = [context, keep](const std::vector<int64_t>& rows, std::vector<void*>* out) {
+      return Allocate(context, keep, rows, out);
+    };
+    Submit(engine, context, std::move(request), std::move(keep), std::move(done));
+  }
+
+ private:
+  std::vector<int64_t> Splits(tf::OpKernelContext* context, int size, std::string* objection) const {
+    const int64_t rows = context->input(0).dim_size(0);
+    if (even_) {
+      if (rows % size != 0) {
+        *objection =
+            "without splits the first dimension must be a multiple of "
+            "the number of ranks. Received: " +
+            std::to_string(rows) + " rows for " + std::to_string(size) + " ranks";
+      }
+      return std::vector<int64_t>(static_cast<size_t>(size), rows / size);
+    }
+    const tf::Tensor& given = context->input(1);
+    std::vector<int64_t> splits(static_cast<size_t>(given.NumElements()));
+    if (given.dtype() == tf::DT_INT32) {
+      std::copy_n(given.flat<int32_t>().data(), splits.size(), splits.begin());
+    } else {
+      std::copy_n(given.flat<int64_t>().data(), splits.size(), splits.begin());
+    }
+    *objection = Objection(splits, rows, size);
+    return splits;
+  }
+
+  // With int32 on one rank and more rows than that holds on another, a count would not fit.
+  static std::string SplitsType(tf::OpKernelContext* context) {
+    return std::string("splits ") + NameOf(ToDataType(context->input(1).dtype()));
+  }
+
+  static Status Allocate(tf::OpKernelContext* context, const Tensors& keep, const std::vector<int64_t>& rows,
+                         std::vector<void*>* out) {
+    tf::Tensor* received = nullptr;
+    const absl::Status status =
+        context->allocate_output(1, tf::TensorShape({static_cast<int64_t>(rows.size())}), &received);
+    if (!status.ok()) return Status(Code::kResourceExhausted, std::string(status.message()));
+    if (received->dtype() == tf::DT_INT32) {
+      std::copy(rows.begin(), rows.end(), received->flat<int32_t>().data());
+    } else {
+      std::copy(rows.begin(), rows.end(), received->flat<int64_t>().data());
+    }
+    return AllocateRows(context, keep, 0, std::accumulate(rows.begin(), rows.end(), int64_t{0}), out);
+  }
+
+  bool even_ = false;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfddlAlltoall").Device(tf::DEVICE_CPU), AlltoallKernel);
+
+}  // namespace
+}  // namespace tfddl

@@ -1,0 +1,58 @@
+"""alltoall: each rank sends rows to each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfddl.ops import names, native
+from tfddl.ops.collective import name_of, prepare_rows
+
+
+@tf.autograph.experimental.do_not_convert
+def alltoall(
+    tensor: Any, splits: Any = None, name: str | None = None, ignore_name_scope: bool = False
+) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
+    """Sends rows to every rank and concatenates those that come, in the order of the ranks.
+
+    Args:
+        tensor: Of one dtype and, beyond the first dimension, one shape on all ranks. Its first rows go to rank 0, the
+            next ones to rank 1, and so on.
+        splits: How many rows go to each rank: a vector of int32 or int64, the same on all ranks, with one number for
+            each rank, 0 or more. They may differ by rank, and rows beyond their sum go to nobody. Without it all ranks
+            get equally many.
+        name: See `allreduce`.
+        ignore_name_scope: See `allreduce`.
+
+    Returns:
+        The received rows, `[sum of what all ranks send here, ...]`; with `splits` a tuple of them and a vector of the
+        dtype of `splits` that says how many came from each rank.
+
+    Raises:
+        ValueError: `tensor` is a scalar, or tfddl is not initialized.
+        TypeError: The dtype of `tensor` or `splits` is not supported.
+        tf.errors.InvalidArgumentError: On this rank, when the rows cannot be split in this way.
+        tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
+    """
+    x = prepare_rows(tensor, "alltoall")
+    if splits is None:
+        return native.alltoall(x, None, name_of("alltoall", name, ignore_name_scope))[0]
+    sizes = tf.convert_to_tensor(splits)
+    if sizes.dtype not in (tf.int32, tf.int64):
+        raise TypeError(f"splits of alltoall must be int32 or int64. Received: {sizes.dtype.name}")
+    if sizes.shape.rank not in (1, None):
+        raise ValueError(f"splits of alltoall must be a vector. Received: shape {sizes.shape}")
+    return native.alltoall(x, sizes, name_of("alltoall", name, ignore_name_scope))
+
+
+@tf.RegisterGradient("TfddlAlltoall")
+def _gradient(operation: Any, cotangent: tf.Tensor, _: Any) -> tuple[tf.Tensor, None]:
+    """The cotangents go back the way that the rows came; rows that went to nobody get none."""
+    name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient")
+    x = operation.inputs[0]
+    returned, _ = native.alltoall(tf.convert_to_tensor(cotangent), operation.outputs[1], name)
+    unsent = tf.zeros_like(x[tf.shape(returned, tf.int64)[0] :])
+    result = tf.concat([returned, unsent], axis=0)
+    result.set_shape(x.shape)
+    return result, None
