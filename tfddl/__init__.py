@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tfddl.keras import callbacks as callbacks
     from tfddl.keras.optimizer import DistributedOptimizer as DistributedOptimizer
     from tfddl.ops.allgather import allgather as allgather
+    from tfddl.ops.allgather import grouped_allgather as grouped_allgather
     from tfddl.ops.allreduce import allreduce as allreduce
     from tfddl.ops.allreduce import grouped_allreduce as grouped_allreduce
     from tfddl.ops.alltoall import alltoall as alltoall
@@ -53,7 +54,7 @@ _MODULES = {
     "tfddl.gradients.compression": ["Compression"],
     "tfddl.gradients.tape": ["DistributedGradientTape"],
     "tfddl.keras.optimizer": ["DistributedOptimizer"],
-    "tfddl.ops.allgather": ["allgather"],
+    "tfddl.ops.allgather": ["allgather", "grouped_allgather"],
     "tfddl.ops.allreduce": ["allreduce", "grouped_allreduce"],
     "tfddl.ops.alltoall": ["alltoall"],
     "tfddl.ops.broadcast": ["broadcast"],

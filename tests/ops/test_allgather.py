@@ -5,7 +5,9 @@ import pytest
 import tensorflow as tf
 
 from tests.harness import on_ranks
+from tests.ops.finite import differences
 from tests.ops.support import DTYPES, MODES, array, call, check
+from tests.ops.test_mismatch import mismatch
 
 ROWS = ((2, 2, 2), (1, 4, 2), (0, 3, 1), (2, 0, 0), (0, 0, 0))
 """First dimensions by rank."""
@@ -43,3 +45,69 @@ def test_static_shape_leaves_the_rows_open(hvd):
         return result
 
     check(gather(tf.ones([2, 3])), np.ones([4, 3], "float32"))
+
+
+GROUP = (
+    ("float32", (3,), 1),
+    ("int64", (), 2),
+    ("float32", (2, 2), 0),
+    ("float32", (1,), 70_001),
+    ("int64", (0,), 3),
+)
+"""Dtype, further dimensions, and rows on rank 1 of the members of a group; on rank r it is r times as many."""
+
+
+def members(rank):
+    return [array(rank, dtype, (rank * rows, *rest), seed=i) for i, (dtype, rest, rows) in enumerate(GROUP)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@on_ranks(1, 2, 3)
+def test_group(hvd, mode):
+    def body(*x):
+        return hvd.grouped_allgather([*x[:2], None, *x[2:]])
+
+    results = call(mode, body, *members(hvd.rank()))
+    assert results.pop(2) is None
+    parts = [members(rank) for rank in range(hvd.size())]
+    for result, *expected in zip(results, *parts, strict=True):
+        check(result, np.concatenate(expected))
+    assert hvd.grouped_allgather([]) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+@on_ranks(1, 2, 3)
+def test_gradient_of_a_group_by_finite_differences(hvd, mode):
+    size, rank = hvd.size(), hvd.rank()
+    shapes = ((lambda r: (2 - r, 2)), (lambda r: (r + 1,)))
+    values = [[array(r, "float64", shape(r), seed=1) for r in range(size)] for shape in shapes]
+    weights = [
+        [array(r, "float64", np.concatenate(parts).shape, seed=2 + i) for r in range(size)]
+        for i, parts in enumerate(values)
+    ]
+
+    def body(x, weight):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = hvd.grouped_allgather(x)
+        return tape.gradient(y, x, output_gradients=weight)
+
+    results = call(mode, body, [parts[rank] for parts in values], [parts[rank] for parts in weights])
+    for result, parts, total in zip(results, values, map(sum, weights), strict=True):
+        expected = differences(rank, parts, lambda moved, w=total: np.sum(w * np.concatenate(moved)))
+        np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-9)
+
+
+@on_ranks(2, 3)
+def test_groups_that_do_not_fit(hvd):
+    def gather(*shapes):
+        given = [None if shape is None else tf.ones(shape) for shape in shapes]
+        return lambda: hvd.grouped_allgather(given, name="group")
+
+    fine = gather([1], [2, 3])
+    mismatch(hvd, [fine, gather([1], [2, 4])], "rank 0: float32 [?, 3]", "rank 1: float32 [?, 4]")
+    mismatch(hvd, [fine, gather([1])], "rank 0: float32 [?, 3]", "rank 1: no such tensor")
+    mismatch(hvd, [gather([1], None), gather(None, [1])], "members [0] of 2", "members [1] of 2")
+    with pytest.raises(ValueError, match="Received: a scalar"):
+        hvd.grouped_allgather([tf.constant(1.0)])
+    check(fine()[1], np.ones((2 * hvd.size(), 3), "float32"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -9,6 +10,7 @@ import tensorflow as tf
 from tfddl.ops import names, native
 from tfddl.ops.collective import name_of, prepare_rows
 from tfddl.ops.constants import Sum
+from tfddl.ops.groups import in_groups
 from tfddl.runtime import basics
 
 
@@ -32,6 +34,25 @@ def allgather(tensor: Any, name: str | None = None, ignore_name_scope: bool = Fa
     """
     x = prepare_rows(tensor, "allgather")
     return native.allgather(x, name_of("allgather", name, ignore_name_scope))
+
+
+@tf.autograph.experimental.do_not_convert
+def grouped_allgather(
+    tensors: Sequence[Any], name: str | None = None, ignore_name_scope: bool = False
+) -> list[Any]:
+    """Concatenates several tensors, each with its namesakes of all ranks, as one (per dtype): agreed on together.
+
+    Args, returns and raises are those of `allgather`, with lists of tensors. The first dimension may differ by member and by
+    rank. An empty list gives an empty list, and None stays None in its place, which must be the same on all ranks.
+    """
+    if all(tensor is None for tensor in tensors):
+        return list(tensors)
+    group = name_of("grouped_allgather", name, ignore_name_scope)
+    return in_groups(
+        tensors,
+        lambda tensor: prepare_rows(tensor, "grouped_allgather"),
+        lambda members, suffix, context: native.grouped_allgather(members, group + suffix, context),
+    )
 
 
 @tf.RegisterGradient("TfddlAllgather")

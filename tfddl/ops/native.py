@@ -73,9 +73,15 @@ def reducescatter(
 
 def allgather(tensor: tf.Tensor, name: str) -> tf.Tensor:
     """See `tfddl.allgather`."""
-    (result,), _ = library.ops().tfddl_allgather(x=[tensor], tensor_name=name)
-    _unchain(result)
-    return result
+    return grouped_allgather([tensor], name)[0]
+
+
+def grouped_allgather(tensors: Sequence[tf.Tensor], name: str, context: str = "") -> list[tf.Tensor]:
+    """Gathers tensors of one dtype as a group; `context` is what else all ranks must agree on, in words."""
+    results: list[tf.Tensor]
+    results, _ = library.ops().tfddl_allgather(x=list(tensors), tensor_name=name, context=context)
+    _unchain(results[0])
+    return results
 
 
 def alltoall(tensor: tf.Tensor, splits: tf.Tensor | None, name: str) -> tuple[tf.Tensor, tf.Tensor]:

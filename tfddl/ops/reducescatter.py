@@ -103,12 +103,10 @@ def _gradient(operation: Any, *cotangents: tf.Tensor) -> list[tf.Tensor]:
     factor = float(operation.get_attr("prescale")) * float(operation.get_attr("postscale"))
     if operation.get_attr("reduce_op") != Sum:
         factor /= basics.size()
-    results = []
-    for index, (x, cotangent) in enumerate(zip(operation.inputs, cotangents, strict=True)):
-        total = native.allgather(tf.convert_to_tensor(cotangent), f"{name}.{index}")
+    totals = native.grouped_allgather([tf.convert_to_tensor(dense) for dense in cotangents], name)
+    for x, total in zip(operation.inputs, totals, strict=True):
         total.set_shape(x.shape)
-        results.append(_scaled(total, factor))
-    return results
+    return [_scaled(total, factor) for total in totals]
 
 
 def _scaled(x: tf.Tensor, factor: float) -> tf.Tensor:
