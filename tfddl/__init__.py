@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tfddl.ops.allreduce import allreduce as allreduce
     from tfddl.ops.allreduce import grouped_allreduce as grouped_allreduce
     from tfddl.ops.alltoall import alltoall as alltoall
+    from tfddl.ops.barrier import barrier as barrier
     from tfddl.ops.broadcast import broadcast as broadcast
     from tfddl.ops.constants import Adasum as Adasum
     from tfddl.ops.constants import Average as Average
@@ -36,8 +37,13 @@ if TYPE_CHECKING:
     from tfddl.ops.objects import allgather_object as allgather_object
     from tfddl.ops.objects import broadcast_object as broadcast_object
     from tfddl.ops.objects import broadcast_object_fn as broadcast_object_fn
+    from tfddl.ops.place import local_rank_op as local_rank_op
+    from tfddl.ops.place import local_size_op as local_size_op
+    from tfddl.ops.place import rank_op as rank_op
+    from tfddl.ops.place import size_op as size_op
     from tfddl.ops.reducescatter import grouped_reducescatter as grouped_reducescatter
     from tfddl.ops.reducescatter import reducescatter as reducescatter
+    from tfddl.ops.variables import broadcast_ as broadcast_
     from tfddl.ops.variables import broadcast_variables as broadcast_variables
     from tfddl.runtime.basics import cross_rank as cross_rank
     from tfddl.runtime.basics import cross_size as cross_size
@@ -57,11 +63,13 @@ _MODULES = {
     "tfddl.ops.allgather": ["allgather", "grouped_allgather"],
     "tfddl.ops.allreduce": ["allreduce", "grouped_allreduce"],
     "tfddl.ops.alltoall": ["alltoall"],
+    "tfddl.ops.barrier": ["barrier"],
     "tfddl.ops.broadcast": ["broadcast"],
     "tfddl.ops.constants": ["Adasum", "Average", "Max", "Min", "Product", "Sum"],
     "tfddl.ops.objects": ["allgather_object", "broadcast_object", "broadcast_object_fn"],
+    "tfddl.ops.place": ["local_rank_op", "local_size_op", "rank_op", "size_op"],
     "tfddl.ops.reducescatter": ["grouped_reducescatter", "reducescatter"],
-    "tfddl.ops.variables": ["broadcast_variables"],
+    "tfddl.ops.variables": ["broadcast_", "broadcast_variables"],
     "tfddl.runtime.basics": [
         "cross_rank",
         "cross_size",

@@ -47,6 +47,8 @@ void tfddl_init_begins(const char* roll, int rank, int size, int local_size, dou
 
 void tfddl_init_ends(void) { Waiting().reset(); }
 
+void tfddl_set_local(int local_rank, int local_size) { tfddl::SetLocalPlace({local_rank, local_size}); }
+
 int tfddl_shutdown(double limit_s) { return tfddl::StopProcess(limit_s) ? 1 : 0; }
 
 const char* tfddl_failure(void) {

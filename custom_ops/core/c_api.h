@@ -19,6 +19,9 @@ TFDDL_EXPORT void tfddl_init_ends(void);
 // tfddl_shutdown() has returned 1. Seconds: see WatchdogOptions. Returns 0, or -1 on an error.
 TFDDL_EXPORT int tfddl_init(const void* data, const void* control, double warning_s, double limit_s);
 
+// Tells the ops about this process among those on its host.
+TFDDL_EXPORT void tfddl_set_local(int local_rank, int local_size);
+
 // Returns 1 when all ranks agreed within `limit_s` seconds, else 0: then nothing may be freed, and
 // tfddl_last_error() tells why.
 TFDDL_EXPORT int tfddl_shutdown(double limit_s);

@@ -48,6 +48,8 @@ std::unique_ptr<Collective> MakeReducescatter(Lane lane, ScratchPool* pool, cons
 // Binomial tree from request.root, in pieces that travel one behind the other.
 std::unique_ptr<Collective> MakeBroadcast(Lane lane, const Request& request);
 
+std::unique_ptr<Collective> MakeBarrier();
+
 // Allgather and alltoall. Rows first, then each member allocates its output and says whether it could, then
 // the data.
 // `post` runs a function on the completion thread, where TensorFlow may be called.

@@ -179,6 +179,9 @@ void Engine::Start(Request request, uint64_t ticket) {
     case Kind::kBroadcast:
       collective = MakeBroadcast(lane, request);
       break;
+    case Kind::kBarrier:
+      collective = MakeBarrier();
+      break;
     case Kind::kAllgather:
     case Kind::kAlltoall:
       collective =

@@ -15,6 +15,8 @@ int64_t generation = 0;
 std::mutex current_mutex;                                              // never held while something waits
 std::shared_ptr<Engine>* const current = new std::shared_ptr<Engine>;  // kernels may run until the very end
 
+LocalPlace local_place = {0, 1};  // under current_mutex
+
 std::shared_ptr<Engine> SwapCurrent(std::shared_ptr<Engine> engine) {
   std::lock_guard<std::mutex> lock(current_mutex);
   return std::exchange(*current, std::move(engine));
@@ -25,6 +27,16 @@ std::shared_ptr<Engine> SwapCurrent(std::shared_ptr<Engine> engine) {
 std::shared_ptr<Engine> CurrentEngine() {
   std::lock_guard<std::mutex> lock(current_mutex);
   return *current;
+}
+
+LocalPlace CurrentLocalPlace() {
+  std::lock_guard<std::mutex> lock(current_mutex);
+  return local_place;
+}
+
+void SetLocalPlace(LocalPlace place) {
+  std::lock_guard<std::mutex> lock(current_mutex);
+  local_place = place;
 }
 
 void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> control,

@@ -18,6 +18,14 @@ struct Process {
 // it; one that has been stopped meanwhile refuses what they submit.
 std::shared_ptr<Engine> CurrentEngine();
 
+// This process among those on its host, which the engine does not know.
+struct LocalPlace {
+  int rank;
+  int size;
+};
+LocalPlace CurrentLocalPlace();
+void SetLocalPlace(LocalPlace place);
+
 // Raises: std::logic_error when there is one already.
 void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> control,
                   WatchdogOptions options);

@@ -48,8 +48,8 @@ struct Request {
   double postscale = 1.0;
   int root = 0;
 
-  // The members of the group; broadcast and alltoall take one. `out` of allgather and alltoall is left to
-  // `allocate`.
+  // The members of the group; barrier takes none, broadcast and alltoall take one. `out` of allgather and
+  // alltoall is left to `allocate`.
   std::vector<Buffer> buffers;
   std::vector<int64_t> splits;  // alltoall: how many rows go to each rank
 

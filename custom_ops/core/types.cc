@@ -79,6 +79,8 @@ const char* NameOf(Kind kind) {
       return "reducescatter";
     case Kind::kAlltoall:
       return "alltoall";
+    case Kind::kBarrier:
+      return "barrier";
   }
   return "unknown";
 }

@@ -34,7 +34,7 @@ enum class ReduceOp : int32_t { kAverage = 0, kSum = 1, kMin = 3, kMax = 4, kPro
 
 const char* NameOf(ReduceOp op);
 
-enum class Kind : int32_t { kAllreduce, kBroadcast, kAllgather, kReducescatter, kAlltoall };
+enum class Kind : int32_t { kAllreduce, kBroadcast, kAllgather, kReducescatter, kAlltoall, kBarrier };
 
 const char* NameOf(Kind kind);
 

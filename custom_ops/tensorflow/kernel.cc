@@ -115,7 +115,7 @@ Request CollectiveKernel::MakeRequest(tf::OpKernelContext* context, Kind kind) c
   Request request;
   request.name = tensor_name_;
   request.kind = kind;
-  request.dtype = ToDataType(context->input(0).dtype());
+  if (context->num_inputs() > 0) request.dtype = ToDataType(context->input(0).dtype());
   // An op that runs eagerly is a step of its own, and all of them share one number.
   request.step = context->step_id();
   return request;

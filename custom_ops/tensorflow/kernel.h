@@ -44,7 +44,7 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   // The current engine; null after having reported that there is none.
   std::shared_ptr<Engine> RequireEngine(tensorflow::OpKernelContext* context, const DoneCallback& done) const;
 
-  // A request with this op's name, step and type.
+  // A request with this op's name, step and, where it has an input, type.
   Request MakeRequest(tensorflow::OpKernelContext* context, Kind kind) const;
 
   // False after having reported that `x`, a scalar, has no first dimension.

@@ -100,6 +100,18 @@ def broadcast(tensor: tf.Tensor, root_rank: int, name: str) -> tf.Tensor:
     return result
 
 
+def barrier(name: str) -> tf.Operation | None:
+    """See `tfddl.barrier`. It stays in the order of a function's stateful ops."""
+    return library.ops().tfddl_barrier(tensor_name=name)
+
+
+def place(what: str, name: str | None = None) -> tf.Tensor:
+    """What `tfddl.rank`, `size`, `local_rank` or `local_size` returns, when the op runs."""
+    result: tf.Tensor = library.ops().tfddl_place(what=what, name=name)
+    _unchain(result)
+    return result
+
+
 def _unchain(result: tf.Tensor) -> None:
     """Lets the op that made `result` run as soon as its inputs exist.
 

@@ -1,4 +1,4 @@
-"""broadcast_variables: the same weights on all ranks."""
+"""broadcast_variables and broadcast_: the same weights on all ranks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl.ops.broadcast import broadcast
+from tfddl.ops.collective import name_of
 
 _called = False
 
@@ -39,6 +40,37 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int) -> tf.Operatio
         sent = broadcast(variable, root_rank, name=f"broadcast_variables.{index}")
         pending.append((variable, sent))
     assigned = [variable.assign(value) for variable, value in pending]
-    if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
-        return None
-    return tf.group(*assigned)
+    return tf.group(*assigned) if _in_tf1_graph() else None
+
+
+@tf.autograph.experimental.do_not_convert
+def broadcast_(variables: Iterable[Any], root_rank: int, name: str | None = None) -> list[tf.Tensor]:
+    """Assigns every variable the value that it has on `root_rank`, and returns the values.
+
+    Args:
+        variables: TensorFlow or Keras variables, in the same order on all ranks.
+        root_rank: Whose values all ranks take.
+        name: See `allreduce`.
+
+    Returns:
+        The variables' values after that. In a graph of TF1 the assignment is part of what computes them.
+
+    Raises:
+        TypeError: One of `variables` is no variable, or its dtype is not supported.
+        tf.errors.FailedPreconditionError: On all ranks, when the variables' shapes or dtypes differ.
+    """
+    targets = list(variables)
+    for target in targets:
+        if not hasattr(target, "assign"):
+            raise TypeError(f"broadcast_ takes variables. Received: {type(target).__name__}")
+    group = name_of("broadcast_", name)
+    sent = [
+        broadcast(target, root_rank, name=f"{group}.{index}", ignore_name_scope=True)
+        for index, target in enumerate(targets)
+    ]
+    assigned = [target.assign(value) for target, value in zip(targets, sent, strict=True)]
+    return [tf.identity(value) for value in (assigned if _in_tf1_graph() else targets)]
+
+
+def _in_tf1_graph() -> bool:
+    return not tf.executing_eagerly() and not tf.compat.v1.get_default_graph().building_function

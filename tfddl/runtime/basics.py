@@ -143,7 +143,9 @@ def _join(MPI: Any, warning: float, limit: float) -> _Job:
     data, control = world.Dup(), world.Dup()
     if native.tfddl_init(MPI._addressof(data), MPI._addressof(control), warning, limit) != 0:
         raise ValueError(f"tfddl initialization failed: {native.tfddl_last_error().decode()}")
-    return _describe(world, (data, control))
+    job = _describe(world, (data, control))
+    native.tfddl_set_local(job.local_rank, job.local_size)
+    return job
 
 
 def _describe(world: Any, communicators: tuple[Any, Any]) -> _Job:

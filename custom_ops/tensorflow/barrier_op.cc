@@ -1,0 +1,34 @@
+#include <utility>
+
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/kernel.h"
+
+namespace tfddl {
+namespace {
+
+namespace tf = tensorflow;
+
+REGISTER_OP("TfddlBarrier")
+    .Attr("tensor_name: string")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn([](tf::shape_inference::InferenceContext*) { return absl::OkStatus(); });
+
+class BarrierKernel : public CollectiveKernel {
+ public:
+  using CollectiveKernel::CollectiveKernel;
+
+  void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
+    const auto engine = RequireEngine(context, done);
+    if (!engine) return;
+    Request request = MakeRequest(context, Kind::kBarrier);
+    request.signature = NameOf(Kind::kBarrier);
+    Submit(engine, context, std::move(request), nullptr, std::move(done));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfddlBarrier").Device(tf::DEVICE_CPU), BarrierKernel);
+
+}  // namespace
+}  // namespace tfddl
