@@ -22,6 +22,9 @@ def build(hvd):
             "max": hvd.allreduce(x, op=hvd.Max),
             "rows": hvd.allgather(x[: hvd.rank() + 1]),
             "root": hvd.broadcast(x, hvd.size() - 1),
+            "scattered": hvd.reducescatter(x, op=hvd.Sum),
+            "exchanged": hvd.alltoall(x, [1] * hvd.size())[0],
+            "gathered": hvd.grouped_allgather([x, y[tf.newaxis]])[1],
             "group": hvd.grouped_allreduce([x, None, y], op=hvd.Sum),
             "slices": hvd.allreduce(tf.IndexedSlices(x, tf.zeros([3], tf.int32), tf.constant([1, 2]))).values,
         }
@@ -34,12 +37,15 @@ def inputs(rank, turn):
     return np.arange(6, dtype="float32").reshape(3, 2) * (rank + 1) + turn, 10 * rank + turn
 
 
-def check(results, size, turn):
+def check(results, rank, size, turn):
     parts = np.stack([inputs(rank, turn)[0] for rank in range(size)])
     total = parts.sum(axis=0)
     np.testing.assert_array_equal(results["sum"], total)
     np.testing.assert_array_equal(results["max"], parts.max(axis=0))
     np.testing.assert_array_equal(results["rows"], np.concatenate([p[: r + 1] for r, p in enumerate(parts)]))
+    np.testing.assert_array_equal(results["scattered"], np.array_split(total, size)[rank])
+    np.testing.assert_array_equal(results["exchanged"], parts[:, rank])
+    np.testing.assert_array_equal(results["gathered"], [inputs(other, turn)[1] for other in range(size)])
     np.testing.assert_array_equal(results["root"], parts[-1])
     np.testing.assert_array_equal(results["group"][0], total)
     assert results["group"][1] == sum(inputs(rank, turn)[1] for rank in range(size))
@@ -50,7 +56,7 @@ def check(results, size, turn):
 def run(hvd, session, placeholders, fetches, turns):
     for turn in turns:
         feeds = dict(zip(placeholders, inputs(hvd.rank(), turn), strict=True))
-        check(session.run(fetches, feeds), hvd.size(), turn)
+        check(session.run(fetches, feeds), hvd.rank(), hvd.size(), turn)
 
 
 @on_ranks(1, 2, 3)
