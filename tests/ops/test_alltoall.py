@@ -12,7 +12,7 @@ from tfddl.ops.support_table import DTYPES
 
 SPLITS = (
     np.array([[2, 2, 2], [2, 2, 2], [2, 2, 2]]),
-    np.array([[1, 0, 3], [0, 2, 1], [4, 0, 0]]),
+    np.array([[1, 2, 3], [0, 2, 1], [4, 0, 0]]),
     np.array([[0, 0, 0], [0, 0, 2], [1, 0, 0]]),
     np.zeros((3, 3), int),
 )
