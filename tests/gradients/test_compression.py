@@ -75,5 +75,5 @@ def test_what_is_no_compressor_is_refused():
 @on_ranks(1)
 def test_an_operation_in_the_place_of_average(hvd):
     """Horovod would take hvd.Sum for average=True."""
-    with pytest.raises(TypeError, match="op=hvd.Sum. Received: average=1"):
+    with pytest.raises(TypeError, match=r"op=hvd\.Sum\. Received: average=1"):
         hvd.allreduce(tf.ones(3), hvd.Sum)

@@ -52,7 +52,7 @@ def main() -> None:
     """Connects, says who it is, and serves."""
     address, directory = sys.argv[1:3]
     rank = MPI.COMM_WORLD.rank
-    stacks = stack_file(directory, rank).open("w")  # noqa: SIM115 open to the end, for a rank that does not end
+    stacks = stack_file(directory, rank).open("w")  # open to the end, for a rank that does not end
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
     connected = socket.socket(socket.AF_UNIX)
     connected.connect(address)
