@@ -47,6 +47,13 @@ def test_a_root_that_is_no_rank_is_refused(hvd, root):
         hvd.broadcast(tf.ones([2]), root)
 
 
+@pytest.mark.parametrize("root", [0.5, 1.0, "0", None])
+@on_ranks(2)
+def test_a_root_that_is_no_int_is_refused(hvd, root):
+    with pytest.raises(TypeError, match="root_rank="):
+        hvd.broadcast(tf.ones([2]), root)
+
+
 @on_ranks(1, 2, 3)
 def test_variables(hvd):
     root = hvd.size() - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import tensorflow as tf
@@ -29,12 +30,22 @@ def broadcast(
 
     Raises:
         ValueError: tfddl is not initialized.
-        TypeError: The dtype is not supported: see docs/operations.md; of strings use `broadcast_object`.
+        TypeError: The dtype is not supported: see docs/operations.md; of strings use `broadcast_object`. Or
+            `root_rank` is not an int.
         tf.errors.InvalidArgumentError: `root_rank` is no rank of the job.
         tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
     """
     x = prepare(tensor, "broadcast")
-    return native.broadcast(x, root_rank, name_of("broadcast", name, ignore_name_scope))
+    return native.broadcast(x, _index(root_rank), name_of("broadcast", name, ignore_name_scope))
+
+
+def _index(root_rank: Any) -> int:
+    try:
+        return operator.index(root_rank)
+    except TypeError:
+        raise TypeError(
+            f"root_rank is the number of a rank, an int. Received: root_rank={root_rank!r}"
+        ) from None
 
 
 @tf.RegisterGradient("TfddlBroadcast")
