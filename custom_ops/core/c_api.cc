@@ -1,5 +1,9 @@
 #include "core/c_api.h"
 
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
 #include <memory>
 #include <string>
 
@@ -12,6 +16,8 @@ std::string& Text() {
   thread_local std::string text;
   return text;
 }
+
+std::atomic<int> forked_code{0};
 
 std::unique_ptr<tfddl::Patience>& Waiting() {
   static auto* waiting = new std::unique_ptr<tfddl::Patience>;
@@ -50,6 +56,13 @@ void tfddl_init_ends(void) { Waiting().reset(); }
 void tfddl_set_local(int local_rank, int local_size) { tfddl::SetLocalPlace({local_rank, local_size}); }
 
 int tfddl_shutdown(double limit_s) { return tfddl::StopProcess(limit_s) ? 1 : 0; }
+
+void tfddl_set_forked_code(int code) { forked_code = code; }
+
+void tfddl_leave_forked(void) {
+  std::fflush(nullptr);
+  _exit(forked_code);
+}
 
 const char* tfddl_failure(void) {
   const auto engine = tfddl::CurrentEngine();

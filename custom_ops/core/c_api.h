@@ -26,6 +26,11 @@ TFDDL_EXPORT void tfddl_set_local(int local_rank, int local_size);
 // tfddl_last_error() tells why.
 TFDDL_EXPORT int tfddl_shutdown(double limit_s);
 
+// For a process that a rank forked. Py_AtExit() takes the first one, which ends the process before mpi4py
+// finalizes MPI, which belongs to the rank. The second says with which code.
+TFDDL_EXPORT void tfddl_leave_forked(void);
+TFDDL_EXPORT void tfddl_set_forked_code(int code);
+
 // The reason when the job has failed on this rank, else an empty string.
 TFDDL_EXPORT const char* tfddl_failure(void);
 

@@ -128,3 +128,28 @@ def test_calls_while_the_engine_ends_and_starts(hvd):
     assert not any(thread.is_alive() for thread in threads) and not wrong, wrong
     hvd.init()
     sum_of_ones(hvd)
+
+
+@on_ranks(1, 2, 3)
+def test_several_threads_init_and_shut_down(hvd):
+    def at_once(call):
+        failures = []
+
+        def run():
+            try:
+                call()
+            except Exception as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=run) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not failures and not any(thread.is_alive() for thread in threads), failures
+
+    for _ in range(3):
+        at_once(hvd.shutdown)
+        assert not hvd.is_initialized()
+        at_once(hvd.init)
+        sum_of_ones(hvd)

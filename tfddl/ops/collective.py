@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfddl import _compat
 from tfddl.ops import names
 from tfddl.ops.support_table import check_dtype
-from tfddl.runtime import basics
+from tfddl.runtime import basics, fork
 
 
 def check_callable(kind: str) -> None:
@@ -19,6 +19,7 @@ def check_callable(kind: str) -> None:
         ValueError: tfddl is not initialized, or the call is traced by XLA.
     """
     basics.rank()  # raises before init
+    fork.check(kind)
     if _compat.in_xla_context():
         raise ValueError(
             f"tfddl's {kind} cannot run inside a function compiled by XLA yet: use jit_compile=False for the "

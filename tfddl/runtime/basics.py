@@ -5,11 +5,12 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 from dataclasses import dataclass
 from typing import Any
 
 from tfddl.build.locate import check_environment
-from tfddl.runtime import exit_code, failure, library, roll_call, software
+from tfddl.runtime import exit_code, failure, fork, library, roll_call, software
 
 # Peers answer a shutdown within a fraction of a second, also while they compute; who does not is dead or stopped.
 SHUTDOWN_LIMIT = 30.0
@@ -31,8 +32,8 @@ class _Job:
     homogeneous: bool
 
 
+_lock = threading.RLock()  # of init() and shutdown()
 _job: _Job | None = None
-_process = 0  # that called init(); a forked child runs our exit handler too
 _unanswered = False  # a shutdown: then MPI_Finalize might wait for ever
 
 
@@ -44,28 +45,16 @@ def init() -> None:
 
     Raises:
         ImportError: This Python, platform, TensorFlow or Keras is not supported; the message says what to install.
-        RuntimeError: MPI, its header or a compiler is missing; the message says what to install.
+        RuntimeError: MPI, its header or a compiler is missing; the message says what to install. Or this process
+            was forked from a rank.
         ValueError: The engine did not start, the ranks run different software, or an environment variable is
             not a number.
     """
-    global _job, _unanswered, _process
-    if _job is not None:
-        return
-    warning, limit = _stall_limits()
-    check_environment()
-    MPI = library.mpi()
-    with roll_call.waiting(warning, limit):
-        if not MPI.Is_initialized():
-            MPI.Init_thread()
-        _job = _join(MPI, warning, limit)
-    _unanswered, _process = False, os.getpid()
-    from tfddl.ops import names
-
-    names.reset()
-    if _job.size > 1:
-        _warn_about_pinning(_job)
-    atexit.unregister(_at_exit)
-    atexit.register(_at_exit)
+    if _job is None:
+        fork.check("init")  # before the lock, which a forked child may have inherited in use
+        with _lock:
+            if _job is None:
+                _start()
 
 
 def shutdown() -> None:
@@ -73,18 +62,14 @@ def shutdown() -> None:
 
     Ranks that do not answer within 30 seconds (or `TFDDL_STALL_LIMIT`) are reported on stderr.
     """
-    global _job, _unanswered
-    if _job is None:
+    global _job
+    if fork.is_child():
+        _job = None
         return
-    job, _job = _job, None
-    native = library.native()
-    failed_before = bool(native.tfddl_failure())
-    if native.tfddl_shutdown(min(SHUTDOWN_LIMIT, _stall_limits()[1])):
-        for communicator in job.communicators:
-            communicator.Free()
-    elif not failed_before:
-        _unanswered = True
-        print(f"tfddl: {native.tfddl_last_error().decode()}", file=sys.stderr)
+    with _lock:
+        if _job is not None:
+            job, _job = _job, None
+            _stop(job)
 
 
 def is_initialized() -> bool:
@@ -127,6 +112,37 @@ def is_homogeneous() -> bool:
     return _current().homogeneous
 
 
+def _start() -> None:
+    global _job, _unanswered
+    warning, limit = _stall_limits()
+    check_environment()
+    MPI = library.mpi()
+    with roll_call.waiting(warning, limit):
+        if not MPI.Is_initialized():
+            MPI.Init_thread()
+        _job = _join(MPI, warning, limit)
+    _unanswered = False
+    from tfddl.ops import names
+
+    names.reset()
+    if _job.size > 1:
+        _warn_about_pinning(_job)
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)
+
+
+def _stop(job: _Job) -> None:
+    global _unanswered
+    native = library.native()
+    failed_before = bool(native.tfddl_failure())
+    if native.tfddl_shutdown(min(SHUTDOWN_LIMIT, _stall_limits()[1])):
+        for communicator in job.communicators:
+            communicator.Free()
+    elif not failed_before:
+        _unanswered = True
+        print(f"tfddl: {native.tfddl_last_error().decode()}", file=sys.stderr)
+
+
 def _current() -> _Job:
     if _job is None:
         raise ValueError("tfddl has not been initialized; use hvd.init().")
@@ -138,6 +154,7 @@ def _join(MPI: Any, warning: float, limit: float) -> _Job:
     if world.size > 1:
         failure.install(world)
         exit_code.observe()
+    fork.watch()
     software.check_equal(world)
     native = library.native()
     data, control = world.Dup(), world.Dup()
@@ -197,9 +214,10 @@ def _warn_about_pinning(job: _Job) -> None:
 
 def _at_exit() -> None:
     """Runs before mpi4py's own exit handler: nobody may finalize MPI while the engine uses it, or with a dead peer."""
-    if os.getpid() != _process:
-        return
     code = exit_code.of_program()
+    if fork.is_child():
+        library.native().tfddl_set_forked_code(code)
+        return
     if _job is not None and _job.size > 1:
         reason = library.native().tfddl_failure().decode()
         if (

@@ -20,8 +20,7 @@ class _Exit(SystemExit):
         try:
             sys._getframe(1)
         except ValueError:
-            global _code
-            _code = _status(code)
+            note(_status(code))
         return code
 
     @code.setter
@@ -40,6 +39,12 @@ def observe() -> None:
         for name in ("exit", "quit"):  # not there under `python -S`
             if hasattr(builtins, name):
                 setattr(builtins, name, _exit)
+
+
+def note(code: int) -> None:
+    """The program ends with this code."""
+    global _code
+    _code = code
 
 
 def of_program() -> int:

@@ -9,6 +9,8 @@ import threading
 from types import TracebackType
 from typing import Any, NoReturn
 
+from tfddl.runtime import fork
+
 # MPI_Abort normally ends this process too; where it hangs, this does.
 _ABORT_LIMIT = 2.0
 
@@ -23,7 +25,8 @@ def install(world: Any) -> None:
 
         def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
             previous(kind, error, traceback)
-            abort(None)
+            if not fork.is_child():
+                abort(None)
 
         sys.excepthook = hook
     _world = world

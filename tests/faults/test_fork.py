@@ -1,0 +1,72 @@
+"""A process that a rank forks ends as it likes, and leaves the job alone."""
+
+import pytest
+
+from tests.faults.support import START, START_TOGETHER, check_quoted, run, tfddlrun
+
+FORKS = """
+def forked(what):
+    pid = os.fork()
+    if pid == 0:
+        what()
+        raise SystemExit  # up to the end of the program, as any other
+    end = time.monotonic() + 15
+    while time.monotonic() < end:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    os.kill(pid, signal.SIGKILL)
+    return "hangs"
+"""
+
+ENDS = """
+def fails():
+    raise ValueError("planted")
+
+codes = [forked(what) for what in (lambda: None, lambda: sys.exit(5), fails)]
+assert codes == [0, 5, 1], codes
+for _ in range(20):
+    assert hvd.allreduce(x, op=hvd.Sum)[0] == hvd.size()
+print("lives on")
+"""
+
+CALLS = """
+def caught(call):
+    try:
+        call()
+    except RuntimeError as error:
+        print("refused:", error)
+    else:
+        print("not reached")
+
+def calls():
+    assert hvd.size() == 2 and hvd.rank() in (0, 1)
+    caught(lambda: hvd.allreduce(x))
+    hvd.shutdown()
+    caught(hvd.init)
+
+assert forked(calls) == 0
+assert hvd.allreduce(x, op=hvd.Sum)[0] == hvd.size()
+print("lives on")
+"""
+
+
+def test_without_other_ranks():
+    result = run(1, START + FORKS + ENDS)
+    assert result.code == 0, result.output
+    assert "lives on" in result.output
+
+
+@pytest.mark.parametrize("start", [START, START_TOGETHER], ids=["", "mpi4py imported first"])
+def test_every_end_of_a_forked_process(start):
+    result = run(2, start + FORKS + ENDS, tfddlrun(2))
+    assert result.code == 0, result.output
+    assert result.output.count("lives on") == 2, result.output
+
+
+def test_calls_in_a_forked_process():
+    result = run(2, START + FORKS + CALLS, tfddlrun(2))
+    assert result.code == 0, result.output
+    check_quoted(result, "refused: allreduce needs a rank", "refused: init needs a rank", "forked from")
+    assert result.output.count("lives on") == 2, result.output
