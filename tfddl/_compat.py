@@ -1,6 +1,7 @@
 """All that depends on the version of TensorFlow or Keras, on the Python side."""
 
 import functools
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -37,6 +38,11 @@ def keras() -> ModuleType:
 def tells_epoch_begin() -> bool:
     """Whether `fit` calls a PyDataset's `on_epoch_begin` (Keras >= 3.5)."""
     return hasattr(keras().utils.PyDataset, "on_epoch_begin")
+
+
+def is_variable(value: object) -> bool:
+    """Whether `value` is one variable, of TensorFlow or of Keras; a program without Keras has none of Keras."""
+    return isinstance(value, tf.Variable) or ("keras" in sys.modules and isinstance(value, keras().Variable))
 
 
 def is_keras_optimizer(value: object) -> bool:

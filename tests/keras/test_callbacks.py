@@ -87,6 +87,25 @@ def test_random_layers_and_local_variables_keep_their_own(hvd):
     support.check_equal_on_all_ranks(hvd, [network.layers[-1].kernel])
 
 
+@on_ranks(2)
+def test_what_local_variables_takes(hvd):
+    def kept(local_variables):
+        network = compiled(hvd, support.model())
+        network.layers[0].kernel.assign(np.full_like(network.layers[0].kernel, hvd.rank()))
+        chosen = local_variables(network.layers[0].kernel)
+        callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0, chosen)
+        callback.set_model(network)
+        callback.on_train_begin()
+        return bool((network.layers[0].kernel.numpy() == hvd.rank()).all())
+
+    assert (
+        kept(lambda kernel: kernel) and kept(lambda kernel: kernel.value) and kept(lambda kernel: (kernel,))
+    )
+    for wrong in ("/cpu:0", ["kernel"]):  # Horovod's second argument is a device
+        with pytest.raises(ValueError, match=r"local_variables="):
+            hvd.callbacks.BroadcastGlobalVariablesCallback(0, wrong)
+
+
 class Late(keras.Model):
     """Makes its layer in the first call."""
 

@@ -82,6 +82,17 @@ def test_steps_per_execution(hvd):
         compiled(hvd, steps_per_execution=1 + hvd.rank()).fit(*mine(hvd), verbose=0, callbacks=callbacks(hvd))
 
 
+@on_ranks(2, 3)
+def test_accumulation(hvd):
+    steps = [None, 2, 3]
+    optimizer = keras.optimizers.SGD(gradient_accumulation_steps=steps[hvd.rank()])
+    network = compiled(hvd, hvd.DistributedOptimizer(optimizer))
+    with pytest.raises(
+        ValueError, match=r"numbers of gradient_accumulation_steps.*Received: rank 0: 1, rank 1: 2"
+    ):
+        network.fit(*mine(hvd), verbose=0, callbacks=callbacks(hvd))
+
+
 @on_ranks(2)
 def test_unknown_numbers_that_are_equal(hvd):
     network, plain = compiled(hvd), support.model()

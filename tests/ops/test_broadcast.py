@@ -54,6 +54,13 @@ def test_a_root_that_is_no_int_is_refused(hvd, root):
         hvd.broadcast(tf.ones([2]), root)
 
 
+@on_ranks(2)
+def test_one_variable_is_no_list(hvd):
+    for variable in (tf.Variable([1.0, 2.0]), tf.Variable(1.0)):
+        with pytest.raises(TypeError, match="list of variables"):
+            hvd.broadcast_variables(variable, 0)
+
+
 @on_ranks(1, 2, 3)
 def test_variables(hvd):
     root = hvd.size() - 1

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfddl import _compat
 from tfddl.ops.broadcast import broadcast
 from tfddl.ops.collective import name_of
 
@@ -30,10 +31,12 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int) -> tf.Operatio
         In a graph of TF1 the operation that does it, to be run in a session; else None.
 
     Raises:
-        TypeError: A variable's dtype is not supported.
+        TypeError: A variable's dtype is not supported, or `variables` is no list.
         tf.errors.FailedPreconditionError: On all ranks, when the variables' shapes or dtypes differ.
     """
     global _called
+    if _compat.is_variable(variables):
+        raise TypeError(f"broadcast_variables takes a list of variables. Received: variables={variables!r}")
     _called = True
     pending = []
     for index, variable in enumerate(variables):

@@ -33,20 +33,21 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     Args:
         root_rank: Rank whose values all get.
-        local_variables: Variables, Keras' or TensorFlow's, that stay each rank's own. Defaults to none.
+        local_variables: Variables, Keras' or TensorFlow's, that stay each rank's own; one, or several. Defaults to
+            none.
 
     Raises:
-        ValueError: At the beginning of training, if the optimizer is not distributed while there are several
-            ranks, or if the ranks have different numbers of batches or epochs, begin with different epochs, or
-            have variables that differ in number, name, shape or dtype. At the end of an epoch, if the ranks had
-            different numbers of batches. On every rank.
+        ValueError: If `local_variables` holds anything else. At the beginning of training, if the optimizer is not
+            distributed while there are several ranks, or if the ranks have different numbers of batches or
+            epochs, begin with different epochs, or have variables that differ in number, name, shape or dtype. At
+            the end of an epoch, if the ranks had different numbers of batches. On every rank.
     """
 
     def __init__(self, root_rank: int, local_variables: Iterable[Any] | None = None) -> None:
         super().__init__()
         callback_list.watch()
         self.root_rank = root_rank
-        self._local = {_key(variable) for variable in local_variables or ()}
+        self._local = {_key(variable) for variable in _listed(local_variables)}
         self._sent: set[int] = set()
         self._to_be_seen = False
         self._requests = 0
@@ -123,6 +124,19 @@ class BroadcastGlobalVariablesCallback(Callback):
         epoch = int(broadcast(tf.constant(-1 if mine is None else mine, tf.int64), self.root_rank, name=name))
         if epoch >= 0 or mine is not None:
             self.model._initial_epoch = epoch if epoch >= 0 else None
+
+
+def _listed(local_variables: Any) -> list[Any]:
+    if _compat.is_variable(local_variables):
+        return [local_variables]
+    variables = [] if local_variables is None else list(local_variables)
+    for variable in variables:
+        if not _compat.is_variable(variable):
+            raise ValueError(
+                "local_variables holds variables of Keras or TensorFlow, those that are not to be broadcast. "
+                f"Received: local_variables={local_variables!r}"
+            )
+    return variables
 
 
 def _key(variable: Any) -> int:

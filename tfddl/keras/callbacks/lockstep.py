@@ -26,6 +26,7 @@ def check_plan(params: dict[str, Any], model: Any, name: str) -> None:
         "batches": params.get("steps"),
         "epochs": params.get("epochs"),
         "steps_per_execution": getattr(model, "steps_per_execution", 1),
+        "gradient_accumulation_steps": _accumulation(getattr(model, "optimizer", None)),
     }
     different = differing_lists([str(value) for value in plan.values()], name)
     if different is None:
@@ -37,6 +38,11 @@ def check_plan(params: dict[str, Any], model: Any, name: str) -> None:
                 f"The ranks have different numbers of {what}: give each the same number"
                 f"{', or pass steps_per_epoch' if what == 'batches' else ''}. Received: {counts}"
             )
+
+
+def _accumulation(optimizer: Any) -> int:
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    return getattr(optimizer, "gradient_accumulation_steps", None) or 1
 
 
 def check_first_epoch(epoch: int, name: str) -> None:
