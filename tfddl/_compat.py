@@ -1,7 +1,6 @@
 """All that depends on the version of TensorFlow or Keras, on the Python side."""
 
 import functools
-import sys
 from types import ModuleType
 from typing import Any
 
@@ -40,9 +39,14 @@ def tells_epoch_begin() -> bool:
     return hasattr(keras().utils.PyDataset, "on_epoch_begin")
 
 
+def is_keras_variable(value: object) -> bool:
+    """Whether `value` is a variable of Keras 3. In Keras 3.4 those are no instances of `keras.Variable`."""
+    return hasattr(value, "path") and callable(getattr(value, "assign", None))
+
+
 def is_variable(value: object) -> bool:
-    """Whether `value` is one variable, of TensorFlow or of Keras; a program without Keras has none of Keras."""
-    return isinstance(value, tf.Variable) or ("keras" in sys.modules and isinstance(value, keras().Variable))
+    """Whether `value` is one variable, of TensorFlow or of Keras."""
+    return isinstance(value, tf.Variable) or is_keras_variable(value)
 
 
 def is_keras_optimizer(value: object) -> bool:
@@ -73,7 +77,7 @@ def settable_learning_rate(optimizer: Any) -> float | None:
     while is_loss_scale_optimizer(optimizer):
         optimizer = optimizer.inner_optimizer
     rate = getattr(optimizer, "_learning_rate", None)
-    if has_inner_optimizers(optimizer) or not isinstance(rate, keras().Variable):
+    if has_inner_optimizers(optimizer) or not is_keras_variable(rate):
         return None
     return float(rate.numpy())
 
