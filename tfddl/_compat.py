@@ -68,6 +68,11 @@ def has_inner_optimizers(value: object) -> bool:
     return hasattr(value, "_inner_optimizers")
 
 
+def learning_rate(optimizer: Any) -> float:
+    """The learning rate now. A variable of Keras 3.4 does not turn into a float by itself."""
+    return float(tf.convert_to_tensor(optimizer.learning_rate))
+
+
 def settable_learning_rate(optimizer: Any) -> float | None:
     """The learning rate, or None where it cannot be set.
 
@@ -76,10 +81,9 @@ def settable_learning_rate(optimizer: Any) -> float | None:
     """
     while is_loss_scale_optimizer(optimizer):
         optimizer = optimizer.inner_optimizer
-    rate = getattr(optimizer, "_learning_rate", None)
-    if has_inner_optimizers(optimizer) or not is_keras_variable(rate):
+    if has_inner_optimizers(optimizer) or not is_keras_variable(getattr(optimizer, "_learning_rate", None)):
         return None
-    return float(rate.numpy())
+    return learning_rate(optimizer)
 
 
 def momentum_with_learning_rate(optimizer: Any) -> list[Any]:

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tests.harness import on_ranks
 from tests.keras import support
+from tfddl import _compat
 
 
 def compiled(hvd, optimizer=None, **options):
@@ -100,5 +101,5 @@ def test_schedules_in_the_optimizer(hvd, schedule):
     plain = keras.optimizers.SGD(rates, momentum=0.9)
     support.fit(whole, plain, support.data(hvd.size()), support.BATCH * hvd.size(), epochs=2)
     now = hvd.allgather(tf.reshape(network.optimizer.learning_rate, [1]), name="rates").numpy()
-    assert len(set(now)) == 1 and now[0] == float(plain.learning_rate) < 0.1
+    assert len(set(now)) == 1 and now[0] == _compat.learning_rate(plain) < 0.1
     np.testing.assert_allclose(support.weights(network), support.weights(whole), rtol=1e-4, atol=1e-6)

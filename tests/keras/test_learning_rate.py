@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tests.harness import on_ranks
 from tests.keras import support
+from tfddl import _compat
 
 RATE = 0.08
 
@@ -25,7 +26,7 @@ class Rates(keras.callbacks.Callback):
         self.epochs.append(epoch)
 
     def on_train_batch_end(self, batch, logs=None):
-        self.rates.append(float(self.model.optimizer.learning_rate))
+        self.rates.append(_compat.learning_rate(self.model.optimizer))
 
 
 def fit(

@@ -86,17 +86,17 @@ class LearningRateScheduleCallback(Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Logs the rate."""
         if logs is not None:
-            logs["lr"] = float(self.model.optimizer.learning_rate)
+            logs["lr"] = _compat.learning_rate(self.model.optimizer)
 
     def _epoch_at(self, batch: int) -> float:
         return self.current_epoch + batch / (self.steps_per_epoch or 1)
 
     def _set(self, epoch: float) -> None:
         optimizer = self.model.optimizer
-        before = float(optimizer.learning_rate)
+        before = _compat.learning_rate(optimizer)
         optimizer.learning_rate = self.initial_lr * self.multiplier(epoch)
         if self.momentum_correction:
-            momentum.follow(optimizer, before, float(optimizer.learning_rate))
+            momentum.follow(optimizer, before, _compat.learning_rate(optimizer))
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
@@ -141,7 +141,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         """Logs the rate, and says when it is reached."""
         super().on_epoch_end(epoch, logs)
         if self.verbose > 0 and basics.rank() == 0 and epoch < self.warmup_epochs <= epoch + 1:
-            rate = float(self.model.optimizer.learning_rate)
+            rate = _compat.learning_rate(self.model.optimizer)
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
 
     def _epoch_at(self, batch: int) -> float:
