@@ -66,7 +66,9 @@ TF ?= 2.16
 TF_ENV := build/env-tf$(TF)
 TF_PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
   if $$p -c '$(PROBE)' >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info >= (3, 13))'; then echo $$p; break; fi; done)
-SMOKE := tests/gradients tests/keras $(addprefix tests/ops/test_,allreduce.py allgather.py broadcast.py gradients.py)
+SMOKE := tests/gradients \
+  $(addprefix tests/keras/test_,accumulation.py callbacks.py equal_to_one_process.py jit.py names.py optimizer.py overlap.py tape_and_optimizer.py) \
+  $(addprefix tests/ops/test_,allreduce.py allgather.py broadcast.py gradients.py)
 test-tf: $(TF_ENV)/ready
 	timeout -k 10 1200 $(TF_ENV)/bin/python -m pytest --ranks 2 -m "not slow" $(SMOKE)
 
