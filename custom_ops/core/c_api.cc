@@ -64,6 +64,10 @@ void tfddl_leave_forked(void) {
   _exit(forked_code);
 }
 
+void tfddl_note(const char* key, const char* note) {
+  if (const auto engine = tfddl::CurrentEngine()) engine->Note(key, note);
+}
+
 const char* tfddl_failure(void) {
   const auto engine = tfddl::CurrentEngine();
   Text() = engine ? engine->failure().value_or("") : "";

@@ -31,6 +31,9 @@ TFDDL_EXPORT int tfddl_shutdown(double limit_s);
 TFDDL_EXPORT void tfddl_leave_forked(void);
 TFDDL_EXPORT void tfddl_set_forked_code(int code);
 
+// See Engine::Note.
+TFDDL_EXPORT void tfddl_note(const char* key, const char* note);
+
 // The reason when the job has failed on this rank, else an empty string.
 TFDDL_EXPORT const char* tfddl_failure(void);
 

@@ -109,12 +109,20 @@ std::optional<std::pair<std::string, int64_t>> Engine::Oldest() const {
   return *oldest;
 }
 
+void Engine::Note(const std::string& key, const std::string& note) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  notes_[key] = note;
+}
+
 std::vector<LiveRequest> Engine::Waiting() const {
   std::vector<LiveRequest> waiting;
   const int64_t now = NowMicros();
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& [key, time] : live_) waiting.push_back({key, now - time});
+    for (const auto& [key, time] : live_) {
+      const auto note = notes_.find(key);
+      waiting.push_back({key, now - time, note == notes_.end() ? "" : note->second});
+    }
   }
   std::sort(waiting.begin(), waiting.end(), [](auto& a, auto& b) {
     return a.waited_us != b.waited_us ? a.waited_us > b.waited_us : a.key < b.key;

@@ -69,6 +69,10 @@ class Engine {
   // Whether all members have agreed to end.
   bool closed() const;
 
+  // Says of this rank while it waits for `key`: what it has ended, so that it submits nothing else until
+  // then. The watchdog shows it, and need not wait for long where other ranks want something else.
+  void Note(const std::string& key, const std::string& note);
+
   // For the watchdog: the requests that wait, the longest first; the first of them and its time of
   // submission; when anything last moved here.
   std::vector<LiveRequest> Waiting() const;
@@ -152,6 +156,7 @@ class Engine {
   std::condition_variable wake_;
   std::deque<Item> inbox_;
   std::unordered_map<std::string, int64_t> live_;  // key -> time of submission
+  std::map<std::string, std::string> notes_;       // key -> note
   std::optional<std::string> failure_;
   bool closed_ = false;
   bool stop_ = false;

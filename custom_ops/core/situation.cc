@@ -23,7 +23,8 @@ std::string Listed(const std::vector<size_t>& ranks) {
 std::string Names(const Situation& rank) {
   std::string text;
   for (size_t i = 0; i < std::min(rank.waiting.size(), kNamesShown); ++i) {
-    text += (i ? ", '" : "'") + rank.waiting[i].key + "'";
+    const LiveRequest& request = rank.waiting[i];
+    text += (i ? ", '" : "'") + request.key + "'" + (request.note.empty() ? "" : " (" + request.note + ")");
   }
   const size_t more = rank.waiting.size() + rank.left_out - std::min(rank.waiting.size(), kNamesShown);
   return more ? text + " and " + std::to_string(more) + " more" : text;
@@ -41,7 +42,7 @@ std::string Situation::Encode(size_t limit) const {
   size_t room = limit - std::min(limit, kHead + sizeof(int64_t) + words.size());
   size_t count = 0;
   for (; count < waiting.size(); ++count) {
-    const size_t bytes = 2 * sizeof(int64_t) + waiting[count].key.size();
+    const size_t bytes = 3 * sizeof(int64_t) + waiting[count].key.size() + waiting[count].note.size();
     if (bytes > room) break;
     room -= bytes;
   }
@@ -54,6 +55,7 @@ std::string Situation::Encode(size_t limit) const {
   for (size_t i = 0; i < count; ++i) {
     writer.String(waiting[i].key);
     writer.Int(waiting[i].waited_us);
+    writer.String(waiting[i].note);
   }
   return writer.bytes();
 }
@@ -67,8 +69,11 @@ Situation Situation::Decode(const std::string& bytes) {
   const int64_t count = reader.Int();
   situation.last = reader.String();
   for (int64_t i = 0; i < count; ++i) {
-    std::string key = reader.String();
-    situation.waiting.push_back({std::move(key), reader.Int()});
+    LiveRequest request;
+    request.key = reader.String();
+    request.waited_us = reader.Int();
+    request.note = reader.String();
+    situation.waiting.push_back(std::move(request));
   }
   return situation;
 }
@@ -83,6 +88,13 @@ bool WaitForDifferent(const Situations& ranks, int64_t still_us) {
       return false;
   }
   return true;
+}
+
+bool HasNote(const Situations& ranks) {
+  return std::any_of(ranks.begin(), ranks.end(), [](auto& rank) {
+    return rank && std::any_of(rank->waiting.begin(), rank->waiting.end(),
+                               [](auto& request) { return !request.note.empty(); });
+  });
 }
 
 std::string Describe(const Situations& ranks) {

@@ -13,6 +13,7 @@ namespace tfddl {
 struct LiveRequest {
   std::string key;
   int64_t waited_us = 0;
+  std::string note;  // see Engine::Note
 };
 
 struct Situation {
@@ -34,6 +35,9 @@ using Situations = std::vector<std::optional<Situation>>;
 // True when no rank can go on unless one of its other threads submits: all wait, nothing has moved on any for
 // `still_us`, and no collective has been submitted by all.
 bool WaitForDifferent(const Situations& ranks, int64_t still_us);
+
+// Whether any rank waits with a note.
+bool HasNote(const Situations& ranks);
 
 // One line: who waits for what, and how long. Ranks that wait for the same are named together.
 std::string Describe(const Situations& ranks);

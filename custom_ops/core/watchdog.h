@@ -93,8 +93,8 @@ class Watchdog {
   int64_t lives_checked_us_ = 0;
   std::optional<Inquiry> inquiry_;
   int64_t inquiries_ = 0;
-  std::pair<std::string, int64_t> warned_;    // the request that was reported last, by its time of submission
-  std::pair<std::string, int64_t> compared_;  // the one that waited longest when ranks were found to differ
+  std::pair<std::string, int64_t> warned_;  // the request that was reported last, by its time of submission
+  std::pair<std::string, int64_t> different_;  // the one that waited longest when that ranks differ was told
   int64_t next_comparison_us_ = 0;
   bool failure_told_ = false;
 

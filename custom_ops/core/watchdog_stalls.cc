@@ -9,6 +9,8 @@
 namespace tfddl {
 namespace {
 
+constexpr int64_t kCertainMicros =
+    10000000;                               // ranks that wait for different things with a note do so for ever
 constexpr int64_t kAnswerMicros = 1000000;  // a rank that has not answered by then is silent
 constexpr size_t kSituationBytes = 1800;    // of a letter
 
@@ -71,8 +73,8 @@ void Watchdog::LookForStalls() {
   }
   // Where all ranks wait, rank 0 does too, so that it can speak for all.
   const bool still = now - engine_->moved_us() > still_us_;
-  if (transport_->rank() != 0 || !still || compared_ == *oldest || now < next_comparison_us_) return;
-  next_comparison_us_ = now + std::max<int64_t>(still_us_ / 4, 1);
+  if (transport_->rank() != 0 || !still || now < next_comparison_us_) return;
+  next_comparison_us_ = now + std::clamp<int64_t>(still_us_ / 4, kAnswerMicros / 4, kAnswerMicros);
   Ask(Cause::kDifferent, key, submitted_us);
 }
 
@@ -101,9 +103,16 @@ void Watchdog::ConcludeInquiry() {
 
 void Watchdog::ReportDifferent(const Inquiry& inquiry) {
   if (!WaitForDifferent(inquiry.answers, still_us_)) return;
-  compared_ = {inquiry.key, inquiry.submitted_us};
-  Print("the ranks wait for different collectives, none of which can run: " + Describe(inquiry.answers) +
-        ". Ranks must run the same collectives, the same number of times. The job goes on waiting, in case "
+  const std::string report =
+      "the ranks wait for different collectives, none of which can run: " + Describe(inquiry.answers) + ".";
+  if (HasNote(inquiry.answers) && WaitForDifferent(inquiry.answers, kCertainMicros)) {
+    engine_->Fail("Stopped: " + report);
+    return;
+  }
+  const auto subject = std::make_pair(inquiry.key, inquiry.submitted_us);
+  if (std::exchange(different_, subject) == subject) return;
+  Print(report +
+        " Ranks must run the same collectives, the same number of times. The job goes on waiting, in case "
         "another thread submits what is missing, until TFDDL_STALL_LIMIT=" +
         std::to_string(static_cast<int64_t>(options_.limit_s)) + " seconds.");
 }

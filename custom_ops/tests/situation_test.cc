@@ -14,7 +14,7 @@ namespace {
 
 Situation Waits(std::vector<std::string> keys, int64_t seconds = 12) {
   Situation situation;
-  for (auto& key : keys) situation.waiting.push_back({std::move(key), seconds * 1000000});
+  for (auto& key : keys) situation.waiting.push_back({std::move(key), seconds * 1000000, ""});
   situation.still_us = seconds * 1000000;
   situation.last = "its last collective was 'z' (done) 70 s ago";
   return situation;
@@ -43,16 +43,23 @@ void TestDescribe() {
         "rank 3: no answer (dead, stopped or unreachable); rank 4: '1', '2', '3', '4' and 2 more (for 12 s)");
   CHECK(DescribeMissing(ranks, "a") == "ranks 1, 4 have not submitted it; rank 3 does not answer");
   CHECK(DescribeMissing({Waits({"a"}), Waits({"a"})}, "a").empty());
+  Situation noted = Waits({"a", "b"});
+  noted.waiting[1].note = "at the end";
+  CHECK(Describe({Waits({"a"}), noted}) ==
+        "rank 0: 'a' (for 12 s); rank 1: 'a', 'b' (at the end) (for 12 s)");
+  CHECK(HasNote({Waits({"a"}), noted}) && !HasNote({Waits({"a"}), std::nullopt}));
 }
 
 void TestLetter() {
   Situation sent = Waits({"first", "second", std::string(100, 'x'), "last"});
+  sent.waiting[1].note = "at the end";
   sent.leaving = true;
   const Situation whole = Situation::Decode(sent.Encode(1000));
   CHECK(whole.waiting.size() == 4 && whole.left_out == 0 && whole.leaving && whole.still_us == sent.still_us);
   CHECK(whole.Has("second") && whole.last == sent.last && whole.waiting[3].waited_us == 12000000);
-  const std::string bytes = sent.Encode(170);
-  CHECK(bytes.size() <= 170);
+  CHECK(whole.waiting[1].note == "at the end" && whole.waiting[0].note.empty());
+  const std::string bytes = sent.Encode(200);
+  CHECK(bytes.size() <= 200);
   const Situation cut = Situation::Decode(bytes);
   CHECK(cut.waiting.size() == 2 && cut.left_out == 2 && cut.Has("second") && !cut.Has("last"));
 }

@@ -5,10 +5,8 @@ A rank that runs out of batches would leave the others waiting for its gradients
 
 from typing import Any
 
-import tensorflow as tf
-
 from tfddl.keras.exchange import all_rows, differing_lists
-from tfddl.runtime import basics
+from tfddl.runtime import library
 
 
 def check_plan(params: dict[str, Any], model: Any, name: str) -> None:
@@ -66,8 +64,8 @@ def check_first_epoch(epoch: int, name: str) -> None:
 def check_epoch(epoch: int, batches: int, name: str) -> None:
     """Compares the number of batches of the epoch that ends.
 
-    Where ranks are in the middle of a step meanwhile, they wait for gradients of this one; the watchdog names
-    them in the end.
+    Where ranks are in the middle of a step meanwhile, they wait for gradients of this one: the watchdog ends the
+    job after ten seconds, and shows the note.
 
     Args:
         epoch: The epoch, from 0.
@@ -77,15 +75,12 @@ def check_epoch(epoch: int, batches: int, name: str) -> None:
     Raises:
         ValueError: On every rank, if all have ended the epoch and their numbers differ.
     """
-    try:
-        counts = all_rows([batches], name)[:, 0]
-    except tf.errors.OpError as error:
-        error.add_note(
-            f"Rank {basics.rank()} ended epoch {epoch + 1} after {batches} batches and waited for the other ranks. If "
-            "they were still training, they have more batches: give each rank the same number, or pass "
-            "steps_per_epoch."
-        )
-        raise
+    note = (
+        f"at the end of epoch {epoch + 1}, after {batches} batches; give each rank the same number, or pass "
+        "steps_per_epoch"
+    )
+    library.native().tfddl_note(name.encode(), note.encode())
+    counts = all_rows([batches], name)[:, 0]
     if len(set(counts)) > 1:
         received = ", ".join(f"rank {rank}: {int(count)}" for rank, count in enumerate(counts))
         raise ValueError(
