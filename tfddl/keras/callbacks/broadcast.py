@@ -101,11 +101,11 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     def _broadcast_new(self) -> None:
         """Broadcasts the variables that have not been before; all ranks come here together."""
-        variables = [
-            variable for variable in _unique(model_check.all_variables(self.model)) if self._sends(variable)
-        ]
+        everything = _unique(model_check.all_variables(self.model))
+        variables = [variable for variable in everything if self._sends(variable)]
+        owners = {_path(variable).replace("/", "_"): _own_name(variable) for variable in everything}
         different = differing_lists(
-            [_describe(variable) for variable in variables], f"{type(self).__name__}.variables"
+            [_describe(variable, owners) for variable in variables], f"{type(self).__name__}.variables"
         )
         if different is not None:
             raise ValueError(_difference(different))
@@ -153,10 +153,20 @@ def _path(variable: Any) -> str:
     return str(getattr(variable, "path", variable.name))
 
 
-def _describe(variable: Any) -> str:
-    """What has to be equal on all ranks: not the numbers in names, which count earlier models."""
+def _own_name(variable: Any) -> str:
+    return _path(variable).rsplit("/", 1)[-1]
+
+
+def _describe(variable: Any, owners: dict[str, str]) -> str:
+    """What has to be equal on all ranks: neither the numbers in names, which count earlier models, nor the path of a
+    slot's variable, which is another one in a model that was loaded."""
     dtype = variable.dtype if isinstance(variable.dtype, str) else variable.dtype.name
-    return f"{dtype}{tuple(variable.shape)} {re.sub(r'_[0-9]+', '', _path(variable).rsplit('/', 1)[-1])}"
+    name = _own_name(variable)
+    for cut in (i for i, letter in enumerate(name) if letter == "_"):
+        if name[:cut] in owners:
+            name = owners[name[:cut]] + name[cut:]
+            break
+    return f"{dtype}{tuple(variable.shape)} {re.sub(r'_[0-9]+', '', name)}"
 
 
 def _difference(lists: list[list[str]]) -> str:
