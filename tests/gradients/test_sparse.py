@@ -137,3 +137,25 @@ def test_missing_gradients_of_different_variables(hvd):
     for run in (step, tf.function(step)):
         with pytest.raises(tf.errors.FailedPreconditionError, match=r"dense gradients \[1\] of 2"):
             run()
+
+
+@on_ranks(2, 3)
+def test_sparse_here_and_dense_there(hvd):
+    """The same error on all, in eager mode too, where the gradients of a step go one after the other."""
+    table, weight = tf.Variable(tf.ones((4, 2))), tf.Variable(tf.ones((2,)))
+
+    def step(choose):
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = tf.reduce_sum(choose(table) * weight)
+        return tape.gradient(loss, [table, weight])
+
+    def rows(x):
+        return tf.gather(x, [0, 1])
+
+    mixed = rows if hvd.rank() == 0 else (lambda x: x)
+    for run in (step, tf.function(step)):
+        with pytest.raises(tf.errors.FailedPreconditionError, match=r"dense gradients \[1\] of 2"):
+            run(mixed)
+        sparse, dense = step(rows)
+        assert isinstance(sparse, tf.IndexedSlices)
+        np.testing.assert_array_equal(dense, [2.0, 2.0])

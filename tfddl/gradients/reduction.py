@@ -87,11 +87,6 @@ def reduce_gradients(
     if not dense and not sparse:
         return results
     sequence = names.unique(owner)
-    for index in sparse:
-        reduced = allreduce_slices(
-            gradients[index], op, f"{sequence}.slices.{index}", kind=owner, compression=compression
-        )
-        results[index] = _marked(reduced)
     compressed = []
     for index in dense:
         tensor = _dense(gradients[index], None if variables is None else variables[index])
@@ -101,6 +96,12 @@ def reduce_gradients(
     buckets = _reduce_in_buckets([tensor for tensor, _ in compressed], sequence, op, context)
     for index, tensor, (_, way) in zip(dense, buckets, compressed, strict=True):
         results[index] = _marked(compression.decompress(tensor, way))
+    # After the buckets, whose context tells where the ranks differ in what is sparse.
+    for index in sparse:
+        reduced = allreduce_slices(
+            gradients[index], op, f"{sequence}.slices.{index}", kind=owner, compression=compression
+        )
+        results[index] = _marked(reduced)
     return results
 
 
