@@ -120,6 +120,7 @@ def test_printed_line_runs_by_hand(monkeypatch):
         (["-H", "a,b,a:2", "true"], "Received: a more than once"),
         (["-H", "a", "--hostfile", __file__, "true"], "not by both"),
         (["--hostfile", "/nowhere", "true"], "does not exist"),
+        (["-np", "4", "-H", "a:2,b", "true"], "The hosts take 3 processes"),
     ],
 )
 def test_refuses(arguments, message):

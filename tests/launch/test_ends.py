@@ -110,6 +110,15 @@ def test_command_that_does_not_exist():
     assert "cannot run './no-such-program': No such file or directory" in job.stderr
 
 
+def test_script_without_python():
+    job = tfddlrun("-np", "1", "train.py")
+    assert job.code == 127
+    assert (
+        "cannot run 'train.py': No such file or directory (a Python script is run by Python: python train"
+        in (job.stderr)
+    )
+
+
 def test_rank_that_leaves_early_without_finalize():
     job = run_script(WITH_MPI + "if rank == 1: os._exit(0)\n" + WAIT_FOR_ALL)
     assert job.code != 0

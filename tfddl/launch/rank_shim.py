@@ -140,7 +140,10 @@ class Supervisor:
 
     def _report_not_started(self, command: list[str], error: OSError) -> int:
         status = 127 if isinstance(error, FileNotFoundError) else 126
-        self._send(ERROR, f"tfddlrun: cannot run '{command[0]}': {error.strerror}\n".encode())
+        hint = (
+            f" (a Python script is run by Python: python {command[0]})" if command[0].endswith(".py") else ""
+        )
+        self._send(ERROR, f"tfddlrun: cannot run '{command[0]}': {error.strerror}{hint}\n".encode())
         self._send(ENDED, json.dumps({"status": status, "stopped": False}).encode())
         return status
 

@@ -103,7 +103,12 @@ def main(
     host_list = _hosts(hosts, hostfile)
     if processes is None and not host_list:
         raise click.UsageError("Say how many processes to start: tfddlrun -np 2 python train.py")
-    count = processes or sum(host.slots for host in host_list)
+    slots = sum(host.slots for host in host_list)
+    count = processes or slots
+    if host_list and count > slots:
+        raise click.UsageError(
+            f"The hosts take {slots} processes: give them more slots (-H node1:4), or ask for fewer. Received: -np {count}"
+        )
     remote = scheduled(os.environ) if not host_list else not all_local(host_list)
     try:
         mpirun = find_mpirun()
