@@ -139,6 +139,11 @@ def test_what_it_does_not_take(hvd):
             call_it(tf.constant(1.0))
         with pytest.raises(TypeError, match="Received: bool"):
             call_it(tf.constant([True]))
+    for compression in (None, "fp16", tf.float16):
+        with pytest.raises(TypeError, match=r"compression` is .*Received: compression="):
+            hvd.reducescatter(tf.ones([2]), compression=compression)
+        with pytest.raises(TypeError, match=r"compression` is .*Received: compression="):
+            hvd.grouped_reducescatter([tf.ones([2])], compression=compression)
 
     @tf.function(input_signature=[tf.TensorSpec(None, tf.float32)])
     def of_unknown_rank(x):

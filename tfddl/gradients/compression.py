@@ -1,5 +1,6 @@
 """Compression of gradients for the time they travel."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -110,3 +111,26 @@ def check_compression(compression: Any) -> Any:
         "`compression` is tfddl.Compression.none, .fp16, .bf16 or a Compressor of your own. "
         f"Received: compression={compression!r}"
     )
+
+
+def run_compressed(
+    run: Callable[[list[tf.Tensor]], Sequence[tf.Tensor]], tensors: Sequence[tf.Tensor], compression: Any
+) -> list[tf.Tensor]:
+    """Runs a collective on compressed tensors.
+
+    Args:
+        run: Gives one result for each compressed tensor.
+        tensors: What to compress.
+        compression: What `compression=` arguments take.
+
+    Returns:
+        The decompressed results.
+
+    Raises:
+        TypeError: If `compression` is no compressor.
+    """
+    check_compression(compression)
+    compressed = [compression.compress(tensor) for tensor in tensors]
+    results = run([tensor for tensor, _ in compressed])
+    contexts = [context for _, context in compressed]
+    return [compression.decompress(y, context) for y, context in zip(results, contexts, strict=True)]

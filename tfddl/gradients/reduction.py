@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.gradients.buckets import bucket_sizes, plan_buckets
-from tfddl.gradients.compression import Compression, Compressor
+from tfddl.gradients.compression import Compression, Compressor, run_compressed
 from tfddl.ops import allreduce_gradient, names, native  # noqa: F401 the first registers the gradient
 from tfddl.ops.constants import NAMES, Average, Sum
 from tfddl.ops.sparse import allreduce_slices
@@ -74,6 +74,7 @@ def reduce_gradients(
 
     Raises:
         ValueError: For another `op`, or inside a function compiled by XLA.
+        TypeError: If `compression` is no compressor.
     """
     check_op(op)
     _check_not_compiled_by_xla()
@@ -87,21 +88,20 @@ def reduce_gradients(
     if not dense and not sparse:
         return results
     sequence = names.unique(owner)
-    compressed = []
-    for index in dense:
-        tensor = _dense(gradients[index], None if variables is None else variables[index])
-        compressed.append(compression.compress(tensor))
+    tensors = [_dense(gradients[index], None if variables is None else variables[index]) for index in dense]
     # Two ranks that lack the gradient of different variables may have equal shapes otherwise.
     context = "" if len(dense) == len(results) else f"dense gradients {dense} of {len(results)}"
-    buckets = _reduce_in_buckets([tensor for tensor, _ in compressed], sequence, op, context)
-    for index, tensor, (_, way) in zip(dense, buckets, compressed, strict=True):
-        results[index] = _marked(compression.decompress(tensor, way))
+    reduced = run_compressed(
+        lambda compressed: _reduce_in_buckets(compressed, sequence, op, context), tensors, compression
+    )
+    for index, tensor in zip(dense, reduced, strict=True):
+        results[index] = _marked(tensor)
     # After the buckets, whose context tells where the ranks differ in what is sparse.
     for index in sparse:
-        reduced = allreduce_slices(
+        slices = allreduce_slices(
             gradients[index], op, f"{sequence}.slices.{index}", kind=owner, compression=compression
         )
-        results[index] = _marked(reduced)
+        results[index] = _marked(slices)
     return results
 
 

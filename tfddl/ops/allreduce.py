@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfddl.gradients.compression import Compression, check_compression
+from tfddl.gradients.compression import Compression, run_compressed
 from tfddl.ops import allreduce_gradient, native  # noqa: F401 the first registers the gradient
 from tfddl.ops.collective import check_callable, name_of, prepare
 from tfddl.ops.constants import Average, Sum
@@ -126,7 +126,6 @@ def _prepared(value: Any, kind: str, op: int, factors: tuple[float, float]) -> A
 def _reduce(
     tensors: list[Any], compression: Any, op: int, factors: tuple[float, float], name: str, context: str
 ) -> list[Any]:
-    check_compression(compression)
     prescale, postscale = factors
     if isinstance(tensors[0], tf.IndexedSlices):
         return [
@@ -135,6 +134,10 @@ def _reduce(
             )
             for slices in tensors
         ]
-    compressed, contexts = zip(*(compression.compress(tensor) for tensor in tensors), strict=True)
-    results = native.allreduce(compressed, op, name, prescale=prescale, postscale=postscale, context=context)
-    return [compression.decompress(y, way) for y, way in zip(results, contexts, strict=True)]
+    return run_compressed(
+        lambda compressed: native.allreduce(
+            compressed, op, name, prescale=prescale, postscale=postscale, context=context
+        ),
+        tensors,
+        compression,
+    )

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl.gradients.compression import Compression
+from tfddl.gradients.compression import Compression, run_compressed
 from tfddl.ops import names, native
 from tfddl.ops.collective import name_of, prepare_rows
 from tfddl.ops.constants import Average, Sum
@@ -44,7 +44,7 @@ def reducescatter(
     Raises:
         ValueError: `tensor` is a scalar, `op` is not supported, a factor has no meaning for the dtype, or tfddl is not
             initialized.
-        TypeError: The dtype is not supported by `op`.
+        TypeError: `compression` is no compressor, or the dtype is not supported by `op`.
         tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
     """
     run = _Run("reducescatter", compression, op, (float(prescale_factor), float(postscale_factor)))
@@ -89,11 +89,13 @@ class _Run:
 
     def __call__(self, tensors: list[tf.Tensor], name: str, context: str) -> list[tf.Tensor]:
         prescale, postscale = self.factors
-        compressed, ways = zip(*(self.compression.compress(tensor) for tensor in tensors), strict=True)
-        results = native.reducescatter(
-            compressed, self.op, name, prescale=prescale, postscale=postscale, context=context
+        return run_compressed(
+            lambda compressed: native.reducescatter(
+                compressed, self.op, name, prescale=prescale, postscale=postscale, context=context
+            ),
+            tensors,
+            self.compression,
         )
-        return [self.compression.decompress(y, way) for y, way in zip(results, ways, strict=True)]
 
 
 @tf.RegisterGradient("TfddlReducescatter")

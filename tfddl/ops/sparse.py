@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl.gradients.compression import Compression
+from tfddl.gradients.compression import Compression, run_compressed
 from tfddl.ops import native
 from tfddl.ops.constants import NAMES, Average, Sum
 from tfddl.ops.support_table import check_dtype
@@ -42,7 +42,7 @@ def allreduce_slices(
 
     Raises:
         ValueError: For another `op`: where a rank has no row its value is zero, and the result would be dense.
-        TypeError: The dtype is not supported.
+        TypeError: `compression` is no compressor, or the dtype is not supported.
     """
     if op not in (Average, Sum):
         raise ValueError(
@@ -50,8 +50,11 @@ def allreduce_slices(
             f"for others. Received: op={NAMES.get(op, op)}"
         )
     check_dtype(kind, slices.values.dtype, op)
-    values, context = compression.compress(_scaled(slices.values, prescale))
-    values = compression.decompress(native.allgather(values, f"{name}.values"), context)
+    (values,) = run_compressed(
+        lambda compressed: [native.allgather(compressed[0], f"{name}.values")],
+        [_scaled(slices.values, prescale)],
+        compression,
+    )
     indices = native.allgather(slices.indices, f"{name}.indices")
     # The accelerator's sums come in no fixed order, so that ranks would differ in the last bits.
     with tf.device("CPU:0"):
