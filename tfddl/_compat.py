@@ -59,6 +59,13 @@ def is_loss_scale_optimizer(value: object) -> bool:
     return isinstance(value, keras().optimizers.LossScaleOptimizer)
 
 
+def innermost(optimizer: Any) -> Any:
+    """The optimizer inside all LossScaleOptimizers: the one that applies the gradients."""
+    while is_loss_scale_optimizer(optimizer):
+        optimizer = optimizer.inner_optimizer
+    return optimizer
+
+
 def has_inner_optimizers(value: object) -> bool:
     """Whether `value` is Keras' MultiOptimizer (Keras >= 3.12), which spreads variables over several
     optimizers.
@@ -79,8 +86,7 @@ def settable_learning_rate(optimizer: Any) -> float | None:
     It cannot where a LearningRateSchedule or a function computes it, in a MultiOptimizer, or without an
     optimizer.
     """
-    while is_loss_scale_optimizer(optimizer):
-        optimizer = optimizer.inner_optimizer
+    optimizer = innermost(optimizer)
     if has_inner_optimizers(optimizer) or not is_keras_variable(getattr(optimizer, "_learning_rate", None)):
         return None
     return learning_rate(optimizer)
@@ -89,8 +95,7 @@ def settable_learning_rate(optimizer: Any) -> float | None:
 def momentum_with_learning_rate(optimizer: Any) -> list[Any]:
     """The slots of an optimizer that hold sums of `learning_rate * gradient`."""
     optimizers = keras().optimizers
-    while is_loss_scale_optimizer(optimizer):
-        optimizer = optimizer.inner_optimizer
+    optimizer = innermost(optimizer)
     if not isinstance(optimizer, (optimizers.SGD, optimizers.RMSprop)):
         return []
     # `momentums` in SGD, `_momentums` in RMSprop; neither before the optimizer is built.

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from tfddl import _compat
 from tfddl.gradients.compression import Compression, Compressor
 from tfddl.ops import names
 from tfddl.ops.constants import Average
@@ -90,9 +91,7 @@ def is_adopted(optimizer: Any) -> bool:
 
 def settings_of(optimizer: Any) -> Settings:
     """The settings of a distributed optimizer; for a loss scale optimizer those of the one inside."""
-    while _SETTINGS not in vars(optimizer):
-        optimizer = optimizer.inner_optimizer
-    return vars(optimizer)[_SETTINGS]
+    return vars(_compat.innermost(optimizer))[_SETTINGS]
 
 
 def set_settings(optimizer: Any, settings: Settings) -> None:

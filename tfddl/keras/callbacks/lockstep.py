@@ -5,6 +5,7 @@ A rank that runs out of batches would leave the others waiting for its gradients
 
 from typing import Any
 
+from tfddl import _compat
 from tfddl.keras.exchange import all_rows, differing_lists
 from tfddl.runtime import library
 
@@ -39,8 +40,7 @@ def check_plan(params: dict[str, Any], model: Any, name: str) -> None:
 
 
 def _accumulation(optimizer: Any) -> int:
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    return getattr(optimizer, "gradient_accumulation_steps", None) or 1
+    return getattr(_compat.innermost(optimizer), "gradient_accumulation_steps", None) or 1
 
 
 def check_first_epoch(epoch: int, name: str) -> None:
