@@ -220,9 +220,8 @@ def _at_exit() -> None:
         return
     if _job is not None and _job.size > 1:
         reason = library.native().tfddl_failure().decode()
-        if (
-            reason or code
-        ):  # at once, or the others would raise because this rank has left, and be taken for the cause
+        if reason or code:
+            # At once: the others would raise because this rank has left, and be taken for the cause.
             failure.abort(reason, code or 1)
     shutdown()
     if _unanswered:
