@@ -1,7 +1,9 @@
 """A small model, data cut into shards, and what one process makes of the whole."""
 
+import contextlib
 import hashlib
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -75,6 +77,23 @@ def loop(
 def weights(network: keras.Model) -> np.ndarray:
     """All weights in one row."""
     return np.concatenate([np.asarray(value, "float64").ravel() for value in network.get_weights()])
+
+
+@contextlib.contextmanager
+def logged() -> Iterator[list[str]]:
+    """Gives a list that gets what tfddl logs meanwhile; what it says once only, it says again."""
+    from tfddl.keras import log
+
+    log.warn_once.cache_clear()
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logger = logging.getLogger("tfddl")
+    logger.addHandler(handler)
+    try:
+        yield said
+    finally:
+        logger.removeHandler(handler)
 
 
 def check_equal_on_all_ranks(hvd: Any, variables: Sequence[Any]) -> None:

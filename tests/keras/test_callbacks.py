@@ -1,7 +1,5 @@
 """The callbacks: equal from the first step on, metrics of the whole job, and errors on all ranks at once."""
 
-import logging
-
 import keras
 import numpy as np
 import pytest
@@ -278,22 +276,18 @@ def test_a_metric_that_one_rank_lacks_is_named_on_all(hvd):
 def test_fit_without_a_broadcast_is_told(hvd):
     from tfddl.ops import variables
 
-    said = []
-    handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())
-    logging.getLogger("tfddl").addHandler(handler)
     before, variables._called = variables._called, False
     try:
-        network = support.model()
-        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))
-        support.fit(network, optimizer, support.data(1), support.BATCH)
-        network.evaluate(*support.data(1), verbose=0)
-        assert len(said) == (hvd.size() > 1 and hvd.rank() == 0)
-        assert not said or "no BroadcastGlobalVariablesCallback" in said[0]
-        said.clear()
-        hvd.broadcast_variables(network.variables, 0)
-        support.fit(network, optimizer, support.data(1), support.BATCH)
-        assert not said
+        with support.logged() as said:
+            network = support.model()
+            optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))
+            support.fit(network, optimizer, support.data(1), support.BATCH)
+            network.evaluate(*support.data(1), verbose=0)
+            assert len(said) == (hvd.size() > 1 and hvd.rank() == 0)
+            assert not said or "no BroadcastGlobalVariablesCallback" in said[0]
+            said.clear()
+            hvd.broadcast_variables(network.variables, 0)
+            support.fit(network, optimizer, support.data(1), support.BATCH)
+            assert not said
     finally:
         variables._called = before
-        logging.getLogger("tfddl").removeHandler(handler)

@@ -1,7 +1,5 @@
 """Ranks that would take different numbers of steps: an error on every rank that names them, not a wait."""
 
-import logging
-
 import keras
 import numpy as np
 import pytest
@@ -130,15 +128,7 @@ SHORT = """
 
 @on_ranks(2)
 def test_different_validation_is_told(hvd):
-    from tfddl.keras.log import warn_once
-
-    warn_once.cache_clear()
-    said = []
-    handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())
-    logger = logging.getLogger("tfddl")
-    logger.addHandler(handler)
-    try:
+    with support.logged() as said:
         for count in (3, 3 + hvd.rank()):
             network = compiled(hvd)
             network.fit(
@@ -148,8 +138,6 @@ def test_different_validation_is_told(hvd):
                 verbose=0,
                 callbacks=callbacks(hvd),
             )
-    finally:
-        logger.removeHandler(handler)
     assert len(said) == (hvd.rank() == 0)
     assert not said or "Received batches of rank 0: 3, rank 1: 4" in said[0]
 
