@@ -272,8 +272,9 @@ def test_a_metric_that_one_rank_lacks_is_named_on_all(hvd):
         network.fit(*mine(hvd), verbose=0, callbacks=[hvd.callbacks.MetricAverageCallback()], **options)
 
 
+@pytest.mark.parametrize("broadcast", ["broadcast_variables", "broadcast_"])
 @on_ranks(1, 2)
-def test_fit_without_a_broadcast_is_told(hvd):
+def test_fit_without_a_broadcast_is_told(hvd, broadcast):
     from tfddl.ops import variables
 
     before, variables._called = variables._called, False
@@ -286,7 +287,7 @@ def test_fit_without_a_broadcast_is_told(hvd):
             assert len(said) == (hvd.size() > 1 and hvd.rank() == 0)
             assert not said or "no BroadcastGlobalVariablesCallback" in said[0]
             said.clear()
-            hvd.broadcast_variables(network.variables, 0)
+            getattr(hvd, broadcast)(network.variables, 0)
             support.fit(network, optimizer, support.data(1), support.BATCH)
             assert not said
     finally:

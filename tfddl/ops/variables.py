@@ -15,7 +15,7 @@ _called = False
 
 
 def has_broadcast() -> bool:
-    """Whether this process has called `broadcast_variables`."""
+    """Whether this process has called one of the functions below."""
     return _called
 
 
@@ -34,15 +34,9 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int) -> tf.Operatio
         TypeError: A variable's dtype is not supported, or `variables` is no list.
         tf.errors.FailedPreconditionError: On all ranks, when the variables' shapes or dtypes differ.
     """
-    global _called
     if _compat.is_variable(variables):
         raise TypeError(f"broadcast_variables takes a list of variables. Received: variables={variables!r}")
-    _called = True
-    pending = []
-    for index, variable in enumerate(variables):
-        sent = broadcast(variable, root_rank, name=f"broadcast_variables.{index}")
-        pending.append((variable, sent))
-    assigned = [variable.assign(value) for variable, value in pending]
+    assigned = _assign_roots_values(variables, root_rank, "broadcast_variables", ignore_name_scope=False)
     return tf.group(*assigned) if _in_tf1_graph() else None
 
 
@@ -67,12 +61,21 @@ def broadcast_(variables: Iterable[Any], root_rank: int, name: str | None = None
         if not hasattr(target, "assign"):
             raise TypeError(f"broadcast_ takes variables. Received: {type(target).__name__}")
     group = name_of("broadcast_", name)
-    sent = [
-        broadcast(target, root_rank, name=f"{group}.{index}", ignore_name_scope=True)
-        for index, target in enumerate(targets)
-    ]
-    assigned = [target.assign(value) for target, value in zip(targets, sent, strict=True)]
+    assigned = _assign_roots_values(targets, root_rank, group, ignore_name_scope=True)
     return [tf.identity(value) for value in (assigned if _in_tf1_graph() else targets)]
+
+
+def _assign_roots_values(
+    variables: Iterable[Any], root_rank: int, group: str, ignore_name_scope: bool
+) -> list[Any]:
+    """Returns what the assignments do; all broadcasts come before the first of them."""
+    global _called
+    _called = True
+    pending = [
+        (variable, broadcast(variable, root_rank, f"{group}.{index}", ignore_name_scope))
+        for index, variable in enumerate(variables)
+    ]
+    return [variable.assign(value) for variable, value in pending]
 
 
 def _in_tf1_graph() -> bool:
