@@ -240,6 +240,7 @@ void TestSameBits(int size, int64_t count) {
     CHECK(Sums(size, count) == expected);
   }
   Job::geometry = geometry;
+  Job::over_shm = false;
 }
 
 void TestAll() {
@@ -262,14 +263,10 @@ void TestAll() {
 }  // namespace tfddl
 
 int main() {
-  for (bool over_shm : {false, true}) {
-    tfddl::Job::over_shm = over_shm;
-    tfddl::TestAll();
-  }
+  tfddl::OverBothTransports(tfddl::TestAll);
   for (int size : {2, 3, 5}) {
     for (int64_t count : {1, 1000, 20001, 300007}) tfddl::TestSameBits(size, count);
   }
-  tfddl::Job::over_shm = false;
   tfddl::TestAnyOrder(64, 2, 500, 0, 4096);
   std::puts("engine: ok");
   return 0;

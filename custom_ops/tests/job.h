@@ -75,6 +75,16 @@ struct Job {
   std::vector<std::unique_ptr<Watchdog>> watchdogs;
 };
 
+// Runs a test over the in-memory transport, then over shared memory.
+template <typename Test>
+void OverBothTransports(Test test) {
+  for (bool over_shm : {false, true}) {
+    Job::over_shm = over_shm;
+    test();
+  }
+  Job::over_shm = false;
+}
+
 inline Request Allreduce(const std::string& name, std::vector<float>* values,
                          std::function<void(const Status&)> done) {
   Request request;
