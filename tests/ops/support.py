@@ -1,6 +1,8 @@
 """Inputs that every rank can compute for every other, and the two ways to call an op."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,6 +54,33 @@ def call(mode: str, function: Callable[..., Any], *inputs: Any) -> Any:
     """Runs `function` on the inputs as tensors, eagerly or as a tf.function."""
     tensors = tf.nest.map_structure(tf.constant, list(inputs))
     return (tf.function(function) if mode == "graph" else function)(*tensors)
+
+
+@contextlib.contextmanager
+def in_threads(*calls: Callable[[], Any]) -> Iterator[None]:
+    """Runs each call in a thread of its own beside the body, and waits for them; raises the first error of one."""
+    failures: list[BaseException] = []
+
+    def run(call: Callable[[], Any]) -> None:
+        try:
+            call()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    yield
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def at_once(*calls: Callable[[], Any]) -> None:
+    """Runs each call in a thread of its own and waits for all; raises the first error of one."""
+    with in_threads(*calls):
+        pass
 
 
 def check(result: tf.Tensor, expected: np.ndarray) -> None:

@@ -1,6 +1,6 @@
 """Calls that do not fit together: the same clear error on every rank, and the job goes on."""
 
-import threading
+import functools
 import time
 
 import numpy as np
@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.harness import on_ranks
-from tests.ops.support import check
+from tests.ops.support import check, in_threads
 
 FailedPrecondition = tf.errors.FailedPreconditionError
 
@@ -155,13 +155,9 @@ def test_in_one_thread_leaves_the_others_alone(hvd):
     def work(index):
         results[index] = hvd.allreduce(tf.fill([3], float(index)), op=hvd.Sum, name=f"beside.{index}")
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
-    for thread in threads:
-        thread.start()
     calls = [reduce(hvd, [3], name="beside.bad"), reduce(hvd, [4], name="beside.bad")]
-    mismatch(hvd, calls, "rank 0: float32 [3]")
-    for thread in threads:
-        thread.join()
+    with in_threads(*(functools.partial(work, index) for index in range(4))):
+        mismatch(hvd, calls, "rank 0: float32 [3]")
     for index in range(4):
         check(results[index], np.full(3, index * hvd.size(), "float32"))
 
@@ -174,14 +170,12 @@ def test_a_name_in_flight_cannot_be_used_again(hvd):
 
     if hvd.rank() == 0:
         first = []
-        thread = threading.Thread(target=lambda: first.append(reduce(hvd, [3], name="in.flight")()))
-        thread.start()
-        while not any(entry["name"] == "in.flight" for entry in flight_log()):
-            time.sleep(0.01)
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"in\.flight"):
-            reduce(hvd, [3], name="in.flight")()
-        MPI.COMM_WORLD.Barrier()
-        thread.join()
+        with in_threads(lambda: first.append(reduce(hvd, [3], name="in.flight")())):
+            while not any(entry["name"] == "in.flight" for entry in flight_log()):
+                time.sleep(0.01)
+            with pytest.raises(tf.errors.InvalidArgumentError, match=r"in\.flight"):
+                reduce(hvd, [3], name="in.flight")()
+            MPI.COMM_WORLD.Barrier()
         check(first[0], np.full(3, 2, "float32"))
     else:
         MPI.COMM_WORLD.Barrier()

@@ -1,13 +1,14 @@
 """broadcast_object and allgather_object."""
 
+import functools
 import os
-import threading
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.harness import on_ranks
+from tests.ops.support import at_once
 
 OBJECTS = (
     None,
@@ -96,12 +97,7 @@ def test_names_keep_concurrent_calls_apart(hvd):
     def work(index):
         results[index] = hvd.allgather_object((index, hvd.rank()), name=f"objects.{index}")
 
-    order = range(4) if hvd.rank() == 0 else reversed(range(4))
-    threads = [threading.Thread(target=work, args=(index,)) for index in order]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(functools.partial(work, index) for index in range(4)[:: 1 if hvd.rank() == 0 else -1]))
     assert results == {index: [(index, 0), (index, 1)] for index in range(4)}
 
 

@@ -1,14 +1,14 @@
 """Ranks submit in different orders; agreement by name brings them together."""
 
+import functools
 import random
-import threading
 import time
 
 import numpy as np
 import tensorflow as tf
 
 from tests.harness import on_ranks
-from tests.ops.support import array, check, total
+from tests.ops.support import array, at_once, check, total
 
 COUNT = 12
 
@@ -58,24 +58,14 @@ def _later(x):
 
 @on_ranks(2, 3, 4)
 def test_threads_in_eager_mode(hvd):
-    failures = []
-
     def work(thread):
-        try:
-            for step in range(10):
-                time.sleep(random.Random(hvd.rank() * 1000 + thread * 10 + step).uniform(0, 0.003))
-                x = array(hvd.rank(), "float32", (thread + 1,), thread)
-                result = hvd.allreduce(x, op=hvd.Sum, name=f"thread.{thread}")
-                check(result, expected(hvd.size(), thread))
-        except BaseException as error:
-            failures.append(error)
+        for step in range(10):
+            time.sleep(random.Random(hvd.rank() * 1000 + thread * 10 + step).uniform(0, 0.003))
+            x = array(hvd.rank(), "float32", (thread + 1,), thread)
+            result = hvd.allreduce(x, op=hvd.Sum, name=f"thread.{thread}")
+            check(result, expected(hvd.size(), thread))
 
-    threads = [threading.Thread(target=work, args=(thread,)) for thread in permutation(hvd.rank())]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures[0]
+    at_once(*(functools.partial(work, thread) for thread in permutation(hvd.rank())))
 
 
 @on_ranks(2, 3)

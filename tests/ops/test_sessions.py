@@ -1,12 +1,13 @@
 """Collectives in graphs and sessions of TF1."""
 
-import threading
+import functools
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.harness import on_ranks
+from tests.ops.support import at_once
 
 v1 = tf.compat.v1
 
@@ -74,23 +75,13 @@ def test_every_kind_with_new_values_each_time(hvd):
 def test_two_sessions_at_a_time(hvd):
     """Of two graphs; rank 1 starts the second one first."""
     built = [build(hvd) for _ in range(2)]
-    failures = []
 
     def work(index):
         graph, placeholders, fetches = built[index]
-        try:
-            with v1.Session(graph=graph) as session:
-                run(hvd, session, placeholders, fetches, range(index, 20 + index))
-        except BaseException as error:
-            failures.append(error)
+        with v1.Session(graph=graph) as session:
+            run(hvd, session, placeholders, fetches, range(index, 20 + index))
 
-    order = (1, 0) if hvd.rank() == 1 else (0, 1)
-    threads = [threading.Thread(target=work, args=(index,)) for index in order]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures[0]
+    at_once(*(functools.partial(work, index) for index in ((1, 0) if hvd.rank() == 1 else (0, 1))))
 
 
 @on_ranks(2, 3)
