@@ -1,11 +1,10 @@
 """The benchmarks run, check their own results, and count what they say."""
 
-import importlib
 import json
-import sys
 
 import pytest
 
+from tests.examples.support import imported
 from tests.harness import run_script
 from tests.harness.job import REPOSITORY
 
@@ -13,11 +12,10 @@ BENCHMARKS = REPOSITORY / "benchmarks"
 
 
 @pytest.fixture
-def shapes(monkeypatch):
-    """The module of the benchmark scripts' gradient sets, imported as they import it."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield importlib.import_module("shapes")
-    sys.modules.pop("shapes")
+def shapes():
+    """The module of the benchmark scripts' gradient sets."""
+    with imported(BENCHMARKS, "shapes") as module:
+        yield module
 
 
 def test_resnet50_has_its_published_size(shapes):

@@ -1,15 +1,14 @@
 """The longer examples as a user runs them: warm-up, schedule, checkpoints, files of MNIST's formats."""
 
 import gzip
-import importlib
 import re
-import sys
 
 import keras
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from tests.examples.support import imported
 from tests.harness import run_script
 from tests.harness.job import REPOSITORY
 
@@ -17,11 +16,10 @@ EXAMPLES = REPOSITORY / "examples"
 
 
 @pytest.fixture
-def images(monkeypatch):
-    """The examples' module that loads images, imported as they import it."""
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    yield importlib.import_module("images")
-    sys.modules.pop("images")
+def images():
+    """The examples' module that loads images."""
+    with imported(EXAMPLES, "images") as module:
+        yield module
 
 
 def check(result, size):
