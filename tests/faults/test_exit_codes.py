@@ -21,8 +21,13 @@ def leaves(how: str) -> str:
 def test_under_tfddlrun(how, code):
     result = run(2, leaves(how), tfddlrun(2))
     assert result.code == code, result.output
-    check_quoted(result, f"tfddlrun: rank 1 exited with code {code}")
-    assert result.output.rstrip().splitlines()[-1] == f"tfddlrun: rank 1 exited with code {code}"
+    check_quoted(result)
+    last = result.output.rstrip().splitlines()[-1]
+    # mpirun may end a rank that is about to end by this code before it has.
+    assert last in (
+        f"tfddlrun: rank 1 exited with code {code}",
+        "tfddlrun: rank 1 ended the job by MPI_Abort",
+    )
     assert ("no data" in result.output) == ("no data" in how)
     assert "Traceback" not in result.output, "others were blamed"
 
@@ -65,6 +70,6 @@ atexit.register(lambda: print(learned["of_program"]()))
 learned["observe"]()
 {statements}
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert (ended.stdout, ended.returncode) == (f"{code}\n", code), ended.stderr
     assert "Traceback" not in ended.stderr
