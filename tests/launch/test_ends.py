@@ -7,14 +7,14 @@ import time
 
 import pytest
 
-from tests.launch.support import run_script, running, tfddlrun
+from tests.launch.support import LIMIT_S, run_script, running, tfddlrun
 from tfddl.launch import rank_shim
 
 WITH_MPI = """
 from mpi4py import MPI
 world = MPI.COMM_WORLD
 """
-WAIT_FOR_ALL = WITH_MPI + "world.Barrier(); time.sleep(60)\n"
+WAIT_FOR_ALL = WITH_MPI + "world.Barrier(); time.sleep(500)\n"
 # What tfddl.init() arranges: an uncaught exception is printed, then ends the job.
 ABORT_ON_EXCEPTION = """
 def hook(kind, value, trace):
@@ -26,8 +26,8 @@ sys.excepthook = hook
 CHATTER_ON_SIGTERM = """
 signal.signal(signal.SIGTERM, lambda *_: (print('chatter', file=sys.stderr), sys.exit(0)))
 """
-SOON = 30.0
-"""Seconds: half of what the others would take that are not ended. Most of it is for a busy machine."""
+SOON = 200.0
+"""Seconds: less than half of what the others would take that are not ended. Nearly all is for a busy machine."""
 
 
 def test_success():
@@ -90,7 +90,12 @@ def test_verbose_keeps_what_mpirun_says():
 
 
 def test_one_of_many_fails_first():
-    job = run_script("time.sleep(0.5 if rank == 2 else 3)\nsys.exit(rank + 10)", 4)
+    job = run_script(
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(rank + 10))\n"
+        "if rank != 2: time.sleep(500)\n"
+        "sys.exit(rank + 10)",
+        4,
+    )
     assert job.code == 12
     assert job.last_line == "tfddlrun: rank 2 exited with code 12"
 
@@ -126,18 +131,22 @@ def test_rank_that_leaves_early_without_finalize():
     assert job.seconds < SOON
 
 
-def test_rank_that_ignores_sigterm():
-    stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\n"
-    job = run_script(stubborn + "if rank == 1: time.sleep(1); sys.exit(4)\ntime.sleep(60)")
+def test_rank_that_ignores_sigterm(tmp_path):
+    job = run_script(
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"if rank == 1: wait_for('{tmp_path}/deaf'); sys.exit(4)\n"
+        f"open('{tmp_path}/deaf', 'x')\ntime.sleep(500)"
+    )
     assert job.code == 4
     assert rank_shim.GRACE_S < job.seconds < SOON
 
 
-def test_rank_may_end_in_good_order_on_sigterm():
+def test_rank_may_end_in_good_order_on_sigterm(tmp_path):
     job = run_script(
         "def last(*_): print('saved', flush=True); sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, last)\n"
-        "if rank == 1: time.sleep(1); sys.exit(4)\ntime.sleep(60)"
+        f"if rank == 1: wait_for('{tmp_path}/ready'); sys.exit(4)\n"
+        f"open('{tmp_path}/ready', 'x')\ntime.sleep(500)"
     )
     assert (job.code, job.stdout) == (4, "[0] saved\n")
 
@@ -145,7 +154,7 @@ def test_rank_may_end_in_good_order_on_sigterm():
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_to_tfddlrun_end_all_ranks(number):
     with running(
-        ["-np", "2", sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+        ["-np", "2", sys.executable, "-c", "import time; print('up', flush=True); time.sleep(500)"]
     ) as job:
         for _ in range(2):
             assert b"up" in job.process.stdout.readline()
@@ -156,7 +165,12 @@ def test_signals_to_tfddlrun_end_all_ranks(number):
 
 
 def test_second_ctrl_c_does_not_wait():
-    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    """A busy machine may take as long as the grace by itself, but not each time."""
+    assert any(seconds_with_a_second_ctrl_c() < rank_shim.GRACE_S for _ in range(3))
+
+
+def seconds_with_a_second_ctrl_c():
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(500)"
     with running(["-np", "2", sys.executable, "-c", code]) as job:
         for _ in range(2):
             job.process.stdout.readline()
@@ -165,13 +179,11 @@ def test_second_ctrl_c_does_not_wait():
         time.sleep(0.5)
         job.process.send_signal(signal.SIGINT)
         assert job.finish().code == 130
-    assert time.monotonic() - started < rank_shim.GRACE_S
+        return time.monotonic() - started
 
 
 def test_nothing_survives_a_killed_tfddlrun():
-    code = (
-        "import subprocess, time; subprocess.Popen(['sleep', '50']); print('up', flush=True); time.sleep(60)"
-    )
+    code = "import subprocess, time; subprocess.Popen(['sleep', '500']); print('up', flush=True); time.sleep(500)"
     with running(["-np", "2", sys.executable, "-c", code]) as job:
         for _ in range(2):
             job.process.stdout.readline()
@@ -182,7 +194,7 @@ def test_nothing_survives_a_killed_tfddlrun():
 
 def test_nothing_survives_a_killed_mpirun():
     with running(
-        ["-np", "2", sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+        ["-np", "2", sys.executable, "-c", "import time; print('up', flush=True); time.sleep(500)"]
     ) as job:
         for _ in range(2):
             job.process.stdout.readline()
@@ -194,7 +206,7 @@ def test_nothing_survives_a_killed_mpirun():
 
 
 def test_processes_that_a_rank_leaves_behind_are_ended():
-    job = run_script("import subprocess; subprocess.Popen(['sleep', '50'], start_new_session=True)")
+    job = run_script("import subprocess; subprocess.Popen(['sleep', '500'], start_new_session=True)")
     assert job.code == 0
     assert job.seconds < SOON
 
@@ -205,7 +217,7 @@ def test_broken_pipe_ends_the_job():
     ) as job:
         job.process.stdout.readline()
         job.process.stdout.close()
-        job.process.wait(20)
+        job.process.wait(LIMIT_S)
         assert job.process.returncode == 128 + signal.SIGPIPE
         assert job.process.stderr.read() == b""
 
