@@ -11,7 +11,7 @@ from tests.harness.job import REPOSITORY
 @pytest.mark.parametrize("size", [2, 0], ids=["np2", "plain"])
 @pytest.mark.parametrize("name", ["keras_digits.py", "digits_custom_loop.py"])
 def test_example_learns_and_ranks_agree(name, size):
-    result = run_script(size, REPOSITORY / "examples" / name, limit=120)
+    result = run_script(size, REPOSITORY / "examples" / name)
     assert result.code == 0, result.output
     hashes = re.findall(r"weights of rank (\d+): (\w+)", result.output)
     assert len(hashes) == max(size, 1)
@@ -27,7 +27,7 @@ def test_example_learns_and_ranks_agree(name, size):
 
 def test_one_progress_bar():
     few_steps = ("--epochs", "2", "--batch-size", "512")
-    result = run_script(2, REPOSITORY / "examples" / "keras_digits.py", *few_steps, limit=120)
+    result = run_script(2, REPOSITORY / "examples" / "keras_digits.py", *few_steps)
     assert len(re.findall(r"Epoch 1/2", result.output)) == 1
     assert result.code != 0, "Four steps are not enough for the accuracy that the script demands."
     assert "below 0.95" in result.output

@@ -36,7 +36,7 @@ def logged(result, name):
 @pytest.mark.parametrize("size", [2, 0], ids=["np2", "plain"])
 @pytest.mark.parametrize("name", ["mnist.py", "fashion_steps.py"])
 def test_example_learns_and_ranks_agree(name, size):
-    result = run_script(size, EXAMPLES / name, limit=120)
+    result = run_script(size, EXAMPLES / name)
     check(result, max(size, 1))
     rate = 0.02 * max(size, 1)
     warm_up = [rate] * 3 if size == 0 else [rate * (0.5 + 0.5 * epoch / 3) for epoch in (1, 2, 3)]
@@ -46,19 +46,19 @@ def test_example_learns_and_ranks_agree(name, size):
 
 
 def test_single_device():
-    result = run_script(0, EXAMPLES / "fashion_steps.py", "--single-device", limit=120)
+    result = run_script(0, EXAMPLES / "fashion_steps.py", "--single-device")
     assert result.code == 0, result.output
     assert float(re.search(r"held-out accuracy: ([\d.]+)", result.output).group(1)) >= 0.95
 
 
 def test_checkpoints_and_resume(tmp_path):
     options = ("--checkpoints", str(tmp_path / "run"))
-    first = run_script(2, EXAMPLES / "mnist.py", "--epochs", "4", *options, limit=120)
+    first = run_script(2, EXAMPLES / "mnist.py", "--epochs", "4", *options)
     assert "Epoch 4/4" in first.output, first.output
     best = max(logged(first, "val_accuracy"))
     saved = keras.models.load_model(tmp_path / "run" / "best.keras")  # In a process without a job.
     assert type(saved.optimizer) is keras.optimizers.SGD
-    second = run_script(2, EXAMPLES / "mnist.py", "--epochs", "12", *options, limit=120)
+    second = run_script(2, EXAMPLES / "mnist.py", "--epochs", "12", *options)
     check(second, 2)
     assert re.findall(r"Epoch (\d+)/12", second.output) == [str(epoch) for epoch in range(5, 13)]
     assert logged(second, "val_accuracy")[0] > best - 0.1, "Goes on from the weights that were saved."
@@ -66,7 +66,7 @@ def test_checkpoints_and_resume(tmp_path):
 
 def test_one_checkpoint_of_the_steps(tmp_path):
     path = tmp_path / "model.keras"
-    run_script(2, EXAMPLES / "fashion_steps.py", "--epochs", "1", "--checkpoint", str(path), limit=120)
+    run_script(2, EXAMPLES / "fashion_steps.py", "--epochs", "1", "--checkpoint", str(path))
     assert keras.models.load_model(path).input_shape == (None, 8, 8, 1)
 
 
@@ -117,6 +117,6 @@ def test_training_from_files(images, tmp_path):
         images.IDX_NAMES, (pixels[:1400], labels[:1400], pixels[1400:], labels[1400:]), strict=True
     ):
         write_idx(tmp_path / name, array, pack=True)
-    result = run_script(2, EXAMPLES / "mnist.py", "--data", str(tmp_path), "--epochs", "2", limit=120)
+    result = run_script(2, EXAMPLES / "mnist.py", "--data", str(tmp_path), "--epochs", "2")
     assert "weights equal on all 2 ranks: yes" in result.output, result.output
     assert re.findall(r"(\d+)/\1 - ", result.output)[0] == "22", "700 images for each of two, 32 a step."

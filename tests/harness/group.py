@@ -7,19 +7,24 @@ import socket
 import sys
 import time
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 
 from tests.harness.case import DIED, FAILED, HUNG, PASSED, SKIPPED, Case, Outcome, stack_file
 from tests.harness.job import Job
 from tests.harness.mpirun import mpirun_command
 
-START_LIMIT = 60.0
+START_LIMIT = 180.0
 """Seconds until all ranks have called: mpirun and MPI_Init, no TensorFlow yet."""
 
-STOP_LIMIT = 120.0  # Python takes hundreds of traced functions apart, and others may use the cores
+STOP_LIMIT = 240.0  # Python takes hundreds of traced functions apart, and others may use the cores
 """Seconds for a clean end: tfddl's and MPI's exit handlers run in it."""
 
 GRACE = 10.0
 """Seconds that the others get once one rank has failed: they mostly wait for it and never end."""
+
+
+STACK_LIMIT = 10.0
+"""Seconds that a rank gets to write its stacks: faulthandler does, in C, from the signal handler."""
 
 
 class RankGroup:
@@ -84,9 +89,7 @@ class RankGroup:
         for rank in ranks:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pids[rank], signal.SIGUSR1)
-        if ranks:
-            time.sleep(0.5)  # faulthandler writes from the signal handler, in C: no GIL is needed.
-        return {rank: stack_file(self._job.directory, rank).read_text() or "no stack" for rank in ranks}
+        return {rank: _whole(stack_file(self._job.directory, rank)) or "no stack" for rank in ranks}
 
     def _start(self) -> Job:
         if self._job is not None:
@@ -141,6 +144,16 @@ class RankGroup:
         if self._job is not None:
             self._job.close()
             self._job = None
+
+
+def _whole(path: Path) -> str:
+    """The text of a file that is being written, once it has stopped growing."""
+    deadline = time.monotonic() + STACK_LIMIT
+    text, before = "", None
+    while (not text or text != before) and time.monotonic() < deadline:
+        time.sleep(0.3)
+        text, before = path.read_text(), text
+    return text
 
 
 class GroupPool:

@@ -13,6 +13,9 @@ from pathlib import Path
 MARKER = "TFDDL_TEST_JOB"
 """Every process of a job inherits this variable: it finds them, also those that left their process group."""
 
+LEFT_LIMIT = 30.0
+"""Seconds that the processes of a job get to be gone once its command has ended."""
+
 RANK_ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
     "OMP_NUM_THREADS": "1",
@@ -87,9 +90,9 @@ class Job:
                     found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         return found
 
-    def leftovers(self, grace: float = 5.0) -> dict[int, str]:
-        """The processes that are still there `grace` seconds after the command ended."""
-        deadline = time.monotonic() + grace
+    def leftovers(self) -> dict[int, str]:
+        """The processes that are still there `LEFT_LIMIT` seconds after the command ended."""
+        deadline = time.monotonic() + LEFT_LIMIT
         while (found := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.05)
         return found

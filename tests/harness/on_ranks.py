@@ -14,7 +14,7 @@ OUTPUT_LIMIT = 6000
 """Characters of the ranks' own output in a report, the last ones."""
 
 
-def on_ranks(*sizes: int, limit: float = 60.0) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def on_ranks(*sizes: int, limit: float = 180.0) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Runs the decorated body in each process of a job, once for every job size.
 
         @pytest.mark.parametrize("dtype", ["float32", "int32"])

@@ -33,7 +33,7 @@ def run_script(
     size: int,
     script: str | Path,
     *arguments: str,
-    limit: float = 90.0,
+    limit: float = 240.0,
     environment: Mapping[str, str | None] | None = None,
     launcher: Sequence[str] | None = None,
 ) -> ScriptResult:
@@ -85,4 +85,4 @@ def _write_stacks(job: Job, script: Path) -> None:
         if str(script) in command and "leash.py" not in command and "mpirun" not in command:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGABRT)
-    job.wait(2.0)
+    job.wait(20.0)

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.harness import group as group_module
+from tests.harness import job as job_module
 from tests.harness import on_ranks, run_script
 from tests.harness.case import DIED, FAILED, HUNG, PASSED, SKIPPED, Case
 from tests.harness.group import RankGroup
@@ -49,7 +50,7 @@ def group():
     made.kill()
 
 
-def run(group, function, limit=20.0, **arguments):
+def run(group, function, limit=120.0, **arguments):
     return group.run(Case(BODIES, function, arguments), limit)
 
 
@@ -79,22 +80,23 @@ def test_a_hang_is_shown_with_its_stack(group):
     run(group, "passes")
     pids = list(group._pids.values())
     start = time.monotonic()
-    outcomes = run(group, "hangs_on_rank_0", limit=2.0)
+    outcomes = run(group, "hangs_on_rank_0", limit=5.0)
     assert kinds(outcomes) == [HUNG, PASSED]
     assert "in hangs_on_rank_0" in outcomes[0].text
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 100
     assert not alive(pids)
 
 
 def test_waiting_ranks_get_little_time_after_a_failure(group, monkeypatch):
     monkeypatch.setattr(group_module, "GRACE", 1.0)
     start = time.monotonic()
-    outcomes = run(group, "fails_on_rank_1_while_0_waits", limit=60.0)
+    outcomes = run(group, "fails_on_rank_1_while_0_waits", limit=240.0)
     assert kinds(outcomes) == [HUNG, FAILED]
-    assert time.monotonic() - start < 40
+    assert time.monotonic() - start < 200
 
 
-def test_a_rank_that_dies_is_named(group):
+def test_a_rank_that_dies_is_named(group, monkeypatch):
+    monkeypatch.setattr(group_module, "GRACE", 1.0)
     outcomes = run(group, "dies_on_rank_1")
     assert outcomes[1].kind == DIED
     assert kinds(run(group, "passes")) == [PASSED, PASSED]
@@ -122,7 +124,7 @@ def test_ranks_end_with_a_killed_pytest():
     controller.kill()
     controller.wait()
     controller.stdout.close()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while alive(pids) and time.monotonic() < deadline:
         time.sleep(0.05)
     shutil.rmtree(directory)
@@ -143,17 +145,17 @@ def test_a_scripts_exit_code_is_reported():
 
 def test_a_script_that_hangs_is_killed_and_shows_where():
     source = """
-        import os, time
-        from mpi4py import MPI
+        import time
         def never_ends():
             time.sleep(1000)
         never_ends()
     """
-    with pytest.raises(AssertionError, match=r"(?s)Still running after 6 s.*in never_ends"):
-        run_script(2, source, limit=6.0)
+    with pytest.raises(AssertionError, match=r"(?s)Still running after 8 s.*in never_ends"):
+        run_script(2, source, limit=8.0)
 
 
-def test_a_process_left_over_is_found_and_killed():
+def test_a_process_left_over_is_found_and_killed(monkeypatch):
+    monkeypatch.setattr(job_module, "LEFT_LIMIT", 1.0)
     source = """
         import subprocess
         child = subprocess.Popen(["sleep", "1000"], start_new_session=True)

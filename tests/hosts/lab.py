@@ -17,7 +17,7 @@ from pathlib import Path
 NAMESPACES = ["--user", "--map-root-user", "--mount", "--net", "--uts", "--ipc"]
 """Options of `unshare` for host A; host B has the same user namespace."""
 
-LEFT_LIMIT = 10.0
+LEFT_LIMIT = 30.0
 """Seconds that the processes of a job get to be gone once its launcher has ended."""
 
 ADDRESSES = {"hostA": "10.77.0.1", "hostB": "10.77.0.2"}

@@ -76,7 +76,7 @@ def on_hosts(tmp_path: Path) -> Callable[..., ScriptResult]:
         pytest.skip("the stand-in for ssh is Open MPI's")
     lab = lab_command(tmp_path)
     try:
-        probe = subprocess.run([*lab, "true"], capture_output=True, text=True, timeout=60)
+        probe = subprocess.run([*lab, "true"], capture_output=True, text=True, timeout=120)
     except FileNotFoundError as error:
         pytest.skip(f"no two hosts without {error.filename}")
     if probe.returncode != 0:
@@ -85,7 +85,7 @@ def on_hosts(tmp_path: Path) -> Callable[..., ScriptResult]:
     def run(script: str, *launcher: str) -> ScriptResult:
         # The harness has a place for shared memory that these hosts do not see; they have their own.
         variables = {"OMPI_MCA_btl_sm_backing_directory": None}
-        result = run_script(0, script, launcher=[*lab, *launcher], limit=120, environment=variables)
+        result = run_script(0, script, launcher=[*lab, *launcher], environment=variables)
         assert "left running" not in result.output, result.output
         return result
 
@@ -126,13 +126,12 @@ def test_a_rank_on_the_other_host_is_killed(on_hosts, launcher):
     assert result.code != 0
     assert "not reached" not in result.output
     if launcher is TFDDLRUN:
-        last = "tfddlrun: rank 2 on hostB was killed by signal 9 (SIGKILL)"
-        assert result.output.strip().endswith(last), result.output
+        killed = r"tfddlrun: rank 2 on hostB was killed by signal 9 \(SIGKILL\)$"
     else:
-        words = " ".join(result.output.split())
-        # The MPI of another rank may see the closed connection first, and ends the job without saying whose it was.
-        killed = r"rank 2 with PID \d+ on node hostB exited on signal 9|An error occurred in Socket closed"
-        assert re.search(killed, words), result.output
+        killed = r"rank 2 with PID \d+ on node hostB exited on signal 9"
+    words = " ".join(result.output.split())
+    # The MPI of another rank may see the closed connection first, and ends the job without saying whose it was.
+    assert re.search(rf"{killed}|An error occurred in Socket closed", words), result.output
 
 
 def test_a_host_that_cannot_be_reached_is_named(on_hosts):

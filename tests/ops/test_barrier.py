@@ -37,9 +37,9 @@ def test_in_a_function_it_stands_between_what_is_before_and_after(hvd):
     @tf.function
     def body():
         variable.assign_add(1.0)
-        before = tf.timestamp()
         if hvd.rank() == 0:
             tf.py_function(lambda: time.sleep(0.3), [], [])
+        before = tf.timestamp()
         hvd.barrier()
         after = tf.timestamp()
         hvd.barrier()
@@ -48,7 +48,6 @@ def test_in_a_function_it_stands_between_what_is_before_and_after(hvd):
     for turn in range(3):
         before, after, value = body()
         assert value == turn + 1
-        assert after - before > 0.2 or hvd.size() == 1
         came, went = times(hvd, float(before), float(after))
         assert went.min() >= came.max()
 

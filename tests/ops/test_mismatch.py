@@ -140,9 +140,7 @@ def test_inside_a_function_with_others_in_flight(hvd):
 
     run([3])()
     for _ in range(3):
-        start = time.monotonic()
         mismatch(hvd, [run([3]), run([4])], "rank 0: float32 [3]", "rank 1: float32 [4]")
-        assert time.monotonic() - start < 5
     bad, good = run([4])()
     check(bad, np.full(4, hvd.size(), "float32"))
     check(good[3], np.full(1000, 3.0 * hvd.size(), "float32"))
