@@ -47,9 +47,7 @@ class AllgatherKernel : public CollectiveKernel {
     for (int i = 0; i < context->num_inputs(); ++i) {
       const tf::Tensor& x = context->input(i);
       if (!RequireRows(context, x, done)) return;
-      std::vector<int64_t> shape = ToShape(x.shape());
-      shape[0] = -1;  // may differ by rank
-      fields.push_back(DescribeTensor(request.dtype, shape));
+      fields.push_back(DescribeRows(x));
       request.buffers.push_back({x.data(), nullptr, x.NumElements(), x.dim_size(0), RowElements(x)});
       keep->push_back(x);
     }

@@ -74,11 +74,8 @@ class AlltoallKernel : public CollectiveKernel {
     OP_REQUIRES_ASYNC(context, objection.empty(),
                       MakeStatus(absl::StatusCode::kInvalidArgument, "'" + tensor_name() + "': " + objection),
                       done);
-    std::vector<int64_t> shape = ToShape(x.shape());
-    shape[0] = -1;  // may differ by rank
-    request.signature =
-        MakeSignature({NameOf(Kind::kAlltoall), even_ ? "without splits" : SplitsType(context),
-                       DescribeTensor(request.dtype, shape)});
+    request.signature = MakeSignature(
+        {NameOf(Kind::kAlltoall), even_ ? "without splits" : SplitsType(context), DescribeRows(x)});
     request.buffers.push_back({x.data(), nullptr, x.NumElements(), x.dim_size(0), RowElements(x)});
     auto keep = std::make_shared<std::vector<tf::Tensor>>(std::vector<tf::Tensor>{x});
     request.allocate = [context, keep](const std::vector<int64_t>& rows, std::vector<void*>* out) {

@@ -73,6 +73,12 @@ std::vector<int64_t> ToShape(const tf::TensorShape& shape) {
   return dims;
 }
 
+std::string DescribeRows(const tf::Tensor& x) {
+  std::vector<int64_t> shape = ToShape(x.shape());
+  shape[0] = -1;
+  return DescribeTensor(ToDataType(x.dtype()), shape);
+}
+
 int64_t RowElements(const tf::Tensor& x) {
   int64_t elements = 1;
   for (int i = 1; i < x.dims(); ++i) elements *= x.dim_size(i);

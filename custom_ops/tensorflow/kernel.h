@@ -30,6 +30,9 @@ DataType ToDataType(tensorflow::DataType dtype);
 absl::Status ToStatus(const Status& status, const std::string& name);
 std::vector<int64_t> ToShape(const tensorflow::TensorShape& shape);
 
+// For a signature: `x`, whose first dimension may differ by rank.
+std::string DescribeRows(const tensorflow::Tensor& x);
+
 // The number of elements of one row, also where there is none.
 int64_t RowElements(const tensorflow::Tensor& x);
 

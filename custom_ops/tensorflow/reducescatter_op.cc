@@ -1,11 +1,9 @@
-#include <cstdlib>
 #include <memory>
 #include <utility>
 
-#include "core/reduce.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow/kernel.h"
+#include "tensorflow/reduction_kernel.h"
 
 namespace tfddl {
 namespace {
@@ -28,36 +26,16 @@ REGISTER_OP("TfddlReducescatter")
     .SetIsDistributedCommunication()
     .SetShapeFn(OpenRows);
 
-class ReducescatterKernel : public CollectiveKernel {
+class ReducescatterKernel : public ReductionKernel {
  public:
-  explicit ReducescatterKernel(tf::OpKernelConstruction* context) : CollectiveKernel(context) {
-    int reduce_op = 0;
-    OP_REQUIRES_OK(context, context->GetAttr("reduce_op", &reduce_op));
-    OP_REQUIRES_OK(context, context->GetAttr("prescale", &prescale_));
-    OP_REQUIRES_OK(context, context->GetAttr("postscale", &postscale_));
-    OP_REQUIRES_OK(context, context->GetAttr("context", &context_));
-    op_ = static_cast<ReduceOp>(reduce_op);
-    tf::DataType dtype;
-    OP_REQUIRES_OK(context, context->GetAttr("T", &dtype));
-    const bool supported =
-        (op_ == ReduceOp::kSum || op_ == ReduceOp::kAverage) && Supports(op_, ToDataType(dtype));
-    OP_REQUIRES(
-        context, supported,
-        MakeStatus(absl::StatusCode::kInvalidArgument,
-                   "reducescatter does not support this reduce_op for this dtype. Received: reduce_op=" +
-                       std::to_string(reduce_op) + ", " + NameOf(ToDataType(dtype))));
-  }
+  explicit ReducescatterKernel(tf::OpKernelConstruction* context)
+      : ReductionKernel(context, Kind::kReducescatter) {}
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
     const auto engine = RequireEngine(context, done);
     if (!engine) return;
-    Request request = MakeRequest(context, Kind::kReducescatter);
-    request.op = op_;
-    request.prescale = std::strtod(prescale_.c_str(), nullptr);
-    request.postscale = std::strtod(postscale_.c_str(), nullptr);
-    std::vector<std::string> fields = {NameOf(Kind::kReducescatter), NameOf(op_),
-                                       "prescale " + prescale_ + ", postscale " + postscale_};
-    if (!context_.empty()) fields.push_back(context_);
+    Request request = MakeReduction(context);
+    std::vector<std::string> fields = SignatureHead();
     auto keep = std::make_shared<std::vector<tf::Tensor>>();
     for (int i = 0; i < context->num_inputs(); ++i) {
       const tf::Tensor& x = context->input(i);
@@ -76,12 +54,6 @@ class ReducescatterKernel : public CollectiveKernel {
     request.signature = MakeSignature(fields);
     Submit(engine, context, std::move(request), std::move(keep), std::move(done));
   }
-
- private:
-  ReduceOp op_ = ReduceOp::kSum;
-  std::string prescale_;
-  std::string postscale_;
-  std::string context_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfddlReducescatter").Device(tf::DEVICE_CPU), ReducescatterKernel);
