@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -35,18 +35,17 @@ def allreduce(
     Returns:
         The reduced tensors.
     """
-    results: list[tf.Tensor] = library.ops().tfddl_allreduce(
-        x=list(tensors),
-        tensor_name=name,
-        reduce_op=op,
-        prescale=repr(float(prescale)),
-        postscale=repr(float(postscale)),
-        context=context,
+    return _reduction(
+        library.ops().tfddl_allreduce,
+        tensors,
+        op,
+        name,
+        prescale,
+        postscale,
+        context,
         bucket=bucket,
         buckets=buckets,
     )
-    _unchain(results[0])
-    return results
 
 
 def reducescatter(
@@ -59,13 +58,27 @@ def reducescatter(
     context: str = "",
 ) -> list[tf.Tensor]:
     """Reduces tensors of one dtype as a group and gives this rank its rows; the arguments are those of `allreduce`."""
-    results: list[tf.Tensor] = library.ops().tfddl_reducescatter(
+    return _reduction(library.ops().tfddl_reducescatter, tensors, op, name, prescale, postscale, context)
+
+
+def _reduction(
+    native_op: Callable[..., list[tf.Tensor]],
+    tensors: Sequence[tf.Tensor],
+    op: int,
+    name: str,
+    prescale: float,
+    postscale: float,
+    context: str,
+    **more: int,
+) -> list[tf.Tensor]:
+    results = native_op(
         x=list(tensors),
         tensor_name=name,
         reduce_op=op,
         prescale=repr(float(prescale)),
         postscale=repr(float(postscale)),
         context=context,
+        **more,
     )
     _unchain(results[0])
     return results

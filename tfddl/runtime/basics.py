@@ -9,7 +9,6 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from tfddl.build.locate import check_environment
 from tfddl.runtime import exit_code, failure, fork, library, roll_call, software
 
 # Peers answer a shutdown within a fraction of a second, also while they compute; who does not is dead or stopped.
@@ -115,7 +114,7 @@ def is_homogeneous() -> bool:
 def _start() -> None:
     global _job, _unanswered
     warning, limit = _stall_limits()
-    check_environment()
+    library.native()  # before MPI, since it says first what this environment lacks
     MPI = library.mpi()
     with roll_call.waiting(warning, limit):
         if not MPI.Is_initialized():
@@ -160,15 +159,13 @@ def _join(MPI: Any, warning: float, limit: float) -> _Job:
     data, control = world.Dup(), world.Dup()
     if native.tfddl_init(MPI._addressof(data), MPI._addressof(control), warning, limit) != 0:
         raise ValueError(f"tfddl initialization failed: {native.tfddl_last_error().decode()}")
-    job = _describe(world, (data, control))
+    job = _describe(MPI, world, (data, control))
     native.tfddl_set_local(job.local_rank, job.local_size)
     return job
 
 
-def _describe(world: Any, communicators: tuple[Any, Any]) -> _Job:
+def _describe(MPI: Any, world: Any, communicators: tuple[Any, Any]) -> _Job:
     """Who shares a host is asked of MPI: variables of the launcher are wrong under some schedulers."""
-    from mpi4py import MPI
-
     local = world.Split_type(MPI.COMM_TYPE_SHARED, key=world.rank)
     cross = world.Split(color=local.rank, key=world.rank)
     sizes = world.allgather(local.size)

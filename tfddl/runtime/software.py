@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from pathlib import Path
 from typing import Any
 
+from tfddl.build import discover
 from tfddl.runtime import library
 
 
@@ -36,20 +38,18 @@ def check_equal(world: Any) -> None:
 
 
 def _mine() -> dict[str, str]:
-    import keras
-    import tensorflow as tf
-
     import tfddl
 
     return {
         "tfddl": tfddl.__version__,
         "Python sources": _hash_of_sources(),
         "native library": library.native().tfddl_build_info().decode(),
-        "TensorFlow": tf.__version__,
-        "Keras": keras.__version__,
+        "TensorFlow": str(discover.tensorflow_version()),
+        "Keras": str(discover.keras_version()),
     }
 
 
+@functools.cache
 def _hash_of_sources() -> str:
     root = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256()
