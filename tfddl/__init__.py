@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tfddl.ops.objects import broadcast_object_fn as broadcast_object_fn
     from tfddl.ops.place import local_rank_op as local_rank_op
     from tfddl.ops.place import local_size_op as local_size_op
+    from tfddl.ops.place import process_set_included_op as process_set_included_op
     from tfddl.ops.place import rank_op as rank_op
     from tfddl.ops.place import size_op as size_op
     from tfddl.ops.reducescatter import grouped_reducescatter as grouped_reducescatter
@@ -55,6 +56,10 @@ if TYPE_CHECKING:
     from tfddl.runtime.basics import rank as rank
     from tfddl.runtime.basics import shutdown as shutdown
     from tfddl.runtime.basics import size as size
+    from tfddl.runtime.process_sets import ProcessSet as ProcessSet
+    from tfddl.runtime.process_sets import add_process_set as add_process_set
+    from tfddl.runtime.process_sets import global_process_set as global_process_set
+    from tfddl.runtime.process_sets import remove_process_set as remove_process_set
 
 _MODULES = {
     "tfddl.gradients.compression": ["Compression"],
@@ -67,7 +72,7 @@ _MODULES = {
     "tfddl.ops.broadcast": ["broadcast"],
     "tfddl.ops.constants": ["Adasum", "Average", "Max", "Min", "Product", "Sum"],
     "tfddl.ops.objects": ["allgather_object", "broadcast_object", "broadcast_object_fn"],
-    "tfddl.ops.place": ["local_rank_op", "local_size_op", "rank_op", "size_op"],
+    "tfddl.ops.place": ["local_rank_op", "local_size_op", "process_set_included_op", "rank_op", "size_op"],
     "tfddl.ops.reducescatter": ["grouped_reducescatter", "reducescatter"],
     "tfddl.ops.variables": ["broadcast_", "broadcast_variables"],
     "tfddl.runtime.basics": [
@@ -81,6 +86,12 @@ _MODULES = {
         "rank",
         "shutdown",
         "size",
+    ],
+    "tfddl.runtime.process_sets": [
+        "ProcessSet",
+        "add_process_set",
+        "global_process_set",
+        "remove_process_set",
     ],
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

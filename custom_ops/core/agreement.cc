@@ -14,7 +14,8 @@ void SetBit(std::vector<uint64_t>* bits, size_t i) { (*bits)[i / 64] |= uint64_t
 
 }  // namespace
 
-Agreement::Agreement(int rank, int size, size_t capacity) : rank_(rank), size_(size), capacity_(capacity) {}
+Agreement::Agreement(int rank, int size, size_t capacity, std::vector<int> members)
+    : rank_(rank), size_(size), capacity_(capacity), members_(std::move(members)) {}
 
 void Agreement::Submit(const std::string& name, const std::string& signature, int tickets) {
   pending_[name] = {signature, tickets, false};
@@ -117,7 +118,8 @@ void Agreement::Decide(const Announced& announced, Boundary* boundary) {
     boundary->decisions.push_back(Run(&entry));
   } else {
     pending_.erase(announced.name);
-    boundary->decisions.push_back({announced.name, 0, DescribeMismatch(announced.name, signatures)});
+    boundary->decisions.push_back(
+        {announced.name, 0, DescribeMismatch(announced.name, signatures, members_)});
   }
 }
 

@@ -32,7 +32,8 @@ struct Boundary {
 
 class Agreement {
  public:
-  Agreement(int rank, int size, size_t capacity);
+  // `members` has the number by which messages call each rank; empty: its own.
+  Agreement(int rank, int size, size_t capacity, std::vector<int> members = {});
 
   // A request for `name`, which is not pending, was submitted here. `tickets` is how many tickets
   // (data transfers) it takes when it runs; equal on all members that have equal signatures.
@@ -87,6 +88,7 @@ class Agreement {
   int rank_;
   int size_;
   size_t capacity_;
+  std::vector<int> members_;
   std::vector<Entry> plan_;
   std::unordered_map<std::string, size_t> index_;
   std::map<std::string, Pending> pending_;

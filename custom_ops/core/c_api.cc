@@ -2,11 +2,16 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <memory>
+#include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "core/gather.h"
 #include "core/patience.h"
 #include "core/process.h"
 
@@ -45,13 +50,40 @@ const char* tfddl_build_info(void) {
 
 const char* tfddl_last_error(void) { return Text().c_str(); }
 
-void tfddl_init_begins(const char* roll, int rank, int size, int local_size, double warning_s,
-                       double limit_s) {
-  const tfddl::PatienceOptions options{roll, rank, size, local_size, warning_s, limit_s};
+void tfddl_wait_begins(const char* call, const char* roll, int rank, int size, int local_size,
+                       double warning_s, double limit_s) {
+  const tfddl::PatienceOptions options{call, roll, rank, size, local_size, warning_s, limit_s};
   Waiting() = std::make_unique<tfddl::Patience>(options);
 }
 
-void tfddl_init_ends(void) { Waiting().reset(); }
+void tfddl_wait_ends(void) { Waiting().reset(); }
+
+const char* tfddl_gather(const char* name, const char* mine) {
+  std::shared_ptr<tfddl::Engine> engine;
+  const auto found = tfddl::FindEngine(0, &engine);
+  try {
+    if (!found.ok()) throw std::runtime_error(found.message());
+    const auto texts = tfddl::GatherTexts(engine.get(), name, mine);
+    Text().clear();
+    for (const auto& text : texts) Text() += text + "\n";
+    return Text().c_str();
+  } catch (const std::exception& error) {
+    tfddl::SetLastError(error.what());
+    return nullptr;
+  }
+}
+
+const char* tfddl_set_in_flight(int set) {
+  std::shared_ptr<tfddl::Engine> engine;
+  Text().clear();
+  if (!tfddl::FindEngine(set, &engine).ok()) return Text().c_str();
+  for (const auto& request : engine->Waiting()) Text() += (Text().empty() ? "'" : ", '") + request.key + "'";
+  return Text().c_str();
+}
+
+int tfddl_remove_set(int set, double limit_s) { return tfddl::RemoveSet(set, limit_s) ? 0 : -1; }
+
+void tfddl_drop_set(int set) { tfddl::DropSet(set); }
 
 void tfddl_set_local(int local_rank, int local_size) { tfddl::SetLocalPlace({local_rank, local_size}); }
 
@@ -64,36 +96,42 @@ void tfddl_leave_forked(void) {
   _exit(forked_code);
 }
 
-void tfddl_note(const char* key, const char* note) {
-  if (const auto engine = tfddl::CurrentEngine()) engine->Note(key, note);
+void tfddl_note(int set, const char* key, const char* note) {
+  std::shared_ptr<tfddl::Engine> engine;
+  if (tfddl::FindEngine(set, &engine).ok()) engine->Note(key, note);
 }
 
 const char* tfddl_failure(void) {
-  const auto engine = tfddl::CurrentEngine();
-  Text() = engine ? engine->failure().value_or("") : "";
+  Text().clear();
+  for (const auto& [set, entry] : tfddl::CurrentSets().entries) {
+    if (entry.engine && Text().empty()) Text() = entry.engine->failure().value_or("");
+  }
   return Text().c_str();
 }
 
 const char* tfddl_stats(void) {
-  const auto engine = tfddl::CurrentEngine();
-  Text() = "{}";
-  if (!engine) return Text().c_str();
-  const auto& c = engine->recorder().counters;
-  Text() = "{\"requests\": " + std::to_string(c.requests) + ", \"errors\": " + std::to_string(c.errors) +
-           ", \"votes\": " + std::to_string(c.votes) + ", \"empty_votes\": " + std::to_string(c.empty_votes) +
-           ", \"bytes_reduced\": " + std::to_string(c.bytes_reduced) + "}";
+  std::string json;
+  for (const auto& [name, value] : tfddl::AllCounters()) {
+    json += (json.empty() ? "\"" : ", \"") + std::string(name) + "\": " + std::to_string(value);
+  }
+  Text() = "{" + json + "}";
   return Text().c_str();
 }
 
 const char* tfddl_flight_log(void) {
-  const auto engine = tfddl::CurrentEngine();
-  std::string json = "[";
-  if (engine) {
-    for (const auto& event : engine->recorder().Events()) {
-      json += std::string(json.size() > 1 ? ", " : "") + "{\"time_us\": " + std::to_string(event.time_us) +
-              ", \"event\": \"" + event.what + "\", \"name\": " + Quote(event.name) + "}";
-    }
+  std::vector<std::pair<tfddl::Event, int>> events;  // with their set
+  for (const auto& [set, entry] : tfddl::CurrentSets().entries) {
+    if (!entry.engine) continue;
+    for (auto& event : entry.engine->recorder().Events()) events.emplace_back(std::move(event), set);
   }
-  Text() = json + "]";
+  std::stable_sort(events.begin(), events.end(),
+                   [](auto& a, auto& b) { return a.first.time_us < b.first.time_us; });
+  std::string json;
+  for (const auto& [event, set] : events) {
+    json += std::string(json.empty() ? "" : ", ") + "{\"time_us\": " + std::to_string(event.time_us) +
+            ", \"event\": \"" + event.what + "\", \"name\": " + Quote(event.name) +
+            ", \"process_set\": " + std::to_string(set) + "}";
+  }
+  Text() = "[" + json + "]";
   return Text().c_str();
 }

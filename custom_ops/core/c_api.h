@@ -10,14 +10,33 @@ TFDDL_EXPORT const char* tfddl_build_info(void);
 // Why the last call on this thread failed.
 TFDDL_EXPORT const char* tfddl_last_error(void);
 
-// hvd.init() stands between these two calls, from one thread; see PatienceOptions.
-TFDDL_EXPORT void tfddl_init_begins(const char* roll, int rank, int size, int local_size, double warning_s,
-                                    double limit_s);
-TFDDL_EXPORT void tfddl_init_ends(void);
+// `call` ("hvd.init()"), which waits for other ranks inside MPI, stands between these two, from one thread;
+// see PatienceOptions.
+TFDDL_EXPORT void tfddl_wait_begins(const char* call, const char* roll, int rank, int size, int local_size,
+                                    double warning_s, double limit_s);
+TFDDL_EXPORT void tfddl_wait_ends(void);
 
 // Starts the engine. `data` and `control` point to MPI_Comm handles that belong to the engine until
 // tfddl_shutdown() has returned 1. Seconds: see WatchdogOptions. Returns 0, or -1 on an error.
 TFDDL_EXPORT int tfddl_init(const void* data, const void* control, double warning_s, double limit_s);
+
+// One line of each rank of the job on each: `mine` and the others', by rank, null on an error. Waits for all.
+TFDDL_EXPORT const char* tfddl_gather(const char* name, const char* mine);
+
+// A further process set: `ranks` are `count` ranks of the job, sorted. `data` as in tfddl_init, of the
+// members alone, and null where this process is none. Returns 0, or -1 on an error. All members call it at
+// once.
+TFDDL_EXPORT int tfddl_add_set(int set, const int* ranks, int count, const void* data);
+
+// The names of the set's collectives that are in flight on this rank; empty when there are none.
+TFDDL_EXPORT const char* tfddl_set_in_flight(int set);
+
+// Ends a set, on all its members. Returns 0; or -1 when the job has failed, also because not all members came
+// within `limit_s` seconds: then `data` may not be freed.
+TFDDL_EXPORT int tfddl_remove_set(int set, double limit_s);
+
+// Forgets a set that not all members could make. Its `data` may not be freed.
+TFDDL_EXPORT void tfddl_drop_set(int set);
 
 // Tells the ops about this process among those on its host.
 TFDDL_EXPORT void tfddl_set_local(int local_rank, int local_size);
@@ -32,11 +51,12 @@ TFDDL_EXPORT void tfddl_leave_forked(void);
 TFDDL_EXPORT void tfddl_set_forked_code(int code);
 
 // See Engine::Note.
-TFDDL_EXPORT void tfddl_note(const char* key, const char* note);
+TFDDL_EXPORT void tfddl_note(int set, const char* key, const char* note);
 
 // The reason when the job has failed on this rank, else an empty string.
 TFDDL_EXPORT const char* tfddl_failure(void);
 
-// JSON: an object of counters, and an array of {"time_us", "event", "name"} of the last operations.
+// JSON: an object of counters, and an array of {"time_us", "event", "name", "process_set"} of the last
+// operations, oldest first.
 TFDDL_EXPORT const char* tfddl_stats(void);
 TFDDL_EXPORT const char* tfddl_flight_log(void);

@@ -15,7 +15,8 @@ namespace tfddl {
 // start in different orders on different members, cannot take each other's messages.
 struct Lane {
   Transport* transport;
-  int tag;  // and tag + 1
+  int tag;                          // and tag + 1
+  const std::vector<int>* members;  // by rank, their ranks in the job, for messages to people
 };
 
 class Collective {

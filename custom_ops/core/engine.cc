@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <numeric>
 #include <utility>
 
 namespace tfddl {
@@ -20,13 +21,21 @@ constexpr int kSpinTurns = 200;
 constexpr int kFirstSleepMicros = 20;
 constexpr int kLastSleepMicros = 1000;
 
+std::vector<int> Counted(int size) {
+  std::vector<int> numbers(static_cast<size_t>(size));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
+}
+
 }  // namespace
 
 Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
     : transport_(std::move(transport)),
       rank_(transport_->rank()),
       size_(transport_->size()),
-      agreement_(rank_, size_, options.plan_capacity),
+      members_(options.members.empty() ? Counted(size_) : std::move(options.members)),
+      set_(std::move(options.set)),
+      agreement_(rank_, size_, options.plan_capacity, members_),
       vote_(rank_, size_),
       moved_us_(NowMicros()) {
   PostVoteReceives();
@@ -37,7 +46,7 @@ void Engine::Stop() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!closed_ && !failure_)
-      failure_ = "tfddl has been shut down on this rank (" + std::to_string(rank_) + ").";
+      failure_ = "tfddl has been shut down on this rank (" + std::to_string(global_rank(rank_)) + ").";
     stop_ = true;
   }
   wake_.notify_one();
@@ -95,6 +104,15 @@ std::optional<std::string> Engine::failure() const {
   return failure_;
 }
 
+int Engine::MemberOf(int global_rank) const {
+  const auto it = std::lower_bound(members_.begin(), members_.end(), global_rank);
+  return it != members_.end() && *it == global_rank ? static_cast<int>(it - members_.begin()) : -1;
+}
+
+std::string Engine::DescribeMembers() const {
+  return set_.empty() ? "in [0, " + std::to_string(size_) + ")" : "a member of " + set_;
+}
+
 bool Engine::closed() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return closed_;
@@ -121,7 +139,7 @@ std::vector<LiveRequest> Engine::Waiting() const {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [key, time] : live_) {
       const auto note = notes_.find(key);
-      waiting.push_back({key, now - time, note == notes_.end() ? "" : note->second});
+      waiting.push_back({key, now - time, 0, note == notes_.end() ? "" : note->second});
     }
   }
   std::sort(waiting.begin(), waiting.end(), [](auto& a, auto& b) {
@@ -147,7 +165,7 @@ void Engine::Loop() {
       idle_turns = moved ? 0 : idle_turns + 1;
       if (moved) moved_us_.store(NowMicros(), std::memory_order_relaxed);
     } catch (const std::exception& error) {
-      Fail("rank " + std::to_string(rank()) + ": " + error.what());
+      Fail(Me() + ": " + error.what());
       continue;
     }
     if (idle_turns > 0) Wait(idle_turns);

@@ -32,6 +32,9 @@ namespace tfddl {
 
 struct EngineOptions {
   size_t plan_capacity = 4096;  // names; see Agreement::Evict
+  // The ranks of the members in the job, which messages to people name. Empty: the members' own.
+  std::vector<int> members = {};
+  std::string set = {};  // in words; empty: all ranks of the job
 };
 
 class Engine {
@@ -39,8 +42,14 @@ class Engine {
   explicit Engine(std::unique_ptr<Transport> transport, EngineOptions options = {});
   ~Engine() { Stop(); }
 
+  // Among the members, as everywhere but in messages to people.
   int rank() const { return rank_; }
   int size() const { return size_; }
+
+  // The rank in the job of a member, and the member of a rank: -1 when it is none.
+  int global_rank(int member) const { return members_[static_cast<size_t>(member)]; }
+  int MemberOf(int global_rank) const;
+  std::string DescribeMembers() const;  // "in [0, 4)", or "a member of process set 1 [0, 2]"
 
   // Never blocks. Errors come through request.done too; after Stop() on the calling thread.
   void Submit(Request request);
@@ -130,10 +139,13 @@ class Engine {
   void Complete(Request request, Status status);
   void FailEverything();
   std::string ClosedMessage() const;
+  std::string Me() const { return "rank " + std::to_string(global_rank(rank_)); }
 
   std::unique_ptr<Transport> transport_;
   const int rank_;
   const int size_;
+  const std::vector<int> members_;  // by rank, their ranks in the job
+  const std::string set_;
   Recorder recorder_;
   ScratchPool scratch_;
 

@@ -14,9 +14,14 @@ constexpr size_t kMaxEndedSteps = 1024;
 
 std::string Engine::ClosedMessage() const {
   const int departing = agreement_.departing();
+  const std::string who = "rank " + std::to_string(global_rank(departing));
+  if (!set_.empty()) {
+    return who + " has left " + set_ +
+           ": it removed the set, or shut down tfddl (its program ended, raised, or called hvd.shutdown()).";
+  }
   if (departing == rank())
     return "tfddl has been shut down on this rank (" + std::to_string(departing) + ").";
-  return "rank " + std::to_string(departing) +
+  return who +
          " has shut down tfddl (its program ended, raised, or called hvd.shutdown()), so no collective can "
          "complete any more. All ranks have to run the same collectives the same number of times.";
 }
@@ -64,7 +69,7 @@ void Engine::Admit(Request request) {
     Instance& instance = it->second;
     if (it->first != request.name || !instance.submitted.insert(request.bucket).second) continue;
     if (instance.step != request.step) {
-      Fail("rank " + std::to_string(rank()) + ": a step ended in the middle of '" + request.name +
+      Fail(Me() + ": a step ended in the middle of '" + request.name +
            "', which the other ranks have begun, and the next step has submitted it again.");
     }
     const uint64_t ticket = instance.ticket + static_cast<uint64_t>(request.bucket);
@@ -88,10 +93,10 @@ void Engine::Handle(const CancelItem& item) {
   const bool running = std::any_of(running_.begin(), running_.end(),
                                    [&](const Running& r) { return r.request.key() == item.key; });
   if (running && agreed_.empty()) return;  // everybody has submitted it: it completes by itself
-  Fail("rank " + std::to_string(rank()) + ": the step that '" + item.key +
+  Fail(Me() + ": the step that '" + item.key +
        "' belongs to failed or was cancelled on this rank, while the other ranks count on it. The error "
-       "raised on rank " +
-       std::to_string(rank()) + " tells the cause.");
+       "raised on " +
+       Me() + " tells the cause.");
 }
 
 void Engine::Apply(const Boundary& boundary) {
@@ -115,7 +120,7 @@ void Engine::Apply(const Boundary& boundary) {
     FailInstance(std::move(instance), Code::kUnknown, ClosedMessage());
   }
   if (!agreed_.empty()) {
-    Fail("rank " + std::to_string(boundary.departing) + " shut down tfddl in the middle of '" +
+    Fail("rank " + std::to_string(global_rank(boundary.departing)) + " shut down tfddl in the middle of '" +
          agreed_.front().first + "'.");
   }
 }
@@ -153,7 +158,7 @@ void Engine::EndSteps(const std::set<int64_t>& steps, const std::string& name) {
   }
   for (const auto& [sequence, instance] : agreed_) {
     if (steps.count(instance.step)) {
-      Fail("rank " + std::to_string(rank()) + ": '" + name + "' failed in the middle of '" + sequence +
+      Fail(Me() + ": '" + name + "' failed in the middle of '" + sequence +
            "', which the other ranks have begun.");
     }
   }
@@ -162,7 +167,7 @@ void Engine::EndSteps(const std::set<int64_t>& steps, const std::string& name) {
 void Engine::Start(Request request, uint64_t ticket) {
   recorder_.Record("start", request.key());
   const auto lanes = static_cast<uint64_t>((transport_->tags() - kFirstDataTag) / 2);
-  const Lane lane{transport_.get(), kFirstDataTag + 2 * static_cast<int>(ticket % lanes)};
+  const Lane lane{transport_.get(), kFirstDataTag + 2 * static_cast<int>(ticket % lanes), &members_};
   std::unique_ptr<Collective> collective;
   if (request.kind == Kind::kAllreduce || request.kind == Kind::kReducescatter) {
     for (const Buffer& buffer : request.buffers) {

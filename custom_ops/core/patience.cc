@@ -56,7 +56,7 @@ void Patience::Wait() {
 
 std::string Patience::Report(const std::set<int>& present, double waited_s) const {
   const std::string report = "rank " + std::to_string(options_.rank) + " has waited " +
-                             std::to_string(static_cast<int64_t>(waited_s)) + " s in hvd.init()";
+                             std::to_string(static_cast<int64_t>(waited_s)) + " s in " + options_.call;
   if (present.empty()) return report + " for the other ranks, which all have to call it";
   if (options_.local_size < options_.size) {
     return report + "; " + std::to_string(present.size()) + " of the " + std::to_string(options_.local_size) +

@@ -1,5 +1,5 @@
-// Speaks up when hvd.init() takes long, and ends the process at the limit: MPI_Init waits for all ranks with
-// Python's lock held, so that no Python thread could.
+// Speaks up when hvd.init() or another call that waits inside MPI takes long, and ends the process at the
+// limit: MPI_Init waits for all ranks with Python's lock held, so that no Python thread could.
 #pragma once
 
 #include <condition_variable>
@@ -11,7 +11,8 @@
 namespace tfddl {
 
 struct PatienceOptions {
-  // A rank that has called hvd.init() holds an abstract socket of this name and its number. Empty: no names.
+  std::string call;  // what takes long: "hvd.init()"
+  // A rank that has called it holds an abstract socket of this name and its number. Empty: no names.
   std::string roll;
   int rank = 0;
   int size = 1;
@@ -23,7 +24,7 @@ struct PatienceOptions {
 class Patience {
  public:
   explicit Patience(PatienceOptions options);
-  ~Patience();  // init is over
+  ~Patience();  // the call is over
 
  private:
   void Wait();

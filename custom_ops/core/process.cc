@@ -1,5 +1,7 @@
 #include "core/process.h"
 
+#include <algorithm>
+#include <array>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -8,23 +10,87 @@
 namespace tfddl {
 namespace {
 
-std::mutex mutex;
+struct Process {
+  ProcessSets sets;
+  std::unique_ptr<Watchdog> watchdog;
+};
+
+std::mutex mutex;  // of calls that change the process; held while they wait
 Process* process = nullptr;
 int64_t generation = 0;
 
-std::mutex current_mutex;                                              // never held while something waits
-std::shared_ptr<Engine>* const current = new std::shared_ptr<Engine>;  // kernels may run until the very end
+// Never held while something waits. What kernels see is leaked: they may run until the very end.
+std::mutex current_mutex;
+ProcessSets* const current = new ProcessSets;
+LocalPlace local_place = {0, 1};
 
-LocalPlace local_place = {0, 1};  // under current_mutex
+using Values = std::array<uint64_t, 5>;
+constexpr const char* kCounters[] = {"requests", "errors", "votes", "empty_votes", "bytes_reduced"};
+Values removed = {};  // of sets that have ended in this job
 
-std::shared_ptr<Engine> SwapCurrent(std::shared_ptr<Engine> engine) {
+void AddTo(Values* sum, Engine& engine) {
+  const Counters& c = engine.recorder().counters;
+  const Values values = {c.requests, c.errors, c.votes, c.empty_votes, c.bytes_reduced};
+  for (size_t i = 0; i < values.size(); ++i) (*sum)[i] += values[i];
+}
+
+void Publish() {
   std::lock_guard<std::mutex> lock(current_mutex);
-  return std::exchange(*current, std::move(engine));
+  *current = process ? process->sets : ProcessSets{};
+}
+
+// Takes the set away from kernels and from the watchdog.
+std::shared_ptr<Engine> Unpublish(int set) {
+  const auto it = process->sets.entries.find(set);
+  if (it == process->sets.entries.end()) return nullptr;
+  auto engine = std::move(it->second.engine);
+  process->sets.entries.erase(it);
+  {
+    std::lock_guard<std::mutex> lock(current_mutex);
+    current->entries.erase(set);
+    if (engine) AddTo(&removed, *engine);
+  }
+  return engine;
+}
+
+// In all sets, within one limit. Peers that are idle in a set answer, since the watchdogs have told them.
+void Leave(double limit_s) {
+  const int64_t end = NowMicros() + static_cast<int64_t>(limit_s * 1e6);
+  process->watchdog->AnnounceShutdown(limit_s);
+  for (const auto& [set, entry] : process->sets.entries) {
+    if (!entry.engine) continue;
+    const double left_s = std::max(0.0, static_cast<double>(end - NowMicros()) * 1e-6);
+    if (entry.engine->Shutdown(left_s)) continue;
+    const Engine& all = *process->sets.entries.at(0).engine;
+    process->watchdog->Fail("rank " + std::to_string(all.rank()) +
+                            " has shut down tfddl, and not all other ranks have answered within " +
+                            std::to_string(static_cast<int>(limit_s)) +
+                            " seconds. All ranks: " + process->watchdog->ShutdownReport() + ".");
+  }
 }
 
 }  // namespace
 
-std::shared_ptr<Engine> CurrentEngine() {
+Status FindEngine(int set, std::shared_ptr<Engine>* engine) {
+  std::lock_guard<std::mutex> lock(current_mutex);
+  const auto& entries = current->entries;
+  const auto it = entries.find(set);
+  if (entries.empty()) {
+    return Status(Code::kFailedPrecondition, "tfddl has not been initialized; use hvd.init().");
+  }
+  if (it == entries.end()) {
+    return Status(Code::kInvalidArgument, "there is no process set " + std::to_string(set) +
+                                              " any more: it was removed (hvd.remove_process_set), or "
+                                              "belonged to a job before hvd.shutdown().");
+  }
+  *engine = it->second.engine;
+  if (*engine) return Status();
+  return Status(Code::kInvalidArgument, "rank " + std::to_string(entries.at(0).engine->rank()) +
+                                            " is not a member of " + NameOfSet(set, it->second.ranks) +
+                                            ": only members may call its collectives.");
+}
+
+ProcessSets CurrentSets() {
   std::lock_guard<std::mutex> lock(current_mutex);
   return *current;
 }
@@ -45,37 +111,99 @@ void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> co
   if (process) throw std::logic_error("tfddl is initialised already");
   options.generation = ++generation;
   auto fresh = std::make_unique<Process>();
-  fresh->engine = std::make_shared<Engine>(std::move(data));
-  fresh->watchdog = std::make_unique<Watchdog>(std::move(control), fresh->engine.get(), options);
-  SwapCurrent(fresh->engine);
+  auto engine = std::make_shared<Engine>(std::move(data));
+  std::vector<int> ranks;
+  for (int rank = 0; rank < engine->size(); ++rank) ranks.push_back(rank);
+  fresh->watchdog = std::make_unique<Watchdog>(std::move(control), engine, options);
+  fresh->sets.entries[0] = {std::move(ranks), std::move(engine)};
   process = fresh.release();
+  {
+    std::lock_guard<std::mutex> counters(current_mutex);
+    removed = {};
+  }
+  Publish();
+}
+
+void AddSet(int set, std::vector<int> ranks, std::unique_ptr<Transport> data) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!process) throw std::logic_error("tfddl has been shut down");
+  if (process->sets.entries.count(set)) throw std::logic_error("the process set exists already");
+  std::shared_ptr<Engine> engine;
+  if (data) {
+    EngineOptions options;
+    options.members = ranks;
+    options.set = NameOfSet(set, ranks);
+    engine = std::make_shared<Engine>(std::move(data), std::move(options));
+  }
+  process->watchdog->Watch(set, ranks, engine);
+  process->sets.entries[set] = {std::move(ranks), std::move(engine)};
+  Publish();
+}
+
+bool RemoveSet(int set, double limit_s) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!process) {
+    SetLastError("tfddl has been shut down");
+    return false;
+  }
+  const auto engine = Unpublish(set);
+  if (engine && !engine->Shutdown(limit_s)) {
+    process->watchdog->Fail("not all members of process set " + std::to_string(set) +
+                            ", which is being removed, have answered within " +
+                            std::to_string(static_cast<int>(limit_s)) + " seconds.");
+  }
+  if (const auto failure = engine ? engine->failure() : std::nullopt) {
+    SetLastError(*failure);
+    return false;
+  }
+  process->watchdog->Forget(set);
+  if (engine) engine->Stop();
+  return true;
+}
+
+void DropSet(int set) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!process) return;
+  process->watchdog->Forget(set);
+  const auto engine = Unpublish(set);
+  if (engine) new std::shared_ptr<Engine>(engine);  // its receives stand ready
 }
 
 bool StopProcess(double limit_s) {
   std::lock_guard<std::mutex> lock(mutex);
   if (!process) return true;
-  process->watchdog->AnnounceShutdown(limit_s);
-  if (!process->engine->Shutdown(limit_s)) {
-    process->engine->Fail("rank " + std::to_string(process->engine->rank()) +
-                          " has shut down tfddl, and not all other ranks have answered within " +
-                          std::to_string(static_cast<int>(limit_s)) +
-                          " seconds. All ranks: " + process->watchdog->ShutdownReport() + ".");
+  Leave(limit_s);
+  std::optional<std::string> failure;
+  for (const auto& [set, entry] : process->sets.entries) {
+    if (entry.engine && !failure) failure = entry.engine->failure();
   }
-  const auto failure = process->engine->failure();
   if (failure) SetLastError(*failure);
-  const bool agreed = !failure;
-  SwapCurrent(nullptr);
-  if (agreed) {
-    process->watchdog.reset();
-    process->engine->Stop();
-    delete process;
-  } else {
+  Process* const old = std::exchange(process, nullptr);
+  Publish();
+  if (failure) {
     // Transfers may be under way and kernels may wait, so the rest is leaked. A failed engine makes no MPI
     // call any more; nor does the watchdog after this, so that MPI can be finalized.
-    process->watchdog->Stop();
+    old->watchdog->Stop();
+    return false;
   }
-  process = nullptr;
-  return agreed;
+  old->watchdog.reset();
+  for (const auto& [set, entry] : old->sets.entries) {
+    if (entry.engine) entry.engine->Stop();
+  }
+  delete old;
+  return true;
+}
+
+std::vector<std::pair<const char*, uint64_t>> AllCounters() {
+  std::lock_guard<std::mutex> lock(current_mutex);
+  std::vector<std::pair<const char*, uint64_t>> named;
+  if (current->entries.empty()) return named;
+  Values sum = removed;
+  for (const auto& [set, entry] : current->entries) {
+    if (entry.engine) AddTo(&sum, *entry.engine);
+  }
+  for (size_t i = 0; i < sum.size(); ++i) named.emplace_back(kCounters[i], sum[i]);
+  return named;
 }
 
 }  // namespace tfddl

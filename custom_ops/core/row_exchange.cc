@@ -114,8 +114,8 @@ class RowExchange : public Collective {
     }
     for (size_t rank = 0; rank < verdicts_.size(); ++rank) {
       if (verdicts_[rank]) continue;
-      status_ =
-          Status(Code::kResourceExhausted, "rank " + std::to_string(rank) + " could not allocate its result");
+      status_ = Status(Code::kResourceExhausted,
+                       "rank " + std::to_string((*lane_.members)[rank]) + " could not allocate its result");
       return false;
     }
     return true;

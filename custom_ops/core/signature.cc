@@ -53,13 +53,14 @@ std::string DescribeSide(const std::vector<std::string>& side, const std::vector
 
 // Of many ranks, those that said the same share one entry, in the order of their lowest rank.
 std::vector<std::string> DescribeGroups(const std::vector<std::vector<std::string>>& sides,
-                                        const std::vector<size_t>& fields) {
+                                        const std::vector<size_t>& fields,
+                                        const std::vector<std::string>& numbers) {
   std::vector<std::string> texts;
   std::map<std::string, std::vector<std::string>> ranks;
   for (size_t rank = 0; rank < sides.size(); ++rank) {
     const std::string text = DescribeSide(sides[rank], fields);
     if (ranks[text].empty()) texts.push_back(text);
-    ranks[text].push_back(std::to_string(rank));
+    ranks[text].push_back(numbers[rank]);
   }
   std::vector<std::string> entries;
   for (const auto& text : texts) entries.push_back("ranks " + Join(ranks[text], ", ") + ": " + text);
@@ -78,17 +79,23 @@ std::string MakeSignature(const std::vector<std::string>& fields) {
   return Join(fields, std::string(1, kSignatureSeparator));
 }
 
-std::string DescribeMismatch(const std::string& name, const std::vector<std::string>& signatures) {
+std::string DescribeMismatch(const std::string& name, const std::vector<std::string>& signatures,
+                             const std::vector<int>& members) {
   std::vector<std::vector<std::string>> sides;
-  for (const auto& signature : signatures) sides.push_back(Split(signature));
+  std::vector<std::string> numbers;
+  for (const auto& signature : signatures) {
+    numbers.push_back(
+        std::to_string(members.empty() ? static_cast<int>(sides.size()) : members[sides.size()]));
+    sides.push_back(Split(signature));
+  }
   const auto fields = DifferingFields(sides);
   std::vector<std::string> entries;
   if (sides.size() <= kMaxRanksListed) {
     for (size_t rank = 0; rank < sides.size(); ++rank) {
-      entries.push_back("rank " + std::to_string(rank) + ": " + DescribeSide(sides[rank], fields));
+      entries.push_back("rank " + numbers[rank] + ": " + DescribeSide(sides[rank], fields));
     }
   } else {
-    entries = DescribeGroups(sides, fields);
+    entries = DescribeGroups(sides, fields, numbers);
   }
   return "The ranks submitted '" + name + "' with different arguments: " + Join(entries, "; ") +
          ". Call it with the same operation, dtype and shape on every rank, or give the calls different "

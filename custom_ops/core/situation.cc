@@ -20,11 +20,12 @@ std::string Listed(const std::vector<size_t>& ranks) {
   return text;
 }
 
-std::string Names(const Situation& rank) {
+std::string Names(const Situation& rank, const SetDirectory& sets) {
   std::string text;
   for (size_t i = 0; i < std::min(rank.waiting.size(), kNamesShown); ++i) {
     const LiveRequest& request = rank.waiting[i];
-    text += (i ? ", '" : "'") + request.key + "'" + (request.note.empty() ? "" : " (" + request.note + ")");
+    text += (i ? ", " : "") + DescribeKey(request.key, request.set, sets) +
+            (request.note.empty() ? "" : " (" + request.note + ")");
   }
   const size_t more = rank.waiting.size() + rank.left_out - std::min(rank.waiting.size(), kNamesShown);
   return more ? text + " and " + std::to_string(more) + " more" : text;
@@ -32,8 +33,13 @@ std::string Names(const Situation& rank) {
 
 }  // namespace
 
-bool Situation::Has(const std::string& key) const {
-  return std::any_of(waiting.begin(), waiting.end(), [&](auto& request) { return request.key == key; });
+std::string DescribeKey(const std::string& key, int set, const SetDirectory& sets) {
+  return "'" + key + "'" + (set == 0 ? "" : " of " + sets.Name(set));
+}
+
+bool Situation::Has(const std::string& key, int set) const {
+  return std::any_of(waiting.begin(), waiting.end(),
+                     [&](auto& request) { return request.set == set && request.key == key; });
 }
 
 std::string Situation::Encode(size_t limit) const {
@@ -42,7 +48,7 @@ std::string Situation::Encode(size_t limit) const {
   size_t room = limit - std::min(limit, kHead + sizeof(int64_t) + words.size());
   size_t count = 0;
   for (; count < waiting.size(); ++count) {
-    const size_t bytes = 3 * sizeof(int64_t) + waiting[count].key.size() + waiting[count].note.size();
+    const size_t bytes = 4 * sizeof(int64_t) + waiting[count].key.size() + waiting[count].note.size();
     if (bytes > room) break;
     room -= bytes;
   }
@@ -55,6 +61,7 @@ std::string Situation::Encode(size_t limit) const {
   for (size_t i = 0; i < count; ++i) {
     writer.String(waiting[i].key);
     writer.Int(waiting[i].waited_us);
+    writer.Int(waiting[i].set);
     writer.String(waiting[i].note);
   }
   return writer.bytes();
@@ -72,39 +79,51 @@ Situation Situation::Decode(const std::string& bytes) {
     LiveRequest request;
     request.key = reader.String();
     request.waited_us = reader.Int();
+    request.set = static_cast<int>(reader.Int());
     request.note = reader.String();
     situation.waiting.push_back(std::move(request));
   }
   return situation;
 }
 
-bool WaitForDifferent(const Situations& ranks, int64_t still_us) {
-  for (const auto& rank : ranks) {
+std::vector<int> Stuck(const Situations& ranks, int rank, int64_t still_us, const SetDirectory& sets) {
+  std::vector<int> found = {rank};
+  for (size_t next = 0; next < found.size(); ++next) {
+    const auto& one = ranks[static_cast<size_t>(found[next])];
     // A list that is cut short may hide what all have.
-    if (!rank || rank->waiting.empty() || rank->left_out || rank->still_us < still_us) return false;
+    if (!one || one->waiting.empty() || one->left_out || one->still_us < still_us) return {};
+    for (const LiveRequest& request : one->waiting) {
+      if (!sets.Has(request.set)) return {};  // it is just being added
+      bool complete = true;
+      for (int member = 0; member < static_cast<int>(ranks.size()); ++member) {
+        if (!sets.Includes(request.set, member)) continue;
+        const auto& other = ranks[static_cast<size_t>(member)];
+        complete = complete && other && other->Has(request.key, request.set);
+        if (std::find(found.begin(), found.end(), member) == found.end()) found.push_back(member);
+      }
+      if (complete) return {};
+    }
   }
-  for (const LiveRequest& request : ranks[0]->waiting) {
-    if (std::all_of(ranks.begin(), ranks.end(), [&](auto& rank) { return rank->Has(request.key); }))
-      return false;
-  }
-  return true;
+  std::sort(found.begin(), found.end());
+  return found;
 }
 
-bool HasNote(const Situations& ranks) {
-  return std::any_of(ranks.begin(), ranks.end(), [](auto& rank) {
-    return rank && std::any_of(rank->waiting.begin(), rank->waiting.end(),
-                               [](auto& request) { return !request.note.empty(); });
+bool HasNote(const Situations& ranks, const std::vector<int>& of) {
+  return std::any_of(of.begin(), of.end(), [&](int rank) {
+    const auto& one = ranks[static_cast<size_t>(rank)];
+    return one && std::any_of(one->waiting.begin(), one->waiting.end(),
+                              [](auto& request) { return !request.note.empty(); });
   });
 }
 
-std::string Describe(const Situations& ranks) {
+std::string Describe(const Situations& ranks, const SetDirectory& sets) {
   std::map<std::string, std::vector<size_t>> groups;
   std::vector<std::string> order;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const auto& situation = ranks[rank];
     const std::string key = !situation                   ? kSilent
                             : situation->waiting.empty() ? "waits for nothing; " + situation->last
-                                                         : Names(*situation);
+                                                         : Names(*situation, sets);
     const std::string text = key + (situation && situation->leaving ? " (in hvd.shutdown())" : "");
     auto& group = groups[text];
     if (group.empty()) order.push_back(text);
@@ -124,12 +143,14 @@ std::string Describe(const Situations& ranks) {
   return line;
 }
 
-std::string DescribeMissing(const Situations& ranks, const std::string& key) {
+std::string DescribeMissing(const Situations& ranks, const std::string& key, int set,
+                            const SetDirectory& sets) {
   std::vector<size_t> missing, silent;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (!sets.Includes(set, static_cast<int>(rank))) continue;
     if (!ranks[rank]) {
       silent.push_back(rank);
-    } else if (!ranks[rank]->Has(key)) {
+    } else if (!ranks[rank]->Has(key, set)) {
       missing.push_back(rank);
     }
   }

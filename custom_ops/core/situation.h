@@ -7,12 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "core/set_directory.h"
+
 namespace tfddl {
 
 // What the watchdog sees of a request that has been submitted and is not done.
 struct LiveRequest {
   std::string key;
   int64_t waited_us = 0;
+  int set = 0;       // the process set in which it was submitted
   std::string note;  // see Engine::Note
 };
 
@@ -23,7 +26,7 @@ struct Situation {
   std::string last;                  // its last collective, in words
   bool leaving = false;              // in hvd.shutdown()
 
-  bool Has(const std::string& key) const;
+  bool Has(const std::string& key, int set = 0) const;
   // At most `limit` bytes.
   std::string Encode(size_t limit) const;
   static Situation Decode(const std::string& bytes);
@@ -32,17 +35,22 @@ struct Situation {
 // By rank; empty: it did not answer.
 using Situations = std::vector<std::optional<Situation>>;
 
-// True when no rank can go on unless one of its other threads submits: all wait, nothing has moved on any for
-// `still_us`, and no collective has been submitted by all.
-bool WaitForDifferent(const Situations& ranks, int64_t still_us);
+// The ranks that cannot go on unless one of their other threads submits, in ascending order: `rank`, and all
+// others in the sets that these wait in. Empty when one of them does not wait, something has moved on one
+// within `still_us`, or a collective has been submitted by all members of its set.
+std::vector<int> Stuck(const Situations& ranks, int rank, int64_t still_us, const SetDirectory& sets = {});
 
-// Whether any rank waits with a note.
-bool HasNote(const Situations& ranks);
+// Whether one of the ranks `of` waits with a note.
+bool HasNote(const Situations& ranks, const std::vector<int>& of);
 
 // One line: who waits for what, and how long. Ranks that wait for the same are named together.
-std::string Describe(const Situations& ranks);
+std::string Describe(const Situations& ranks, const SetDirectory& sets = {});
 
-// The ranks that have not submitted `key`, and those that are silent; empty when all have it.
-std::string DescribeMissing(const Situations& ranks, const std::string& key);
+// The members of the set that have not submitted `key`, and those that are silent; empty when all have it.
+std::string DescribeMissing(const Situations& ranks, const std::string& key, int set = 0,
+                            const SetDirectory& sets = {});
+
+// "'key'", and the set where that is not all ranks: "'key' of process set 1 [0, 2]".
+std::string DescribeKey(const std::string& key, int set, const SetDirectory& sets);
 
 }  // namespace tfddl

@@ -1,6 +1,7 @@
 // The watchdog's thread and its letters. What it makes of requests that wait is in watchdog_stalls.cc.
 #include "core/watchdog.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -23,14 +24,15 @@ constexpr double kStillPart = 1.0 / 6.0;
 
 }  // namespace
 
-Watchdog::Watchdog(std::unique_ptr<Transport> transport, Engine* engine, WatchdogOptions options)
+Watchdog::Watchdog(std::unique_ptr<Transport> transport, std::shared_ptr<Engine> engine,
+                   WatchdogOptions options)
     : transport_(std::move(transport)),
-      engine_(engine),
       options_(options),
       still_us_(static_cast<int64_t>(options.warning_s * kStillPart * 1e6)),
       inboxes_(static_cast<size_t>(transport_->size())),
       peers_(inboxes_.size()),
       me_(ProcessId::Mine()) {
+  engines_[0] = std::move(engine);
   for (int peer = 0; peer < transport_->size(); ++peer) Listen(peer);
   if (me_) SendToAll(Type::kHello, me_->Encode());
   thread_ = std::thread([this] { Loop(); });
@@ -41,6 +43,38 @@ Watchdog::~Watchdog() {
   for (Letter& inbox : inboxes_) transport_->Cancel(inbox.handle);
 }
 
+void Watchdog::Watch(int set, const std::vector<int>& ranks, std::shared_ptr<Engine> engine) {
+  std::lock_guard<std::mutex> lock(sets_mutex_);
+  sets_.Add(set, ranks);
+  if (engine) engines_[set] = std::move(engine);
+}
+
+void Watchdog::Forget(int set) {
+  std::lock_guard<std::mutex> lock(sets_mutex_);
+  sets_.Remove(set);
+  engines_.erase(set);
+}
+
+void Watchdog::Fail(const std::string& reason) {
+  std::lock_guard<std::mutex> lock(sets_mutex_);
+  FailAll(reason);
+}
+
+void Watchdog::FailAll(const std::string& reason) {
+  for (const auto& [set, engine] : engines_) engine->Fail(reason);
+}
+
+std::optional<std::string> Watchdog::Failure() const {
+  for (const auto& [set, engine] : engines_) {
+    if (auto reason = engine->failure()) return reason;
+  }
+  return std::nullopt;
+}
+
+bool Watchdog::Closed() const {
+  return std::all_of(engines_.begin(), engines_.end(), [](auto& entry) { return entry.second->closed(); });
+}
+
 void Watchdog::Stop() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -49,7 +83,7 @@ void Watchdog::Stop() {
   wake_.notify_one();
   if (!thread_.joinable()) return;
   thread_.join();
-  if (const auto reason = engine_->failure(); reason && !failure_told_) SendToAll(Type::kFailure, *reason);
+  if (const auto reason = Failure(); reason && !failure_told_) SendToAll(Type::kFailure, *reason);
   const int64_t begun = NowMicros();
   while (!Delivered() && NowMicros() - begun < kDeliveryMicros) std::this_thread::yield();
   if (!outgoing_.empty()) new std::deque<Letter>(std::move(outgoing_));  // the transport may still read it
@@ -87,7 +121,7 @@ void Watchdog::Loop() {
       if (announce) SendToAll(Type::kShutdown, "");
       Tick();
     } catch (const std::exception& error) {
-      engine_->Fail(Me() + ": " + error.what());
+      Fail(Me() + ": " + error.what());
       return;
     }
     lock.lock();
@@ -96,6 +130,7 @@ void Watchdog::Loop() {
 }
 
 void Watchdog::Tick() {
+  std::lock_guard<std::mutex> lock(sets_mutex_);
   for (int peer = 0; peer < transport_->size(); ++peer) {
     Letter& inbox = inboxes_[static_cast<size_t>(peer)];
     while (peer != transport_->rank() && transport_->Test(inbox.handle)) {
@@ -104,11 +139,12 @@ void Watchdog::Tick() {
     }
   }
   Delivered();
-  if (const auto reason = engine_->failure(); reason && !failure_told_) {
-    failure_told_ = true;
-    SendToAll(Type::kFailure, *reason);
+  if (const auto reason = Failure()) {
+    FailAll(*reason);  // one set's failure is the job's
+    if (!std::exchange(failure_told_, true)) SendToAll(Type::kFailure, *reason);
+    return;
   }
-  if (engine_->failure() || engine_->closed()) return;
+  if (Closed()) return;
   LookForDead();
   if (inquiry_) {
     ConcludeInquiry();
@@ -148,10 +184,13 @@ void Watchdog::Receive(int peer, const std::string& bytes) {
   switch (type) {
     case Type::kFailure:
       failure_told_ = true;  // whoever failed first has told everybody
-      engine_->Fail(text);
+      FailAll(text);
       break;
     case Type::kShutdown:
-      engine_->NoticeShutdown();
+      peers_[static_cast<size_t>(peer)].left = true;
+      for (const auto& [set, engine] : engines_) {
+        if (sets_.Includes(set, peer)) engine->NoticeShutdown();
+      }
       break;
     case Type::kHello: {
       auto process = ProcessId::Decode(text);
@@ -172,13 +211,14 @@ void Watchdog::LookForDead() {
   const int64_t now = NowMicros();
   if (now - lives_checked_us_ < kLivesMicros) return;
   lives_checked_us_ = now;
+  const bool may_leave = engines_.at(0)->closed();  // sets without the leavers go on
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     Peer& peer = peers_[rank];
-    if (!peer.process || !peer.process->Gone()) continue;
+    if (!peer.process || (peer.left && may_leave) || !peer.process->Gone()) continue;
     if (peer.gone_us == 0) peer.gone_us = now;
     if (now - peer.gone_us < kGoneMicros) continue;
-    engine_->Fail("rank " + std::to_string(rank) + " has died: its process " +
-                  std::to_string(peer.process->pid) + " ended without leaving the job.");
+    FailAll("rank " + std::to_string(rank) + " has died: its process " + std::to_string(peer.process->pid) +
+            " ended without leaving the job.");
   }
 }
 

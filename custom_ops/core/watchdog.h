@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -28,8 +29,17 @@ struct WatchdogOptions {
 
 class Watchdog {
  public:
-  Watchdog(std::unique_ptr<Transport> transport, Engine* engine, WatchdogOptions options);
+  // `engine` is that of all ranks of the job.
+  Watchdog(std::unique_ptr<Transport> transport, std::shared_ptr<Engine> engine, WatchdogOptions options);
   ~Watchdog();  // Stop(), then takes back the receives
+
+  // Also looks after a process set; `engine` is null where this process is not a member.
+  void Watch(int set, const std::vector<int>& ranks, std::shared_ptr<Engine> engine);
+  // No more. Whatever has been begun for the set is over when it returns.
+  void Forget(int set);
+
+  // Ends the communication of this process in all sets.
+  void Fail(const std::string& reason);
 
   // Ends the thread, so that MPI may be finalized. What peers send afterwards is not read.
   void Stop();
@@ -48,10 +58,17 @@ class Watchdog {
     std::string bytes;
     Transport::Handle handle;
   };
+  struct Waited {  // the request that has waited longest
+    int64_t submitted_us;
+    int set;
+    std::string key;
+    bool operator==(const Waited& other) const {
+      return submitted_us == other.submitted_us && set == other.set && key == other.key;
+    }
+  };
   struct Inquiry {
     Cause cause;
-    std::string key;
-    int64_t submitted_us;
+    Waited waited;
     int64_t number;
     int64_t begun_us;
     Situations answers;
@@ -59,6 +76,7 @@ class Watchdog {
   struct Peer {
     std::optional<ProcessId> process;  // where this rank can see it
     int64_t gone_us = 0;               // when it was first seen to have ended
+    bool left = false;                 // in good order: it may end
   };
 
   void Loop();
@@ -69,13 +87,18 @@ class Watchdog {
   void SendToAll(Type type, const std::string& text);
   void Receive(int peer, const std::string& bytes);
   void LookForDead();
+  void FailAll(const std::string& reason);
+  std::optional<std::string> Failure() const;  // of any set
+  bool Closed() const;                         // all sets
 
   // watchdog_stalls.cc
   Situation Mine() const;
   std::string Answer(const std::string& question) const;
   void Hear(int peer, const std::string& answer);
   void LookForStalls();
-  void Ask(Cause cause, const std::string& key, int64_t submitted_us);
+  std::optional<Waited> Oldest() const;
+  int64_t StillMicros() const;
+  void Ask(Cause cause, const Waited& waited);
   void ConcludeInquiry();
   void ReportDifferent(const Inquiry& inquiry);
   void ReportStall(const Inquiry& inquiry);
@@ -83,7 +106,6 @@ class Watchdog {
   std::string Me() const { return "rank " + std::to_string(transport_->rank()); }
 
   std::unique_ptr<Transport> transport_;
-  Engine* engine_;
   const WatchdogOptions options_;
   const int64_t still_us_;       // how long nothing moves before the ranks are compared
   std::vector<Letter> inboxes_;  // by rank
@@ -93,10 +115,14 @@ class Watchdog {
   int64_t lives_checked_us_ = 0;
   std::optional<Inquiry> inquiry_;
   int64_t inquiries_ = 0;
-  std::pair<std::string, int64_t> warned_;  // the request that was reported last, by its time of submission
-  std::pair<std::string, int64_t> different_;  // the one that waited longest when that ranks differ was told
+  std::optional<Waited> warned_;     // what was reported last
+  std::optional<Waited> different_;  // what had waited longest when that ranks differ was told
   int64_t next_comparison_us_ = 0;
   bool failure_told_ = false;
+
+  mutable std::mutex sets_mutex_;  // of the next two; held for each look around, and taken before mutex_
+  std::map<int, std::shared_ptr<Engine>> engines_;  // by set, where this process is a member
+  SetDirectory sets_;
 
   mutable std::mutex mutex_;  // everything below
   std::condition_variable wake_;

@@ -9,10 +9,9 @@
 namespace tfddl {
 namespace {
 
-constexpr int64_t kCertainMicros =
-    10000000;                               // ranks that wait for different things with a note do so for ever
-constexpr int64_t kAnswerMicros = 1000000;  // a rank that has not answered by then is silent
-constexpr size_t kSituationBytes = 1800;    // of a letter
+constexpr int64_t kCertainMicros = 10000000;  // by then ranks that are stuck, one with a note, are for ever
+constexpr int64_t kAnswerMicros = 1000000;    // a rank that has not answered by then is silent
+constexpr size_t kSituationBytes = 1800;      // of a letter
 
 std::string Seconds(int64_t micros) { return std::to_string(micros / 1000000) + " s"; }
 
@@ -20,11 +19,36 @@ void Print(const std::string& text) { std::fprintf(stderr, "tfddl: %s\n", text.c
 
 }  // namespace
 
+int64_t Watchdog::StillMicros() const {
+  int64_t moved_us = 0;
+  for (const auto& [set, engine] : engines_) moved_us = std::max(moved_us, engine->moved_us());
+  return NowMicros() - moved_us;
+}
+
+std::optional<Watchdog::Waited> Watchdog::Oldest() const {
+  std::optional<Waited> oldest;
+  for (const auto& [set, engine] : engines_) {
+    const auto mine = engine->Oldest();
+    if (mine && (!oldest || mine->second < oldest->submitted_us)) oldest = {mine->second, set, mine->first};
+  }
+  return oldest;
+}
+
 Situation Watchdog::Mine() const {
   Situation mine;
-  mine.waiting = engine_->Waiting();
-  mine.still_us = NowMicros() - engine_->moved_us();
-  if (const auto last = engine_->recorder().Last()) {
+  mine.still_us = StillMicros();
+  std::optional<Event> last;
+  for (const auto& [set, engine] : engines_) {
+    for (LiveRequest& request : engine->Waiting()) {
+      request.set = set;
+      mine.waiting.push_back(std::move(request));
+    }
+    const auto event = engine->recorder().Last();
+    if (event && (!last || event->time_us > last->time_us)) last = event;
+  }
+  std::stable_sort(mine.waiting.begin(), mine.waiting.end(),
+                   [](auto& a, auto& b) { return a.waited_us > b.waited_us; });
+  if (last) {
     mine.last = "its last collective was '" + last->name.substr(0, 200) + "' (" + last->what + ") " +
                 Seconds(NowMicros() - last->time_us) + " ago";
   } else {
@@ -39,10 +63,12 @@ std::string Watchdog::Answer(const std::string& question) const {
   WireReader reader(question);
   WireWriter writer;
   writer.Int(reader.Int());
+  const int set = static_cast<int>(reader.Int());
   const std::string key = reader.String();
   Situation mine = Mine();
   // First in line, so that a list that is cut short still tells whether it is there.
-  std::stable_partition(mine.waiting.begin(), mine.waiting.end(), [&](auto& it) { return it.key == key; });
+  std::stable_partition(mine.waiting.begin(), mine.waiting.end(),
+                        [&](auto& it) { return it.set == set && it.key == key; });
   writer.String(mine.Encode(kSituationBytes));
   return writer.bytes();
 }
@@ -61,28 +87,30 @@ void Watchdog::LookForStalls() {
     ask_leaving_us = ask_leaving_us_;
     if (now > ask_leaving_us) ask_leaving_us_ = 0;
   }
-  if (ask_leaving_us != 0 && now > ask_leaving_us) return Ask(Cause::kShutdown, "", now);
-  const auto oldest = engine_->Oldest();
+  if (ask_leaving_us != 0 && now > ask_leaving_us) return Ask(Cause::kShutdown, {now, 0, ""});
+  const auto oldest = Oldest();
   if (!oldest) return;
-  const auto& [key, submitted_us] = *oldest;
-  const double waited_s = static_cast<double>(now - submitted_us) * 1e-6;
-  if (waited_s > options_.limit_s) return Ask(Cause::kLimit, key, submitted_us);
-  if (waited_s > options_.warning_s && warned_ != *oldest) {
-    warned_ = *oldest;
-    return Ask(Cause::kSlow, key, submitted_us);
+  const double waited_s = static_cast<double>(now - oldest->submitted_us) * 1e-6;
+  if (waited_s > options_.limit_s) return Ask(Cause::kLimit, *oldest);
+  if (waited_s > options_.warning_s && !(warned_ == oldest)) {
+    warned_ = oldest;
+    return Ask(Cause::kSlow, *oldest);
   }
-  // Where all ranks wait, rank 0 does too, so that it can speak for all.
-  const bool still = now - engine_->moved_us() > still_us_;
-  if (transport_->rank() != 0 || !still || now < next_comparison_us_) return;
+  // Of ranks that are stuck together, the lowest is the lowest of the set in which it waits.
+  for (int rank = 0; rank < transport_->rank(); ++rank) {
+    if (sets_.Includes(oldest->set, rank)) return;
+  }
+  if (StillMicros() <= still_us_ || now < next_comparison_us_) return;
   next_comparison_us_ = now + std::clamp<int64_t>(still_us_ / 4, kAnswerMicros / 4, kAnswerMicros);
-  Ask(Cause::kDifferent, key, submitted_us);
+  Ask(Cause::kDifferent, *oldest);
 }
 
-void Watchdog::Ask(Cause cause, const std::string& key, int64_t submitted_us) {
-  inquiry_ = Inquiry{cause, key, submitted_us, ++inquiries_, NowMicros(), Situations(inboxes_.size())};
+void Watchdog::Ask(Cause cause, const Waited& waited) {
+  inquiry_ = Inquiry{cause, waited, ++inquiries_, NowMicros(), Situations(inboxes_.size())};
   WireWriter writer;
   writer.Int(inquiry_->number);
-  writer.String(key.substr(0, kSituationBytes));
+  writer.Int(waited.set);
+  writer.String(waited.key.substr(0, kSituationBytes));
   SendToAll(Type::kQuestion, writer.bytes());
 }
 
@@ -93,24 +121,32 @@ void Watchdog::ConcludeInquiry() {
   const bool complete =
       std::all_of(answers.begin(), answers.end(), [](auto& answer) { return answer.has_value(); });
   if (!complete && NowMicros() - inquiry_->begun_us < kAnswerMicros) return;
-  const Inquiry inquiry = std::move(*inquiry_);
+  Inquiry inquiry = std::move(*inquiry_);
   inquiry_.reset();
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    auto& answer = inquiry.answers[rank];
+    if (!answer && peers_[rank].left) answer.emplace().last = "it has left the job";
+  }
   if (inquiry.cause == Cause::kShutdown) return ReportShutdown(inquiry);
-  if (!inquiry.answers[me]->Has(inquiry.key)) return;  // it came through meanwhile
+  if (!inquiry.answers[me]->Has(inquiry.waited.key, inquiry.waited.set)) return;  // it came through meanwhile
   if (inquiry.cause == Cause::kDifferent) return ReportDifferent(inquiry);
   ReportStall(inquiry);
 }
 
 void Watchdog::ReportDifferent(const Inquiry& inquiry) {
-  if (!WaitForDifferent(inquiry.answers, still_us_)) return;
-  const std::string report =
-      "the ranks wait for different collectives, none of which can run: " + Describe(inquiry.answers) + ".";
-  if (HasNote(inquiry.answers) && WaitForDifferent(inquiry.answers, kCertainMicros)) {
-    engine_->Fail("Stopped: " + report);
-    return;
+  const auto stuck = Stuck(inquiry.answers, transport_->rank(), still_us_, sets_);
+  if (stuck.empty() || stuck[0] != transport_->rank()) return;
+  std::string who = stuck.size() == peers_.size() ? "the ranks" : "ranks";
+  for (size_t i = 0; i < stuck.size() && stuck.size() < peers_.size(); ++i) {
+    who += (i ? ", " : " ") + std::to_string(stuck[i]);
   }
-  const auto subject = std::make_pair(inquiry.key, inquiry.submitted_us);
-  if (std::exchange(different_, subject) == subject) return;
+  const std::string report =
+      who + " wait for different collectives, none of which can run: " + Describe(inquiry.answers, sets_) +
+      ".";
+  const bool certain = Stuck(inquiry.answers, transport_->rank(), kCertainMicros, sets_) == stuck;
+  if (certain && HasNote(inquiry.answers, stuck)) return FailAll("Stopped: " + report);
+  if (different_ == inquiry.waited) return;
+  different_ = inquiry.waited;
   Print(report +
         " Ranks must run the same collectives, the same number of times. The job goes on waiting, in case "
         "another thread submits what is missing, until TFDDL_STALL_LIMIT=" +
@@ -118,25 +154,26 @@ void Watchdog::ReportDifferent(const Inquiry& inquiry) {
 }
 
 void Watchdog::ReportStall(const Inquiry& inquiry) {
-  std::string missing = DescribeMissing(inquiry.answers, inquiry.key);
+  const auto& [submitted_us, set, key] = inquiry.waited;
+  std::string missing = DescribeMissing(inquiry.answers, key, set, sets_);
   if (missing.empty()) missing = "all ranks have submitted it, the transfer itself does not advance";
-  const std::string report = Me() + " has waited " + Seconds(NowMicros() - inquiry.submitted_us) + " for '" +
-                             inquiry.key + "'; " + missing + ". All ranks: " + Describe(inquiry.answers) +
-                             ".";
+  const std::string report = Me() + " has waited " + Seconds(NowMicros() - submitted_us) + " for " +
+                             DescribeKey(key, set, sets_) + "; " + missing +
+                             ". All ranks: " + Describe(inquiry.answers, sets_) + ".";
   if (inquiry.cause == Cause::kLimit) {
-    engine_->Fail("Stalled: " + report + " The limit is TFDDL_STALL_LIMIT=" +
-                  std::to_string(static_cast<int64_t>(options_.limit_s)) + " seconds.");
+    FailAll("Stalled: " + report + " The limit is TFDDL_STALL_LIMIT=" +
+            std::to_string(static_cast<int64_t>(options_.limit_s)) + " seconds.");
     return;
   }
   for (int rank = 0; rank < transport_->rank(); ++rank) {  // the lowest rank that waits for it speaks for all
     const auto& answer = inquiry.answers[static_cast<size_t>(rank)];
-    if (answer && answer->Has(inquiry.key)) return;
+    if (answer && answer->Has(key, set)) return;
   }
   Print(report + " Ranks must run the same collectives; the job goes on waiting.");
 }
 
 void Watchdog::ReportShutdown(const Inquiry& inquiry) {
-  const std::string report = Describe(inquiry.answers);
+  const std::string report = Describe(inquiry.answers, sets_);
   std::lock_guard<std::mutex> lock(mutex_);
   shutdown_report_ = report;
 }

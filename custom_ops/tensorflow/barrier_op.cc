@@ -11,6 +11,7 @@ namespace tf = tensorflow;
 
 REGISTER_OP("TfddlBarrier")
     .Attr("tensor_name: string")
+    .Attr(kProcessSetAttr)
     .SetIsStateful()
     .SetIsDistributedCommunication()
     .SetShapeFn([](tf::shape_inference::InferenceContext*) { return absl::OkStatus(); });

@@ -15,6 +15,7 @@ REGISTER_OP("TfddlBroadcast")
     .Output("y: T")
     .Attr(kTypeAttr)
     .Attr("tensor_name: string")
+    .Attr(kProcessSetAttr)
     .Attr("root_rank: int")
     .SetIsStateful()
     .SetIsDistributedCommunication()
@@ -32,17 +33,17 @@ class BroadcastKernel : public CollectiveKernel {
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
     const auto engine = RequireEngine(context, done);
     if (!engine) return;
-    OP_REQUIRES_ASYNC(
-        context, root_ >= 0 && root_ < engine->size(),
-        MakeStatus(absl::StatusCode::kInvalidArgument,
-                   "root_rank of '" + tensor_name() + "' must be in [0, " + std::to_string(engine->size()) +
-                       "). Received: " + std::to_string(root_)),
-        done);
+    const int root = engine->MemberOf(root_);
+    OP_REQUIRES_ASYNC(context, root >= 0,
+                      MakeStatus(absl::StatusCode::kInvalidArgument,
+                                 "root_rank of '" + tensor_name() + "' must be " + engine->DescribeMembers() +
+                                     ". Received: " + std::to_string(root_)),
+                      done);
     const tf::Tensor& x = context->input(0);
     tf::Tensor* out = nullptr;
     OP_REQUIRES_OK_ASYNC(context, context->forward_input_or_allocate_output({0}, 0, x.shape(), &out), done);
     Request request = MakeRequest(context, Kind::kBroadcast);
-    request.root = root_;
+    request.root = root;
     request.signature = MakeSignature({NameOf(Kind::kBroadcast), "root_rank " + std::to_string(root_),
                                        DescribeTensor(request.dtype, ToShape(x.shape()))});
     request.buffers.push_back({x.data(), out->data(), x.NumElements()});
@@ -51,7 +52,7 @@ class BroadcastKernel : public CollectiveKernel {
   }
 
  private:
-  int root_ = 0;
+  int root_ = 0;  // in the job
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfddlBroadcast").Device(tf::DEVICE_CPU), BroadcastKernel);

@@ -104,14 +104,15 @@ absl::Status OpenRows(tf::shape_inference::InferenceContext* context) {
 
 CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* context) : AsyncOpKernel(context) {
   OP_REQUIRES_OK(context, context->GetAttr("tensor_name", &tensor_name_));
+  OP_REQUIRES_OK(context, context->GetAttr("process_set", &process_set_));
 }
 
 std::shared_ptr<Engine> CollectiveKernel::RequireEngine(tf::OpKernelContext* context,
                                                         const DoneCallback& done) const {
-  auto engine = CurrentEngine();
-  if (!engine) {
-    context->SetStatus(
-        MakeStatus(absl::StatusCode::kFailedPrecondition, "tfddl has not been initialized; use hvd.init()."));
+  std::shared_ptr<Engine> engine;
+  const Status found = FindEngine(process_set_, &engine);
+  if (!found.ok()) {
+    context->SetStatus(ToStatus(found, tensor_name_));
     done();
   }
   return engine;

@@ -17,6 +17,9 @@ constexpr char kTypeAttr[] =
     "T: {half, bfloat16, float, double, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool, "
     "complex64, complex128}";
 
+// The number of the process set (core/process.h) whose members run the op.
+constexpr char kProcessSetAttr[] = "process_set: int = 0";
+
 // For shape functions: *y is `x` with an open first dimension.
 absl::Status WithOpenRows(tensorflow::shape_inference::InferenceContext* context,
                           tensorflow::shape_inference::ShapeHandle x,
@@ -44,7 +47,7 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   explicit CollectiveKernel(tensorflow::OpKernelConstruction* context);
 
  protected:
-  // The current engine; null after having reported that there is none.
+  // The engine of the op's process set now; null after having reported why there is none.
   std::shared_ptr<Engine> RequireEngine(tensorflow::OpKernelContext* context, const DoneCallback& done) const;
 
   // A request with this op's name, step and, where it has an input, type.
@@ -67,6 +70,7 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
 
  private:
   std::string tensor_name_;
+  int process_set_ = 0;
 };
 
 }  // namespace tfddl

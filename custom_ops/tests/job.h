@@ -49,8 +49,8 @@ struct Job {
   explicit Job(int size, int max_delay = 0, EngineOptions options = {}, WatchdogOptions watch = {})
       : data(size, max_delay), shm(over_shm ? size : 0, geometry), control(size) {
     for (int rank = 0; rank < size; ++rank) {
-      engines.push_back(std::make_unique<Engine>(over_shm ? shm.Join(rank) : data.Join(rank), options));
-      watchdogs.push_back(std::make_unique<Watchdog>(control.Join(rank), engines.back().get(), watch));
+      engines.push_back(std::make_shared<Engine>(over_shm ? shm.Join(rank) : data.Join(rank), options));
+      watchdogs.push_back(std::make_unique<Watchdog>(control.Join(rank), engines.back(), watch));
     }
   }
 
@@ -71,7 +71,7 @@ struct Job {
   MemoryWorld data;
   ShmWorld shm;
   MemoryWorld control;
-  std::vector<std::unique_ptr<Engine>> engines;
+  std::vector<std::shared_ptr<Engine>> engines;
   std::vector<std::unique_ptr<Watchdog>> watchdogs;
 };
 

@@ -39,9 +39,9 @@ struct MortalJob {
   explicit MortalJob(int size, double limit_s) : data(size), control(size) {
     for (int rank = 0; rank < size; ++rank) {
       auto* silent = rank == size - 1 ? &last_silent : &nobody_silent;
-      engines.push_back(std::make_unique<Engine>(std::make_unique<Mortal>(data.Join(rank), silent)));
+      engines.push_back(std::make_shared<Engine>(std::make_unique<Mortal>(data.Join(rank), silent)));
       watchdogs.push_back(std::make_unique<Watchdog>(std::make_unique<Mortal>(control.Join(rank), silent),
-                                                     engines.back().get(),
+                                                     engines.back(),
                                                      WatchdogOptions{limit_s / 2, limit_s, 0}));
     }
   }
@@ -67,7 +67,7 @@ struct MortalJob {
 
   MemoryWorld data, control;
   std::atomic<bool> last_silent{false}, nobody_silent{false};
-  std::vector<std::unique_ptr<Engine>> engines;
+  std::vector<std::shared_ptr<Engine>> engines;
   std::vector<std::unique_ptr<Watchdog>> watchdogs;
 };
 

@@ -14,24 +14,55 @@ namespace {
 
 Situation Waits(std::vector<std::string> keys, int64_t seconds = 12) {
   Situation situation;
-  for (auto& key : keys) situation.waiting.push_back({std::move(key), seconds * 1000000, ""});
+  for (auto& key : keys) situation.waiting.push_back({std::move(key), seconds * 1000000, 0, ""});
   situation.still_us = seconds * 1000000;
   situation.last = "its last collective was 'z' (done) 70 s ago";
   return situation;
 }
 
-void TestWaitForDifferent() {
+void TestStuck() {
   constexpr int64_t kStill = 10000000;
-  CHECK(WaitForDifferent({Waits({"a"}), Waits({"b"})}, kStill));
-  CHECK(WaitForDifferent({Waits({"a"}), Waits({"a"}), Waits({"b"})}, kStill));
-  CHECK(WaitForDifferent({Waits({"a", "b"}), Waits({"b", "c"}), Waits({"a", "c"})}, kStill));
-  CHECK(!WaitForDifferent({Waits({"a", "b"}), Waits({"b"})}, kStill));  // b can run
-  CHECK(!WaitForDifferent({Waits({"a"}), Waits({})}, kStill));          // rank 1 may be on its way
-  CHECK(!WaitForDifferent({Waits({"a"}), std::nullopt}, kStill));       // nobody knows
-  CHECK(!WaitForDifferent({Waits({"a"}), Waits({"b"}, 9)}, kStill));    // rank 1 was active
+  using Ranks = std::vector<int>;
+  CHECK(Stuck({Waits({"a"}), Waits({"b"})}, 0, kStill) == (Ranks{0, 1}));
+  CHECK(Stuck({Waits({"a"}), Waits({"a"}), Waits({"b"})}, 0, kStill) == (Ranks{0, 1, 2}));
+  CHECK(Stuck({Waits({"a", "b"}), Waits({"b", "c"}), Waits({"a", "c"})}, 0, kStill) == (Ranks{0, 1, 2}));
+  CHECK(Stuck({Waits({"a", "b"}), Waits({"b"})}, 0, kStill).empty());  // b can run
+  CHECK(Stuck({Waits({"a"}), Waits({})}, 0, kStill).empty());          // rank 1 may be on its way
+  CHECK(Stuck({Waits({"a"}), std::nullopt}, 0, kStill).empty());       // nobody knows
+  CHECK(Stuck({Waits({"a"}), Waits({"b"}, 9)}, 0, kStill).empty());    // rank 1 was active
   Situation cut = Waits({"b"});
   cut.left_out = 1;
-  CHECK(!WaitForDifferent({Waits({"a"}), cut}, kStill));  // a may be what has been left out
+  CHECK(Stuck({Waits({"a"}), cut}, 0, kStill).empty());  // a may be what has been left out
+}
+
+Situation WaitsIn(int set, const std::string& key) {
+  Situation situation = Waits({key});
+  situation.waiting[0].set = set;
+  return situation;
+}
+
+void TestStuckInSets() {
+  constexpr int64_t kStill = 10000000;
+  using Ranks = std::vector<int>;
+  SetDirectory sets;
+  sets.Add(1, {1, 2});
+  sets.Add(2, {0, 1});
+  sets.Add(3, {0, 2});
+  // Ranks 1 and 2 are stuck by themselves, whatever rank 0 does.
+  CHECK(Stuck({Waits({}), WaitsIn(1, "a"), WaitsIn(1, "b")}, 1, kStill, sets) == (Ranks{1, 2}));
+  // Each waits in another set: a circle.
+  const Situations circle = {WaitsIn(2, "a"), WaitsIn(1, "a"), WaitsIn(3, "a")};
+  CHECK(Stuck(circle, 0, kStill, sets) == (Ranks{0, 1, 2}));
+  // Rank 0 may still come to what rank 2 waits for.
+  CHECK(Stuck({Waits({}), WaitsIn(1, "a"), WaitsIn(3, "a")}, 1, kStill, sets).empty());
+  // One name in two sets is not one collective; in one set it is, and runs.
+  CHECK(!Stuck({WaitsIn(2, "a"), Waits({"a"}), Waits({"a"})}, 0, kStill, sets).empty());
+  CHECK(Stuck({Waits({}), WaitsIn(1, "a"), WaitsIn(1, "a")}, 1, kStill, sets).empty());
+  CHECK(Stuck({Waits({}), WaitsIn(4, "a"), WaitsIn(4, "b")}, 1, kStill, sets).empty());  // not known here yet
+  CHECK(DescribeMissing({Waits({}), WaitsIn(1, "a"), Waits({"a"})}, "a", 1, sets) ==
+        "rank 2 has not submitted it");
+  CHECK(Describe({WaitsIn(1, "a"), Waits({"a"})}, sets) ==
+        "rank 0: 'a' of process set 1 [1, 2] (for 12 s); rank 1: 'a' (for 12 s)");
 }
 
 void TestDescribe() {
@@ -47,7 +78,7 @@ void TestDescribe() {
   noted.waiting[1].note = "at the end";
   CHECK(Describe({Waits({"a"}), noted}) ==
         "rank 0: 'a' (for 12 s); rank 1: 'a', 'b' (at the end) (for 12 s)");
-  CHECK(HasNote({Waits({"a"}), noted}) && !HasNote({Waits({"a"}), std::nullopt}));
+  CHECK(HasNote({Waits({"a"}), noted}, {0, 1}) && !HasNote({Waits({"a"}), noted}, {0}));
 }
 
 void TestLetter() {
@@ -58,8 +89,9 @@ void TestLetter() {
   CHECK(whole.waiting.size() == 4 && whole.left_out == 0 && whole.leaving && whole.still_us == sent.still_us);
   CHECK(whole.Has("second") && whole.last == sent.last && whole.waiting[3].waited_us == 12000000);
   CHECK(whole.waiting[1].note == "at the end" && whole.waiting[0].note.empty());
-  const std::string bytes = sent.Encode(200);
-  CHECK(bytes.size() <= 200);
+  CHECK(Situation::Decode(WaitsIn(7, "a").Encode(1000)).Has("a", 7));
+  const std::string bytes = sent.Encode(216);
+  CHECK(bytes.size() <= 216);
   const Situation cut = Situation::Decode(bytes);
   CHECK(cut.waiting.size() == 2 && cut.left_out == 2 && cut.Has("second") && !cut.Has("last"));
 }
@@ -95,7 +127,8 @@ void TestGone() {
 }  // namespace tfddl
 
 int main() {
-  tfddl::TestWaitForDifferent();
+  tfddl::TestStuck();
+  tfddl::TestStuckInSets();
   tfddl::TestDescribe();
   tfddl::TestLetter();
   tfddl::TestGone();

@@ -21,6 +21,12 @@ std::unique_ptr<Transport> Alone() {
   return world->Join(0);
 }
 
+std::shared_ptr<Engine> Current() {
+  std::shared_ptr<Engine> engine;
+  CHECK(FindEngine(0, &engine).ok() == (engine != nullptr));
+  return engine;
+}
+
 // Does as a kernel does, from many threads, until told to end.
 class Callers {
  public:
@@ -40,7 +46,7 @@ class Callers {
  private:
   void Work(const std::string& name, bool cancel) {
     while (!end_) {
-      const auto engine = CurrentEngine();
+      const auto engine = Current();
       if (!engine) {
         ++without;
         std::this_thread::yield();
@@ -71,7 +77,7 @@ void TestStoppedWhileInUse(bool cancel) {
     std::this_thread::sleep_for(std::chrono::milliseconds(3));
     const bool agreed = StopProcess(30);
     CHECK(agreed || cancel);
-    CHECK(!CurrentEngine());
+    CHECK(!Current());
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   callers.Join();
@@ -81,7 +87,7 @@ void TestStoppedWhileInUse(bool cancel) {
 // Whoever took the engine before it was stopped is refused, on the calling thread.
 void TestRefusedAfterStop() {
   StartProcess(Alone(), Alone(), {});
-  const auto engine = CurrentEngine();
+  const auto engine = Current();
   CHECK(StopProcess(30));
   std::vector<float> values(3);
   Status answer;

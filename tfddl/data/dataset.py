@@ -5,6 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl.data import order, place
+from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
 
 def shard(
@@ -13,6 +14,7 @@ def shard(
     remainder: str = "drop",
     rank: int | None = None,
     size: int | None = None,
+    process_set: ProcessSet = global_process_set,
 ) -> tf.data.Dataset:
     """This rank's part of a dataset that all ranks have, with equally many elements on every rank.
 
@@ -32,6 +34,7 @@ def shard(
             out, `"repeat"` completes it with its own elements, over again. Defaults to `"drop"`.
         rank: Which part. Defaults to `hvd.rank()`.
         size: How many parts. Defaults to `hvd.size()`; goes together with `rank`, and then nothing is compared.
+        process_set: The ranks among which to share, where `rank` and `size` are not given. Defaults to all.
 
     Returns:
         A `tf.data.Dataset` with the same element spec, whose cardinality is known if that of `dataset` is.
@@ -48,12 +51,12 @@ def shard(
         )
     place.check_remainder(remainder)
     whole_job = rank is None
-    rank, size = place.resolve(rank, size)
+    rank, size = place.resolve(rank, size, process_set)
     if size == 1:
         return dataset
     count = int(dataset.cardinality())
     if whole_job:
-        order.check_same(dataset, count)
+        order.check_same(dataset, count, process_set)
     order.check_deterministic(dataset)
     if count == tf.data.INFINITE_CARDINALITY:
         return dataset.shard(size, rank)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from tfddl.keras.exchange import differing_lists
+from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
 _ADVICE = (
     "Shard first and shuffle afterwards, each rank in an order of its own: shard(dataset).shuffle(n). Or give "
@@ -32,22 +33,23 @@ def check_deterministic(dataset: tf.data.Dataset) -> None:
         )
 
 
-def check_same(dataset: tf.data.Dataset, count: int) -> None:
+def check_same(dataset: tf.data.Dataset, count: int, process_set: ProcessSet = global_process_set) -> None:
     """Compares what is known of the dataset over all ranks, each of which has to call this.
 
     Args:
         dataset: This rank's whole dataset.
         count: Its cardinality.
+        process_set: The ranks that compare.
 
     Raises:
         ValueError: It is shuffled with another seed, or has another length, on some ranks; on every rank.
     """
     lines = [f"cardinality {count}"] + [f"shuffle seeds {seeds}" for seeds in _seeds(_pipeline(dataset))]
-    different = differing_lists(lines, "data.shard")
+    different = differing_lists(lines, "data.shard", process_set)
     if different is not None:
         raise ValueError(
             f"hvd.data.shard needs the same dataset, in the same order, on all ranks. {_ADVICE} Received: "
-            + "; ".join(f"rank {rank}: {', '.join(found)}" for rank, found in enumerate(different))
+            + "; ".join(f"rank {rank}: {', '.join(found)}" for rank, found in different.items())
         )
 
 

@@ -1,18 +1,24 @@
 """Which part of how many, and what is left over."""
 
 from tfddl.runtime import basics
+from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of, members
 
 REMAINDERS = ("drop", "repeat")
 
 
-def resolve(rank: int | None, size: int | None) -> tuple[int, int]:
-    """This process's rank and the job's size, where the caller names no others.
+def resolve(
+    rank: int | None, size: int | None, process_set: ProcessSet = global_process_set
+) -> tuple[int, int]:
+    """This process's number in the process set and the set's size, where the caller names no others.
 
     Raises:
-        ValueError: Only one of the two is given, or they do not fit each other.
+        ValueError: Only one of the two is given, or they do not fit each other. Or neither is given, and this process is
+            not in the set.
     """
     if rank is None and size is None:
-        return basics.rank(), basics.size()
+        size = len(members(process_set))
+        number = id_of(process_set, "hvd.data")
+        return (process_set.rank() or 0) if number else basics.rank(), size
     if rank is None or size is None:
         raise ValueError(f"Give both `rank` and `size`, or neither. Received: rank={rank}, size={size}")
     if not 0 <= rank < size:

@@ -6,6 +6,7 @@ import numpy as np
 
 from tfddl import _compat
 from tfddl.data import place
+from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
 PyDataset: Any = _compat.keras().utils.PyDataset
 
@@ -30,6 +31,7 @@ class ShardedPyDataset(PyDataset):
             rank: `"drop"` leaves them out, `"repeat"` completes them with themselves. Defaults to `"drop"`.
         rank: Which part. Defaults to `hvd.rank()`.
         size: How many parts. Defaults to `hvd.size()`; goes together with `rank`.
+        process_set: The ranks among which to share, where `rank` and `size` are not given. Defaults to all.
         workers: Defaults to the wrapped dataset's, as do the next two.
         use_multiprocessing: See `keras.utils.PyDataset`.
         max_queue_size: See `keras.utils.PyDataset`.
@@ -55,6 +57,7 @@ class ShardedPyDataset(PyDataset):
         workers: int | None = None,
         use_multiprocessing: bool | None = None,
         max_queue_size: int | None = None,
+        process_set: ProcessSet = global_process_set,
     ) -> None:
         if not isinstance(dataset, PyDataset):
             raise TypeError(
@@ -76,7 +79,7 @@ class ShardedPyDataset(PyDataset):
         self.dataset = dataset
         self.epoch = 0
         self._shuffle, self._seed, self._remainder = shuffle, seed, remainder
-        self._rank, self._size = place.resolve(rank, size)
+        self._rank, self._size = place.resolve(rank, size, process_set)
         self._within_epoch = False
         self._order: tuple[Any, np.ndarray] | None = None
         if dataset.num_batches is not None:

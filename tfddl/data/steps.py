@@ -1,9 +1,11 @@
 """Steps per epoch, equal on all ranks."""
 
-from tfddl.runtime import basics
+from tfddl.runtime.process_sets import ProcessSet, global_process_set, members
 
 
-def steps_per_epoch(n: int, batch: int, size: int | None = None) -> int:
+def steps_per_epoch(
+    n: int, batch: int, size: int | None = None, process_set: ProcessSet = global_process_set
+) -> int:
     """Full steps in one pass over the data of the whole job.
 
     For `fit(steps_per_epoch=...)` with a dataset that repeats for ever, or whose length Keras cannot know.
@@ -12,6 +14,7 @@ def steps_per_epoch(n: int, batch: int, size: int | None = None) -> int:
         n: Samples in the whole job, before they are sharded.
         batch: Samples per rank and step.
         size: Number of ranks. Defaults to `hvd.size()`.
+        process_set: The ranks that share the data, where `size` is not given. Defaults to all.
 
     Returns:
         `n // (batch * size)`.
@@ -19,7 +22,7 @@ def steps_per_epoch(n: int, batch: int, size: int | None = None) -> int:
     Raises:
         ValueError: It would be 0, or an argument is not positive.
     """
-    size = basics.size() if size is None else size
+    size = len(members(process_set)) if size is None else size
     if min(n, batch, size) < 1:
         raise ValueError(
             f"steps_per_epoch needs positive numbers. Received: n={n}, batch={batch}, size={size}"

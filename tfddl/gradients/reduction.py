@@ -11,6 +11,7 @@ from tfddl.gradients.compression import Compression, Compressor, run_compressed
 from tfddl.ops import allreduce_gradient, names, native  # noqa: F401 the first registers the gradient
 from tfddl.ops.constants import NAMES, Average, Sum
 from tfddl.ops.sparse import allreduce_slices
+from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 _MARK = "_tfddl_reduced"
 _SEARCH_LIMIT = 64
@@ -49,6 +50,7 @@ def reduce_gradients(
     op: int = Average,
     compression: type[Compressor] = Compression.none,
     sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """Combines one set of gradients over all ranks.
 
@@ -67,6 +69,7 @@ def reduce_gradients(
         compression: What gradients travel as.
         sparse_as_dense: Whether a `tf.IndexedSlices` becomes a dense tensor first. That is faster where the
             rows of all ranks together are about as many as the variable has, or more.
+        process_set: Whose ranks take part. On another rank the gradients stay what they are.
 
     Returns:
         A list like `gradients`, and None where None was. The gradients are marked, so that an optimizer does
@@ -79,6 +82,9 @@ def reduce_gradients(
     check_op(op)
     _check_not_compiled_by_xla()
     results: list[Any] = list(gradients)
+    number = id_of(process_set, owner)
+    if process_set.included() is False:
+        return results
     sparse = [index for index, gradient in enumerate(gradients) if isinstance(gradient, tf.IndexedSlices)]
     if sparse_as_dense:
         sparse = []
@@ -87,19 +93,24 @@ def reduce_gradients(
     ]
     if not dense and not sparse:
         return results
-    sequence = names.unique(owner)
+    sequence = names.unique(owner, number)
     tensors = [_dense(gradients[index], None if variables is None else variables[index]) for index in dense]
     # Two ranks that lack the gradient of different variables may have equal shapes otherwise.
     context = "" if len(dense) == len(results) else f"dense gradients {dense} of {len(results)}"
     reduced = run_compressed(
-        lambda compressed: _reduce_in_buckets(compressed, sequence, op, context), tensors, compression
+        lambda compressed: _reduce_in_buckets(compressed, sequence, op, context, number), tensors, compression
     )
     for index, tensor in zip(dense, reduced, strict=True):
         results[index] = _marked(tensor)
     # After the buckets, whose context tells where the ranks differ in what is sparse.
     for index in sparse:
         slices = allreduce_slices(
-            gradients[index], op, f"{sequence}.slices.{index}", kind=owner, compression=compression
+            gradients[index],
+            op,
+            f"{sequence}.slices.{index}",
+            kind=owner,
+            compression=compression,
+            process_set=process_set,
         )
         results[index] = _marked(slices)
     return results
@@ -170,7 +181,9 @@ def _dense(gradient: Any, variable: Any) -> tf.Tensor:
     return tensor
 
 
-def _reduce_in_buckets(tensors: list[tf.Tensor], sequence: str, op: int, context: str) -> list[tf.Tensor]:
+def _reduce_in_buckets(
+    tensors: list[tf.Tensor], sequence: str, op: int, context: str, process_set: int
+) -> list[tf.Tensor]:
     """One op a bucket; together they are one sequence, agreed on as a whole."""
     specifications = [(tensor.dtype.name, _static_shape(tensor)) for tensor in tensors]
     plan = plan_buckets(specifications, bucket_sizes())
@@ -186,6 +199,7 @@ def _reduce_in_buckets(tensors: list[tf.Tensor], sequence: str, op: int, context
             context=context if apart else f"{plan.signature} {context}".strip(),
             bucket=0 if apart else number,
             buckets=1 if apart else len(plan.buckets),
+            process_set=process_set,
         )
         reduced.update(zip(members, outputs, strict=True))
     return [reduced[index] for index in range(len(tensors))]

@@ -8,6 +8,7 @@ from tfddl.gradients.compression import Compression, Compressor, check_compressi
 from tfddl.gradients.reduction import check_op, reduce_gradients
 from tfddl.ops import names
 from tfddl.ops.constants import Average
+from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 _OWNER = "DistributedGradientTape"
 """The name of all tapes in eager mode, where a loop makes a new one each step and one reduction is over before the next
@@ -39,10 +40,12 @@ class DistributedGradientTape(tf.GradientTape):
         op: `tfddl.Average` or `tfddl.Sum`. Defaults to `tfddl.Average`.
         sparse_as_dense: Whether a `tf.IndexedSlices` becomes a dense tensor before it is reduced. Defaults to
             False: the rows of all ranks are gathered.
+        process_set: Whose ranks combine their gradients; on another rank they are the rank's own. Defaults to all.
 
     Raises:
-        TypeError: If `gradtape` is not a `tf.GradientTape`, or `compression` no compressor.
-        ValueError: For another `op`.
+        TypeError: If `gradtape` is not a `tf.GradientTape`, `compression` no compressor, or `process_set` no
+            `ProcessSet`.
+        ValueError: For another `op`, or a `process_set` that is not part of the job.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class DistributedGradientTape(tf.GradientTape):
         compression: type[Compressor] = Compression.none,
         op: int = Average,
         sparse_as_dense: bool = False,
+        process_set: ProcessSet = global_process_set,
     ) -> None:
         if not isinstance(gradtape, tf.GradientTape):
             raise TypeError(
@@ -62,8 +66,9 @@ class DistributedGradientTape(tf.GradientTape):
         self._compression = check_compression(compression)
         self._op = check_op(op)
         self._sparse_as_dense = sparse_as_dense
+        self._process_set = process_set
         # Numbered here, where the program makes it: ranks may call gradient() of two tapes in different orders.
-        self._owner = names.numbered(_OWNER) + "/gradient"
+        self._owner = names.numbered(_OWNER, id_of(process_set, _OWNER)) + "/gradient"
 
     def __enter__(self) -> "DistributedGradientTape":
         self._wrapped.__enter__()
@@ -119,6 +124,7 @@ class DistributedGradientTape(tf.GradientTape):
             op=self._op,
             compression=self._compression,
             sparse_as_dense=self._sparse_as_dense,
+            process_set=self._process_set,
         )
         return tf.nest.pack_sequence_as(gradients, reduced)
 

@@ -14,6 +14,7 @@ from tfddl import _compat
 from tfddl.gradients.compression import Compression, Compressor
 from tfddl.ops import names
 from tfddl.ops.constants import Average
+from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 _SETTINGS = "_tfddl_settings"
 _BASE = "_tfddl_base"
@@ -28,6 +29,7 @@ class Settings:
         name: First part of the reduction's name.
         op: `tfddl.Average` or `tfddl.Sum`.
         compression: What gradients travel as.
+        process_set: Whose ranks combine them.
         done: True while the optimizer is given gradients that are reduced already.
         asked: Whether the optimizer has come to its reduction during the call of `apply` under way.
     """
@@ -35,6 +37,7 @@ class Settings:
     name: str = "DistributedOptimizer"
     op: int = Average
     compression: type[Compressor] = Compression.none
+    process_set: ProcessSet = global_process_set
     done: bool = False
     asked: bool = False
     _owner: str | None = None
@@ -47,12 +50,12 @@ class Settings:
         rank alone may copy an optimizer, to save it for example.
         """
         if self._owner is None:
-            self._owner = f"{self.name}.{names.owner_index(self.name)}"
+            self._owner = f"{self.name}.{names.owner_index(self.name, id_of(self.process_set, self.name))}"
         return self._owner
 
     def fresh(self) -> "Settings":
         """The settings for another optimizer."""
-        return Settings(self.name, self.op, self.compression)
+        return Settings(self.name, self.op, self.compression, self.process_set)
 
 
 class Adopted:

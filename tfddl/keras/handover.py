@@ -14,7 +14,12 @@ def reduce_as_set(
 ) -> list[Any]:
     """Reduces the gradients that are not reduced yet, the way an optimizer is set to."""
     return reduction.reduce_missing(
-        grads, variables, owner=settings.owner, op=settings.op, compression=settings.compression
+        grads,
+        variables,
+        owner=settings.owner,
+        op=settings.op,
+        compression=settings.compression,
+        process_set=settings.process_set,
     )
 
 

@@ -4,17 +4,18 @@ import functools
 import logging
 
 from tfddl.runtime import basics
+from tfddl.runtime.process_sets import ProcessSet, global_process_set, members
 
 _logger = logging.getLogger("tfddl")
 
 
-def warn(message: str) -> None:
-    """Logs a warning, on one rank: it concerns all alike."""
-    if not basics.is_initialized() or basics.rank() == 0:
+def warn(message: str, process_set: ProcessSet = global_process_set) -> None:
+    """Logs a warning, on the first rank of a set: it concerns all alike."""
+    if not basics.is_initialized() or basics.rank() == members(process_set)[0]:
         _logger.warning(message)
 
 
 @functools.cache
-def warn_once(message: str) -> None:
+def warn_once(message: str, process_set: ProcessSet = global_process_set) -> None:
     """Logs a warning the first time only."""
-    warn(message)
+    warn(message, process_set)

@@ -19,7 +19,7 @@ from tfddl.keras.handover import complete, reduce_as_set
 from tfddl.ops import names
 from tfddl.ops.allreduce import allreduce
 from tfddl.ops.constants import Sum
-from tfddl.runtime import basics
+from tfddl.runtime.process_sets import id_of
 
 
 class DistributedLossScale(Adopted):
@@ -35,10 +35,13 @@ class DistributedLossScale(Adopted):
         plain: Any = super()
         finite = plain.check_finite(grads)
         settings = settings_of(self)
-        if settings.done:
+        process_set = settings.process_set
+        number = id_of(process_set, settings.name)
+        if settings.done or process_set.included() is False:
             return finite
-        ranks = allreduce(tf.cast(finite, tf.int32), op=Sum, name=names.unique(f"{settings.owner}.finite"))
-        return tf.equal(ranks, basics.size())
+        name = names.unique(f"{settings.owner}.finite", number)
+        ranks = allreduce(tf.cast(finite, tf.int32), op=Sum, name=name, process_set=process_set)
+        return tf.equal(ranks, process_set.size())
 
 
 def apply_in_agreement(optimizer: Any, apply: Any, grads: Sequence[Any], trainable_variables: Any) -> Any:

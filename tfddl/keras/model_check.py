@@ -6,7 +6,7 @@ from typing import Any
 from tfddl import _compat, runtime
 from tfddl.keras.log import warn
 from tfddl.keras.optimizer import is_distributed
-from tfddl.runtime import basics
+from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
 
 def turn_off_jit(model: Any) -> None:
@@ -30,11 +30,12 @@ def optimizers_of(model: Any) -> Iterator[Any]:
             yield candidate
 
 
-def check_distributed(model: Any) -> bool:
+def check_distributed(model: Any, process_set: ProcessSet = global_process_set) -> bool:
     """Checks that the model's gradients will be combined, as far as that can be seen before training.
 
     Args:
         model: The compiled model.
+        process_set: Whose ranks train it.
 
     Returns:
         Whether it is still to be seen, in the first step: a model with a `train_step` of its own may use a
@@ -43,7 +44,7 @@ def check_distributed(model: Any) -> bool:
     Raises:
         ValueError: If `fit` would train each rank on its own.
     """
-    if basics.size() == 1 or any(is_distributed(optimizer) for optimizer in optimizers_of(model)):
+    if process_set.size() == 1 or any(is_distributed(optimizer) for optimizer in optimizers_of(model)):
         return False
     if not _compat.trains_with_stock_step(model):
         return True

@@ -13,6 +13,7 @@ from tfddl.keras import loss_scale
 from tfddl.keras.adoption import Adopted, Settings, adopt, is_adopted, set_settings, settings_of
 from tfddl.keras.handover import complete, reduce_as_set
 from tfddl.ops.constants import Average
+from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set
 
 
 def DistributedOptimizer(
@@ -21,6 +22,7 @@ def DistributedOptimizer(
     *,
     compression: type[Compressor] = Compression.none,
     op: int = Average,
+    process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Makes a Keras optimizer combine its gradients over all ranks.
 
@@ -43,19 +45,22 @@ def DistributedOptimizer(
             Defaults to `"DistributedOptimizer"`.
         compression: What gradients travel as. Defaults to `tfddl.Compression.none`.
         op: `tfddl.Average` or `tfddl.Sum`. Defaults to `tfddl.Average`.
+        process_set: Whose ranks combine their gradients; another rank trains on its own. Defaults to all.
 
     Returns:
         `optimizer` itself. If it is distributed already with the same settings, nothing changes.
 
     Raises:
         TypeError: If `optimizer` is not an optimizer of Keras 3, or is a `MultiOptimizer`; if `compression` is no
-            compressor.
+            compressor or `process_set` no `ProcessSet`.
         ValueError: For another `op`, or if the optimizer is distributed already with other settings.
     """
     from tfddl.keras.callbacks import callback_list  # which imports this module
 
     callback_list.watch()
-    settings = Settings(name or Settings.name, reduction.check_op(op), check_compression(compression))
+    settings = Settings(
+        name or Settings.name, reduction.check_op(op), check_compression(compression), check_type(process_set)
+    )
     _check_supported(optimizer)
     if is_distributed(optimizer):
         _check_same(settings_of(optimizer), settings)
@@ -159,7 +164,7 @@ def _check_supported(optimizer: Any) -> None:
 
 
 def _check_same(present: Settings, wanted: Settings) -> None:
-    for field in ("op", "compression"):
+    for field in ("op", "compression", "process_set"):
         if getattr(present, field) != getattr(wanted, field):
             raise ValueError(
                 f"This optimizer is distributed already, with {field}={getattr(present, field)!r}: call "

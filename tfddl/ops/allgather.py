@@ -11,11 +11,16 @@ from tfddl.ops import names, native
 from tfddl.ops.collective import name_of, prepare_rows
 from tfddl.ops.constants import Sum
 from tfddl.ops.groups import in_groups
-from tfddl.runtime import basics
+from tfddl.runtime.process_sets import ProcessSet, by_id, global_process_set, id_of, place_in
 
 
 @tf.autograph.experimental.do_not_convert
-def allgather(tensor: Any, name: str | None = None, ignore_name_scope: bool = False) -> tf.Tensor:
+def allgather(
+    tensor: Any,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
     """Concatenates the tensors of all ranks along the first dimension, in the order of the ranks.
 
     Args:
@@ -23,6 +28,7 @@ def allgather(tensor: Any, name: str | None = None, ignore_name_scope: bool = Fa
             rank and may be 0.
         name: See `allreduce`.
         ignore_name_scope: See `allreduce`.
+        process_set: See `allreduce`.
 
     Returns:
         A tensor of shape `[sum of the first dimensions, ...]`.
@@ -33,25 +39,30 @@ def allgather(tensor: Any, name: str | None = None, ignore_name_scope: bool = Fa
         tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
     """
     x = prepare_rows(tensor, "allgather")
-    return native.allgather(x, name_of("allgather", name, ignore_name_scope))
+    number = id_of(process_set, "allgather")
+    return native.allgather(x, name_of("allgather", name, ignore_name_scope, number), number)
 
 
 @tf.autograph.experimental.do_not_convert
 def grouped_allgather(
-    tensors: Sequence[Any], name: str | None = None, ignore_name_scope: bool = False
+    tensors: Sequence[Any],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """Concatenates several tensors, each with its namesakes of all ranks, as one (per dtype): agreed on together.
 
     Args, returns and raises are those of `allgather`, with lists of tensors. The first dimension may differ by member and by
     rank. An empty list gives an empty list, and None stays None in its place, which must be the same on all ranks.
     """
+    number = id_of(process_set, "grouped_allgather")
     if all(tensor is None for tensor in tensors):
         return list(tensors)
-    group = name_of("grouped_allgather", name, ignore_name_scope)
+    group = name_of("grouped_allgather", name, ignore_name_scope, number)
     return in_groups(
         tensors,
         lambda tensor: prepare_rows(tensor, "grouped_allgather"),
-        lambda members, suffix, context: native.grouped_allgather(members, group + suffix, context),
+        lambda members, suffix, context: native.grouped_allgather(members, group + suffix, context, number),
     )
 
 
@@ -59,9 +70,11 @@ def grouped_allgather(
 def _gradient(operation: Any, *cotangents: Any) -> list[tf.Tensor]:
     """My rows are part of every rank's result: their gradient is my part of the sum of the cotangents. (Horovod
     averages here.)"""
-    name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient")
-    totals = native.allreduce([tf.convert_to_tensor(dense) for dense in cotangents[:-1]], Sum, name)
-    rows = operation.outputs[-1]
-    begins = tf.cumsum(rows, axis=1, exclusive=True)[:, basics.rank()]
-    mine = rows[:, basics.rank()]
+    number = operation.get_attr("process_set")
+    name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient", number)
+    dense = [tf.convert_to_tensor(cotangent) for cotangent in cotangents[:-1]]
+    totals = native.allreduce(dense, Sum, name, process_set=number)
+    rows, place = operation.outputs[-1], place_in(by_id(number))
+    begins = tf.cumsum(rows, axis=1, exclusive=True)[:, place]
+    mine = rows[:, place]
     return [total[begins[i] : begins[i] + mine[i]] for i, total in enumerate(totals)]

@@ -16,6 +16,7 @@ from tfddl.ops.constants import Average, Sum
 from tfddl.ops.groups import in_groups
 from tfddl.ops.sparse import allreduce_slices
 from tfddl.ops.support_table import check_factors, check_op
+from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 
 @tf.autograph.experimental.do_not_convert
@@ -27,6 +28,7 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     name: str | None = None,
+    process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
     """Reduces a tensor over all ranks.
@@ -43,6 +45,8 @@ def allreduce(
         prescale_factor: Multiplies every rank's tensor before the reduction. For integers the product is truncated.
         postscale_factor: Multiplies the result.
         name: On which ranks agree; needed only where calls are made concurrently in eager mode.
+        process_set: The ranks that take part: `hvd.global_process_set`, which is all of them, or a `ProcessSet`. "All
+            ranks" means its members.
         ignore_name_scope: Whether `name` is taken without the name scope around the call.
 
     Returns:
@@ -52,9 +56,12 @@ def allreduce(
     Raises:
         ValueError: Both `average` and `op` are given, `op` is not supported, a factor has no meaning for the dtype, or
             tfddl is not initialized.
-        TypeError: `average` is not a bool, `compression` no compressor, or the dtype is not supported by `op`.
+        TypeError: `average` is not a bool, `compression` no compressor, `process_set` no ProcessSet, or the dtype is not
+            supported by `op`.
+        tf.errors.InvalidArgumentError: This rank is not a member of `process_set`, or that has been removed.
         tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
     """
+    number = id_of(process_set, "allreduce")
     op = _operation("allreduce", op, average)
     factors = float(prescale_factor), float(postscale_factor)
     (result,) = _reduce(
@@ -62,8 +69,9 @@ def allreduce(
         compression,
         op,
         factors,
-        name_of("allreduce", name, ignore_name_scope),
+        name_of("allreduce", name, ignore_name_scope, number),
         "",
+        process_set,
     )
     return result
 
@@ -76,6 +84,7 @@ def grouped_allreduce(
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
@@ -84,15 +93,18 @@ def grouped_allreduce(
     Args, returns and raises are those of `allreduce`, with lists of tensors. An empty list gives an empty list, and None
     stays None in its place, which must be the same on all ranks.
     """
+    number = id_of(process_set, "grouped_allreduce")
     op = _operation("grouped_allreduce", op, average)
     factors = float(prescale_factor), float(postscale_factor)
     if all(tensor is None for tensor in tensors):
         return list(tensors)
-    group = name_of("grouped_allreduce", name, ignore_name_scope)
+    group = name_of("grouped_allreduce", name, ignore_name_scope, number)
     return in_groups(
         tensors,
         lambda tensor: _prepared(tensor, "grouped_allreduce", op, factors),
-        lambda members, suffix, context: _reduce(members, compression, op, factors, group + suffix, context),
+        lambda members, suffix, context: _reduce(
+            members, compression, op, factors, group + suffix, context, process_set
+        ),
     )
 
 
@@ -124,19 +136,38 @@ def _prepared(value: Any, kind: str, op: int, factors: tuple[float, float]) -> A
 
 
 def _reduce(
-    tensors: list[Any], compression: Any, op: int, factors: tuple[float, float], name: str, context: str
+    tensors: list[Any],
+    compression: Any,
+    op: int,
+    factors: tuple[float, float],
+    name: str,
+    context: str,
+    process_set: ProcessSet,
 ) -> list[Any]:
     prescale, postscale = factors
     if isinstance(tensors[0], tf.IndexedSlices):
         return [
             allreduce_slices(
-                slices, op, name, compression=compression, prescale=prescale, postscale=postscale
+                slices,
+                op,
+                name,
+                compression=compression,
+                prescale=prescale,
+                postscale=postscale,
+                process_set=process_set,
             )
             for slices in tensors
         ]
+    number = id_of(process_set, "allreduce")
     return run_compressed(
         lambda compressed: native.allreduce(
-            compressed, op, name, prescale=prescale, postscale=postscale, context=context
+            compressed,
+            op,
+            name,
+            prescale=prescale,
+            postscale=postscale,
+            context=context,
+            process_set=number,
         ),
         tensors,
         compression,

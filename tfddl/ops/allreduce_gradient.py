@@ -15,26 +15,30 @@ import tensorflow as tf
 from tfddl.ops import names, native
 from tfddl.ops.allgather import allgather
 from tfddl.ops.constants import Average, Max, Min, Product, Sum
-from tfddl.runtime import basics
+from tfddl.runtime.process_sets import ProcessSet, by_id, id_of, members, place_in
 
 
 @tf.RegisterGradient("TfddlAllreduce")
 def _gradient(operation: Any, *cotangents: tf.Tensor) -> list[tf.Tensor]:
     op = operation.get_attr("reduce_op")
-    name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient")
+    process_set = by_id(operation.get_attr("process_set"))
+    number = id_of(process_set, "allreduce")
+    name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient", number)
     prescale, postscale = (float(operation.get_attr(f"{side}scale")) for side in ("pre", "post"))
     if op in (Average, Sum):
-        return native.allreduce(cotangents, op, name, prescale=prescale, postscale=postscale)
+        return native.allreduce(
+            cotangents, op, name, prescale=prescale, postscale=postscale, process_set=number
+        )
     if op == Product:
-        factor = postscale * prescale ** basics.size()
-        return _of_product(operation.inputs, cotangents, name, factor)
+        factor = postscale * prescale ** len(members(process_set))
+        return _of_product(operation.inputs, cotangents, name, factor, process_set)
     if prescale == postscale == 1:
         extremes = operation.outputs
     else:  # which ranks' values made it does not show in the scaled result
         opposite = prescale < 0
         unscaled = (Max if op == Min else Min) if opposite else op
-        extremes = native.allreduce(operation.inputs, unscaled, f"{name}.extremes")
-    return _of_extremes(operation.inputs, extremes, cotangents, name, prescale * postscale)
+        extremes = native.allreduce(operation.inputs, unscaled, f"{name}.extremes", process_set=number)
+    return _of_extremes(operation.inputs, extremes, cotangents, name, prescale * postscale, number)
 
 
 def _of_extremes(
@@ -43,13 +47,14 @@ def _of_extremes(
     cotangents: Sequence[tf.Tensor],
     name: str,
     factor: float,
+    process_set: int,
 ) -> list[tf.Tensor]:
     """The ranks whose value is the extreme one share the cotangent equally; a NaN is made by the ranks that have one."""
     hits = []
     for x, y in zip(inputs, extremes, strict=True):
         hit = tf.equal(x, y) | (tf.math.is_nan(x) & tf.math.is_nan(y))
         hits.append(tf.cast(hit, x.dtype))
-    reduced = native.allreduce([*cotangents, *hits], Sum, name)
+    reduced = native.allreduce([*cotangents, *hits], Sum, name, process_set=process_set)
     totals, counts = reduced[: len(hits)], reduced[len(hits) :]
     return [
         total * tf.constant(factor, total.dtype) * tf.stop_gradient(hit / count)
@@ -58,16 +63,22 @@ def _of_extremes(
 
 
 def _of_product(
-    inputs: Sequence[tf.Tensor], cotangents: Sequence[tf.Tensor], name: str, factor: float
+    inputs: Sequence[tf.Tensor],
+    cotangents: Sequence[tf.Tensor],
+    name: str,
+    factor: float,
+    process_set: ProcessSet,
 ) -> list[tf.Tensor]:
     """The cotangent times the product of the other ranks' values. Dividing the whole product by the own value would be
     wrong where that is zero, so that the values are gathered."""
-    totals = native.allreduce(cotangents, Sum, name)
-    rank, results = basics.rank(), []
+    totals = native.allreduce(cotangents, Sum, name, process_set=id_of(process_set, "allreduce"))
+    rank, results = place_in(process_set), []
     for index, (x, total) in enumerate(zip(inputs, totals, strict=True)):
         # 16 bits hold every factor, but not the steps of their product.
         wide = tf.cast(x, tf.float32) if x.dtype in (tf.float16, tf.bfloat16) else x
-        parts = allgather(wide[tf.newaxis], name=f"{name}.factors.{index}", ignore_name_scope=True)
+        parts = allgather(
+            wide[tf.newaxis], name=f"{name}.factors.{index}", ignore_name_scope=True, process_set=process_set
+        )
         others = tf.concat([parts[:rank], parts[rank + 1 :]], axis=0)
         derivative = tf.reduce_prod(others, axis=0) * tf.constant(factor, wide.dtype)
         if derivative.dtype.is_complex:

@@ -8,11 +8,16 @@ import tensorflow as tf
 
 from tfddl.ops import names, native
 from tfddl.ops.collective import name_of, prepare_rows
+from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 
 @tf.autograph.experimental.do_not_convert
 def alltoall(
-    tensor: Any, splits: Any = None, name: str | None = None, ignore_name_scope: bool = False
+    tensor: Any,
+    splits: Any = None,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
     """Sends rows to every rank and concatenates those that come, in the order of the ranks.
 
@@ -24,6 +29,7 @@ def alltoall(
             get equally many.
         name: See `allreduce`.
         ignore_name_scope: See `allreduce`.
+        process_set: See `allreduce`. Rows go to its members in their order.
 
     Returns:
         The received rows, `[sum of what all ranks send here, ...]`; with `splits` a tuple of them and a vector of the
@@ -35,23 +41,25 @@ def alltoall(
         tf.errors.InvalidArgumentError: On this rank, when the rows cannot be split in this way.
         tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
     """
+    number = id_of(process_set, "alltoall")
     x = prepare_rows(tensor, "alltoall")
     if splits is None:
-        return native.alltoall(x, None, name_of("alltoall", name, ignore_name_scope))[0]
+        return native.alltoall(x, None, name_of("alltoall", name, ignore_name_scope, number), number)[0]
     sizes = tf.convert_to_tensor(splits)
     if sizes.dtype not in (tf.int32, tf.int64):
         raise TypeError(f"splits of alltoall must be int32 or int64. Received: {sizes.dtype.name}")
     if sizes.shape.rank not in (1, None):
         raise ValueError(f"splits of alltoall must be a vector. Received: shape {sizes.shape}")
-    return native.alltoall(x, sizes, name_of("alltoall", name, ignore_name_scope))
+    return native.alltoall(x, sizes, name_of("alltoall", name, ignore_name_scope, number), number)
 
 
 @tf.RegisterGradient("TfddlAlltoall")
 def _gradient(operation: Any, cotangent: tf.Tensor, _: Any) -> tuple[tf.Tensor, None]:
     """The cotangents go back the way that the rows came; rows that went to nobody get none."""
-    name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient")
+    number = operation.get_attr("process_set")
+    name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient", number)
     x = operation.inputs[0]
-    returned, _ = native.alltoall(tf.convert_to_tensor(cotangent), operation.outputs[1], name)
+    returned, _ = native.alltoall(tf.convert_to_tensor(cotangent), operation.outputs[1], name, number)
     unsent = tf.zeros_like(x[tf.shape(returned, tf.int64)[0] :])
     result = tf.concat([returned, unsent], axis=0)
     result.set_shape(x.shape)

@@ -6,10 +6,15 @@ import tensorflow as tf
 
 from tfddl.ops import native
 from tfddl.ops.collective import check_callable, name_of
+from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 
 @tf.autograph.experimental.do_not_convert
-def barrier(name: str | None = None, ignore_name_scope: bool = False) -> tf.Operation | None:
+def barrier(
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Operation | None:
     """Waits until all ranks have called it.
 
     In a `tf.function` it runs behind what changes variables, prints or reads data before it, and ahead of what does so
@@ -18,6 +23,7 @@ def barrier(name: str | None = None, ignore_name_scope: bool = False) -> tf.Oper
     Args:
         name: See `allreduce`.
         ignore_name_scope: See `allreduce`.
+        process_set: See `allreduce`.
 
     Returns:
         In a graph the operation; eagerly None, when all have come.
@@ -27,4 +33,5 @@ def barrier(name: str | None = None, ignore_name_scope: bool = False) -> tf.Oper
         tf.errors.FailedPreconditionError: On all ranks, when one of them calls something else by this name.
     """
     check_callable("barrier")
-    return native.barrier(name_of("barrier", name, ignore_name_scope))
+    number = id_of(process_set, "barrier")
+    return native.barrier(name_of("barrier", name, ignore_name_scope, number), number)

@@ -11,19 +11,25 @@ from tfddl.ops import names, native
 from tfddl.ops.collective import name_of, prepare
 from tfddl.ops.constants import Sum
 from tfddl.runtime import basics
+from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 
 @tf.autograph.experimental.do_not_convert
 def broadcast(
-    tensor: Any, root_rank: int, name: str | None = None, ignore_name_scope: bool = False
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
     """Gives every rank the tensor of `root_rank`.
 
     Args:
         tensor: On the root what to send; elsewhere a tensor of the same shape and dtype.
-        root_rank: The sender, the same on all ranks.
+        root_rank: The sender, the same on all ranks: its rank in the job, with any process set.
         name: See `allreduce`.
         ignore_name_scope: See `allreduce`.
+        process_set: See `allreduce`.
 
     Returns:
         The root's tensor.
@@ -32,11 +38,14 @@ def broadcast(
         ValueError: tfddl is not initialized.
         TypeError: The dtype is not supported: see docs/operations.md; of strings use `broadcast_object`. Or
             `root_rank` is not an int.
-        tf.errors.InvalidArgumentError: `root_rank` is no rank of the job.
+        tf.errors.InvalidArgumentError: `root_rank` is no member of `process_set`.
         tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
     """
     x = prepare(tensor, "broadcast")
-    return native.broadcast(x, _index(root_rank), name_of("broadcast", name, ignore_name_scope))
+    number = id_of(process_set, "broadcast")
+    return native.broadcast(
+        x, _index(root_rank), name_of("broadcast", name, ignore_name_scope, number), number
+    )
 
 
 def _index(root_rank: Any) -> int:
@@ -51,6 +60,7 @@ def _index(root_rank: Any) -> int:
 @tf.RegisterGradient("TfddlBroadcast")
 def _gradient(operation: Any, cotangent: tf.Tensor) -> tf.Tensor:
     """All results are the root's input: its gradient is the sum of the cotangents, everybody else's is zero."""
-    name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient")
-    (total,) = native.allreduce([tf.convert_to_tensor(cotangent)], Sum, name)
+    number = operation.get_attr("process_set")
+    name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient", number)
+    (total,) = native.allreduce([tf.convert_to_tensor(cotangent)], Sum, name, process_set=number)
     return total if basics.rank() == operation.get_attr("root_rank") else tf.zeros_like(total)

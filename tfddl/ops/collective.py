@@ -58,11 +58,11 @@ def prepare_rows(value: Any, kind: str, op: int | None = None) -> tf.Tensor:
     return tensor
 
 
-def name_of(kind: str, name: str | None, ignore_name_scope: bool = False) -> str:
+def name_of(kind: str, name: str | None, ignore_name_scope: bool = False, process_set: int = 0) -> str:
     """The name on which ranks agree: the user's, or one that follows from the place in the program."""
     if name is None:
-        return names.unique(kind)
+        return names.unique(kind, process_set)
     if not tf.executing_eagerly() and not ignore_name_scope:
         scope = tf.compat.v1.get_default_graph().get_name_scope()
         name = f"{scope}/{name}" if scope else name
-    return names.numbered(name)
+    return names.numbered(name, process_set)

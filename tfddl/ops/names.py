@@ -18,7 +18,8 @@ _CONTROL_FLOW = (_BRANCH, "WhileCondFuncGraph", "WhileBodyFuncGraph")
 _BRANCH_OF = re.compile(r"_(?:true|false|branch\d+)_\d+$")
 _TRACE_NUMBER = re.compile(r"^__(?:inference|forward|backward)_(.*?)_\d+$")
 
-_owners: Counter[str] = Counter()
+# A rank may be in sets that its peers are not in: each process set counts for itself.
+_owners: Counter[tuple[int, str]] = Counter()
 
 
 def reset() -> None:
@@ -26,13 +27,13 @@ def reset() -> None:
     _owners.clear()
 
 
-def owner_index(kind: str) -> int:
-    """How many owners of this kind this process has had before: program order, equal on all ranks."""
-    _owners[kind] += 1
-    return _owners[kind] - 1
+def owner_index(kind: str, process_set: int = 0) -> int:
+    """How many owners of this kind the process set has had before here: program order, equal on all its members."""
+    _owners[process_set, kind] += 1
+    return _owners[process_set, kind] - 1
 
 
-def unique(base: str) -> str:
+def unique(base: str, process_set: int = 0) -> str:
     """A name for one place in the program that the user did not name.
 
     In a tf.function it is `<function>/<base>`, the second one in the same function `<function>/<base>.1`, and so on. The
@@ -40,31 +41,32 @@ def unique(base: str) -> str:
     mode, where calls come one after another, it is `base` itself.
     """
     graph = _enclosing_function()
-    return base if graph is None else numbered(f"{_function_name(graph)}/{base}")
+    return base if graph is None else numbered(f"{_function_name(graph)}/{base}", process_set)
 
 
-def numbered(name: str) -> str:
+def numbered(name: str, process_set: int = 0) -> str:
     """The name itself; the second time that a tf.function uses it `<name>.1`, and so on: those are two collectives.
 
     The branches of a cond or switch exclude each other, so that the same name in two of them is the same collective:
-    ranks may take different ones.
+    ranks may take different ones. Each process set agrees on names of its own.
     """
     if tf.executing_eagerly():
         return name
     graph: Any = tf.compat.v1.get_default_graph()
     counts = _counts(graph)
-    index = counts[name]
-    counts[name] += 1
+    key = process_set, name
+    index = counts[key]
+    counts[key] += 1
     while _is_control_flow(graph):  # what follows the cond goes on behind the branch that used most
         graph = graph.outer_graph
         outer = _counts(graph)
-        outer[name] = max(outer[name], index + 1)
+        outer[key] = max(outer[key], index + 1)
     return f"{name}.{index}" if index else name
 
 
-def _counts(graph: Any) -> Counter[str]:
-    """How often each name was used in `graph`; a branch starts from what came before its cond."""
-    counts: Counter[str] | None = getattr(graph, "_tfddl_names", None)
+def _counts(graph: Any) -> Counter[tuple[int, str]]:
+    """How often each process set has used each name in `graph`; a branch starts from what came before its cond."""
+    counts: Counter[tuple[int, str]] | None = getattr(graph, "_tfddl_names", None)
     if counts is None:
         if type(graph).__name__ == _BRANCH:
             before = _before_conds(graph.outer_graph)
@@ -79,9 +81,9 @@ def _counts(graph: Any) -> Counter[str]:
     return counts
 
 
-def _before_conds(graph: Any) -> dict[str, Counter[str]]:
+def _before_conds(graph: Any) -> dict[str, Counter[tuple[int, str]]]:
     """The counts as they were before each cond of `graph`."""
-    before: dict[str, Counter[str]] | None = getattr(graph, "_tfddl_before_conds", None)
+    before: dict[str, Counter[tuple[int, str]]] | None = getattr(graph, "_tfddl_before_conds", None)
     if before is None:
         before = graph._tfddl_before_conds = {}
     return before

@@ -19,6 +19,7 @@ def allreduce(
     context: str = "",
     bucket: int = 0,
     buckets: int = 1,
+    process_set: int = 0,
 ) -> list[tf.Tensor]:
     """Reduces tensors of one dtype as a group, or as one bucket of a gradient computation.
 
@@ -31,6 +32,7 @@ def allreduce(
         context: What else all ranks must agree on, in words; of a bucket, a description of all buckets.
         bucket: Number of this bucket, from 0.
         buckets: How many are agreed on by the same vote.
+        process_set: Number of the process set.
 
     Returns:
         The reduced tensors.
@@ -43,6 +45,7 @@ def allreduce(
         prescale,
         postscale,
         context,
+        process_set,
         bucket=bucket,
         buckets=buckets,
     )
@@ -56,9 +59,12 @@ def reducescatter(
     prescale: float = 1.0,
     postscale: float = 1.0,
     context: str = "",
+    process_set: int = 0,
 ) -> list[tf.Tensor]:
     """Reduces tensors of one dtype as a group and gives this rank its rows; the arguments are those of `allreduce`."""
-    return _reduction(library.ops().tfddl_reducescatter, tensors, op, name, prescale, postscale, context)
+    return _reduction(
+        library.ops().tfddl_reducescatter, tensors, op, name, prescale, postscale, context, process_set
+    )
 
 
 def _reduction(
@@ -69,6 +75,7 @@ def _reduction(
     prescale: float,
     postscale: float,
     context: str,
+    process_set: int,
     **more: int,
 ) -> list[tf.Tensor]:
     results = native_op(
@@ -78,49 +85,60 @@ def _reduction(
         prescale=repr(float(prescale)),
         postscale=repr(float(postscale)),
         context=context,
+        process_set=process_set,
         **more,
     )
     _unchain(results[0])
     return results
 
 
-def allgather(tensor: tf.Tensor, name: str) -> tf.Tensor:
+def allgather(tensor: tf.Tensor, name: str, process_set: int = 0) -> tf.Tensor:
     """See `tfddl.allgather`."""
-    return grouped_allgather([tensor], name)[0]
+    return grouped_allgather([tensor], name, process_set=process_set)[0]
 
 
-def grouped_allgather(tensors: Sequence[tf.Tensor], name: str, context: str = "") -> list[tf.Tensor]:
+def grouped_allgather(
+    tensors: Sequence[tf.Tensor], name: str, context: str = "", process_set: int = 0
+) -> list[tf.Tensor]:
     """Gathers tensors of one dtype as a group; `context` is what else all ranks must agree on, in words."""
     results: list[tf.Tensor]
-    results, _ = library.ops().tfddl_allgather(x=list(tensors), tensor_name=name, context=context)
+    results, _ = library.ops().tfddl_allgather(
+        x=list(tensors), tensor_name=name, context=context, process_set=process_set
+    )
     _unchain(results[0])
     return results
 
 
-def alltoall(tensor: tf.Tensor, splits: tf.Tensor | None, name: str) -> tuple[tf.Tensor, tf.Tensor]:
+def alltoall(
+    tensor: tf.Tensor, splits: tf.Tensor | None, name: str, process_set: int = 0
+) -> tuple[tf.Tensor, tf.Tensor]:
     """See `tfddl.alltoall`; without `splits` too, the second result says how many rows came from each rank."""
     even = splits is None
     sizes = tf.zeros([0], tf.int64) if even else splits
-    result, received = library.ops().tfddl_alltoall(x=tensor, splits=sizes, tensor_name=name, even=even)
+    result, received = library.ops().tfddl_alltoall(
+        x=tensor, splits=sizes, tensor_name=name, even=even, process_set=process_set
+    )
     _unchain(result)
     return result, received
 
 
-def broadcast(tensor: tf.Tensor, root_rank: int, name: str) -> tf.Tensor:
-    """See `tfddl.broadcast`."""
-    result: tf.Tensor = library.ops().tfddl_broadcast(x=tensor, tensor_name=name, root_rank=root_rank)
+def broadcast(tensor: tf.Tensor, root_rank: int, name: str, process_set: int = 0) -> tf.Tensor:
+    """See `tfddl.broadcast`; `root_rank` is a rank of the job."""
+    result: tf.Tensor = library.ops().tfddl_broadcast(
+        x=tensor, tensor_name=name, root_rank=root_rank, process_set=process_set
+    )
     _unchain(result)
     return result
 
 
-def barrier(name: str) -> tf.Operation | None:
+def barrier(name: str, process_set: int = 0) -> tf.Operation | None:
     """See `tfddl.barrier`. It stays in the order of a function's stateful ops."""
-    return library.ops().tfddl_barrier(tensor_name=name)
+    return library.ops().tfddl_barrier(tensor_name=name, process_set=process_set)
 
 
-def place(what: str, name: str | None = None) -> tf.Tensor:
-    """What `tfddl.rank`, `size`, `local_rank` or `local_size` returns, when the op runs."""
-    result: tf.Tensor = library.ops().tfddl_place(what=what, name=name)
+def place(what: str, name: str | None = None, process_set: int = 0) -> tf.Tensor:
+    """What `tfddl.rank`, `size`, `local_rank` or `local_size` returns, when the op runs; or "included"."""
+    result: tf.Tensor = library.ops().tfddl_place(what=what, name=name, process_set=process_set)
     _unchain(result)
     return result
 

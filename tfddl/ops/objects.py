@@ -12,16 +12,24 @@ import tensorflow as tf
 from tfddl.ops import native
 from tfddl.ops.collective import check_callable
 from tfddl.runtime import basics
+from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of, members
 
 
-def broadcast_object(obj: Any, root_rank: int = 0, session: Any = None, name: str | None = None) -> Any:
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
     """Gives every rank the object of `root_rank`.
 
     Args:
         obj: What to send; anything that pickle takes. Ranks other than the root may give anything.
-        root_rank: The sender, the same on all ranks.
+        root_rank: The sender, the same on all ranks: its rank in the job, with any process set.
         session: The `tf.compat.v1.Session` to run in. Defaults to the default session; not used in eager mode.
         name: On which ranks agree. Defaults to `"broadcast_object"`; needed only where calls are made concurrently.
+        process_set: See `allreduce`.
 
     Returns:
         On the root `obj` itself, elsewhere an equal object.
@@ -29,26 +37,31 @@ def broadcast_object(obj: Any, root_rank: int = 0, session: Any = None, name: st
     Raises:
         TypeError: On all ranks, when the root's object cannot be pickled; on one rank, when it cannot be unpickled there.
         ValueError: tfddl is not initialized, or the call is inside a `tf.function`.
-        tf.errors.InvalidArgumentError: `root_rank` is no rank of the job.
+        tf.errors.InvalidArgumentError: `root_rank` is no member of `process_set`.
     """
     kind = name or "broadcast_object"
     check_callable("broadcast_object")
-    own = basics.rank() == root_rank
+    number, own = id_of(process_set, "broadcast_object"), basics.rank() == root_rank
     fine, payload = _pickled(obj) if own else (True, b"")
 
     def send(tensor: tf.Tensor, part: str) -> tf.Tensor:
-        return native.broadcast(tensor, root_rank, f"{kind}.{part}")
+        return native.broadcast(tensor, root_rank, f"{kind}.{part}", number)
 
-    fine, length = _run(send, np.array([fine, len(payload)], "int64"), "size", kind, session, root_rank)
+    fine, length = _run(
+        send, np.array([fine, len(payload)], "int64"), "size", kind, session, number, root_rank
+    )
     codes = np.frombuffer(payload, "uint8") if own else np.zeros(length, "uint8")
-    received = _run(send, codes, "bytes", kind, session, root_rank)
+    received = _run(send, codes, "bytes", kind, session, number, root_rank)
     if not fine:
         raise TypeError(_not_pickled("broadcast_object", {root_rank: received}))
     return obj if own else _unpickled("broadcast_object", root_rank, received)
 
 
 def broadcast_object_fn(
-    root_rank: int = 0, session: Any = None, name: str | None = None
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
     """Returns `broadcast_object` with everything but the object given.
 
@@ -56,18 +69,24 @@ def broadcast_object_fn(
     """
 
     def broadcast(obj: Any) -> Any:
-        return broadcast_object(obj, root_rank, session, name)
+        return broadcast_object(obj, root_rank, session, name, process_set)
 
     return broadcast
 
 
-def allgather_object(obj: Any, session: Any = None, name: str | None = None) -> list[Any]:
+def allgather_object(
+    obj: Any,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
     """Gives every rank the objects of all ranks.
 
     Args:
         obj: This rank's; anything that pickle takes.
         session: See `broadcast_object`.
         name: See `broadcast_object`. Defaults to `"allgather_object"`.
+        process_set: See `allreduce`.
 
     Returns:
         As many objects as there are ranks, in the order of the ranks.
@@ -78,15 +97,16 @@ def allgather_object(obj: Any, session: Any = None, name: str | None = None) -> 
     """
     kind = name or "allgather_object"
     check_callable("allgather_object")
+    number, ranks = id_of(process_set, "allgather_object"), members(process_set)
     fine, payload = _pickled(obj)
 
     def send(tensor: tf.Tensor, part: str) -> tf.Tensor:
-        return native.allgather(tensor, f"{kind}.{part}")
+        return native.allgather(tensor, f"{kind}.{part}", number)
 
-    sizes = _run(send, np.array([fine, len(payload)], "int64"), "size", kind, session).reshape(-1, 2)
-    received = _run(send, np.frombuffer(payload, "uint8"), "bytes", kind, session)
-    parts = dict(enumerate(np.split(received, np.cumsum(sizes[:-1, 1]))))
-    failed = {rank: parts[rank] for rank, (fine, _) in enumerate(sizes) if not fine}
+    sizes = _run(send, np.array([fine, len(payload)], "int64"), "size", kind, session, number).reshape(-1, 2)
+    received = _run(send, np.frombuffer(payload, "uint8"), "bytes", kind, session, number)
+    parts = dict(zip(ranks, np.split(received, np.cumsum(sizes[:-1, 1])), strict=True))
+    failed = {rank: parts[rank] for rank, (fine, _) in zip(ranks, sizes, strict=True) if not fine}
     if failed:
         raise TypeError(_not_pickled("allgather_object", failed))
     return [_unpickled("allgather_object", rank, part) for rank, part in parts.items()]

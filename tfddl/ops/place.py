@@ -5,12 +5,31 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfddl.ops import native
+from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 
-def rank_op(name: str | None = None) -> tf.Tensor:
+def rank_op(name: str | None = None, process_set: ProcessSet = global_process_set) -> tf.Tensor:
     """See `rank`.
 
     Args:
+        name: Of the operation in the graph.
+        process_set: The members to number.
+
+    Returns:
+        A scalar of int32.
+
+    Raises:
+        tf.errors.FailedPreconditionError: When it runs and tfddl is not initialized.
+        tf.errors.InvalidArgumentError: When it runs on a rank that is not a member.
+    """
+    return native.place("rank", name, _number(process_set))
+
+
+def size_op(process_set_id: int | ProcessSet = 0, name: str | None = None) -> tf.Tensor:
+    """The number of members of a process set, when it runs.
+
+    Args:
+        process_set_id: A `ProcessSet`, or its number. Defaults to all ranks.
         name: Of the operation in the graph.
 
     Returns:
@@ -18,13 +37,22 @@ def rank_op(name: str | None = None) -> tf.Tensor:
 
     Raises:
         tf.errors.FailedPreconditionError: When it runs and tfddl is not initialized.
+        tf.errors.InvalidArgumentError: When it runs and there is no such set.
     """
-    return native.place("rank", name)
+    return native.place("size", name, _number(process_set_id))
 
 
-def size_op(name: str | None = None) -> tf.Tensor:
-    """See `size`. Args, returns and raises are those of `rank_op`."""
-    return native.place("size", name)
+def process_set_included_op(process_set_id: int | ProcessSet = 0, name: str | None = None) -> tf.Tensor:
+    """Whether this rank is a member of a process set, when it runs.
+
+    Args:
+        process_set_id: A `ProcessSet`, or its number. Defaults to all ranks.
+        name: Of the operation in the graph.
+
+    Returns:
+        A scalar of int32: 1 or 0; -1 where tfddl is not initialized, -3 where there is no such set.
+    """
+    return native.place("included", name, _number(process_set_id))
 
 
 def local_rank_op(name: str | None = None) -> tf.Tensor:
@@ -35,6 +63,12 @@ def local_rank_op(name: str | None = None) -> tf.Tensor:
 def local_size_op(name: str | None = None) -> tf.Tensor:
     """See `local_size`. Args, returns and raises are those of `rank_op`."""
     return native.place("local_size", name)
+
+
+def _number(process_set: int | ProcessSet) -> int:
+    if isinstance(process_set, int):
+        return process_set
+    return id_of(process_set, "this")
 
 
 tf.no_gradient("TfddlPlace")

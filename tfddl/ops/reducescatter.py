@@ -13,7 +13,7 @@ from tfddl.ops.collective import name_of, prepare_rows
 from tfddl.ops.constants import Average, Sum
 from tfddl.ops.groups import in_groups
 from tfddl.ops.support_table import SCATTERED, check_factors, check_op
-from tfddl.runtime import basics
+from tfddl.runtime.process_sets import ProcessSet, by_id, global_process_set, id_of, members
 
 
 @tf.autograph.experimental.do_not_convert
@@ -22,6 +22,7 @@ def reducescatter(
     compression: Any = Compression.none,
     op: int = Average,
     name: str | None = None,
+    process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -33,6 +34,7 @@ def reducescatter(
         compression: See `allreduce`.
         op: `Average` (the default) or `Sum`; see `allreduce`.
         name: See `allreduce`.
+        process_set: See `allreduce`. Its members get their rows in their order.
         ignore_name_scope: See `allreduce`.
         prescale_factor: See `allreduce`.
         postscale_factor: See `allreduce`.
@@ -47,8 +49,9 @@ def reducescatter(
         TypeError: `compression` is no compressor, or the dtype is not supported by `op`.
         tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
     """
-    run = _Run("reducescatter", compression, op, (float(prescale_factor), float(postscale_factor)))
-    return run([run.prepared(tensor)], name_of("reducescatter", name, ignore_name_scope), "")[0]
+    number = id_of(process_set, "reducescatter")
+    run = _Run("reducescatter", compression, op, (float(prescale_factor), float(postscale_factor)), number)
+    return run([run.prepared(tensor)], name_of("reducescatter", name, ignore_name_scope, number), "")[0]
 
 
 @tf.autograph.experimental.do_not_convert
@@ -56,6 +59,7 @@ def grouped_reducescatter(
     tensors: Sequence[Any],
     compression: Any = Compression.none,
     op: int = Average,
+    process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     ignore_name_scope: bool = False,
@@ -66,10 +70,12 @@ def grouped_reducescatter(
     Args, returns and raises are those of `reducescatter`, with lists of tensors; each tensor is split by its own first
     dimension. An empty list gives an empty list, and None stays None in its place, which must be the same on all ranks.
     """
-    run = _Run("grouped_reducescatter", compression, op, (float(prescale_factor), float(postscale_factor)))
+    number = id_of(process_set, "grouped_reducescatter")
+    factors = float(prescale_factor), float(postscale_factor)
+    run = _Run("grouped_reducescatter", compression, op, factors, number)
     if all(tensor is None for tensor in tensors):
         return list(tensors)
-    group = name_of("grouped_reducescatter", name, ignore_name_scope)
+    group = name_of("grouped_reducescatter", name, ignore_name_scope, number)
     return in_groups(
         tensors, run.prepared, lambda members, suffix, context: run(members, group + suffix, context)
     )
@@ -78,7 +84,10 @@ def grouped_reducescatter(
 class _Run:
     """A call's arguments, checked."""
 
-    def __init__(self, kind: str, compression: Any, op: int, factors: tuple[float, float]) -> None:
+    def __init__(
+        self, kind: str, compression: Any, op: int, factors: tuple[float, float], process_set: int
+    ) -> None:
+        self.process_set = process_set
         self.kind, self.compression, self.factors = kind, compression, factors
         self.op = check_op(kind, op, SCATTERED)
 
@@ -91,7 +100,13 @@ class _Run:
         prescale, postscale = self.factors
         return run_compressed(
             lambda compressed: native.reducescatter(
-                compressed, self.op, name, prescale=prescale, postscale=postscale, context=context
+                compressed,
+                self.op,
+                name,
+                prescale=prescale,
+                postscale=postscale,
+                context=context,
+                process_set=self.process_set,
             ),
             tensors,
             self.compression,
@@ -101,11 +116,13 @@ class _Run:
 @tf.RegisterGradient("TfddlReducescatter")
 def _gradient(operation: Any, *cotangents: tf.Tensor) -> list[tf.Tensor]:
     """Each row of the result depends on that row of every rank: its cotangent goes to all of them."""
-    name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient")
+    number = operation.get_attr("process_set")
+    name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient", number)
     factor = float(operation.get_attr("prescale")) * float(operation.get_attr("postscale"))
     if operation.get_attr("reduce_op") != Sum:
-        factor /= basics.size()
-    totals = native.grouped_allgather([tf.convert_to_tensor(dense) for dense in cotangents], name)
+        factor /= len(members(by_id(number)))
+    dense = [tf.convert_to_tensor(cotangent) for cotangent in cotangents]
+    totals = native.grouped_allgather(dense, name, process_set=number)
     for x, total in zip(operation.inputs, totals, strict=True):
         total.set_shape(x.shape)
     return [_scaled(total, factor) for total in totals]

@@ -10,7 +10,7 @@ from tfddl.gradients.compression import Compression, run_compressed
 from tfddl.ops import native
 from tfddl.ops.constants import NAMES, Average, Sum
 from tfddl.ops.support_table import check_dtype
-from tfddl.runtime import basics
+from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of, members
 
 
 def allreduce_slices(
@@ -22,6 +22,7 @@ def allreduce_slices(
     compression: Any = Compression.none,
     prescale: float = 1.0,
     postscale: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> tf.IndexedSlices:
     """Gathers the rows of all ranks, and adds up those with the same index.
 
@@ -36,6 +37,7 @@ def allreduce_slices(
         compression: Applied to the values.
         prescale: Multiplies the values of each rank.
         postscale: Multiplies the result.
+        process_set: Whose ranks take part.
 
     Returns:
         Slices with unique indices, equal on all ranks.
@@ -50,19 +52,20 @@ def allreduce_slices(
             f"for others. Received: op={NAMES.get(op, op)}"
         )
     check_dtype(kind, slices.values.dtype, op)
+    number, size = id_of(process_set, kind), len(members(process_set))
     (values,) = run_compressed(
-        lambda compressed: [native.allgather(compressed[0], f"{name}.values")],
+        lambda compressed: [native.allgather(compressed[0], f"{name}.values", number)],
         [_scaled(slices.values, prescale)],
         compression,
     )
-    indices = native.allgather(slices.indices, f"{name}.indices")
+    indices = native.allgather(slices.indices, f"{name}.indices", number)
     # The accelerator's sums come in no fixed order, so that ranks would differ in the last bits.
     with tf.device("CPU:0"):
         merged, unique = _merged(values, indices)
     if op == Average and merged.dtype.is_integer and postscale == 1:
-        result = tf.cast(tf.truncatediv(merged, tf.cast(basics.size(), merged.dtype)), slices.values.dtype)
+        result = tf.cast(tf.truncatediv(merged, tf.cast(size, merged.dtype)), slices.values.dtype)
     else:
-        factor = postscale / basics.size() if op == Average else postscale
+        factor = postscale / size if op == Average else postscale
         result = tf.cast(_scaled(merged, factor), slices.values.dtype)
     return tf.IndexedSlices(result, unique, slices.dense_shape)
 

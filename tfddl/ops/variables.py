@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfddl import _compat
 from tfddl.ops.broadcast import broadcast
 from tfddl.ops.collective import name_of
+from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 _called = False
 
@@ -20,12 +21,15 @@ def has_broadcast() -> bool:
 
 
 @tf.autograph.experimental.do_not_convert
-def broadcast_variables(variables: Iterable[Any], root_rank: int) -> tf.Operation | None:
+def broadcast_variables(
+    variables: Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set
+) -> tf.Operation | None:
     """Assigns every variable the value that it has on `root_rank`.
 
     Args:
         variables: TensorFlow or Keras variables, in the same order on all ranks.
-        root_rank: Whose values all ranks take.
+        root_rank: Whose values all ranks take; a rank of the job.
+        process_set: See `allreduce`.
 
     Returns:
         In a graph of TF1 the operation that does it, to be run in a session; else None.
@@ -36,18 +40,26 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int) -> tf.Operatio
     """
     if _compat.is_variable(variables):
         raise TypeError(f"broadcast_variables takes a list of variables. Received: variables={variables!r}")
-    assigned = _assign_roots_values(variables, root_rank, "broadcast_variables", ignore_name_scope=False)
+    assigned = _assign_roots_values(
+        variables, root_rank, "broadcast_variables", process_set, ignore_name_scope=False
+    )
     return tf.group(*assigned) if _in_tf1_graph() else None
 
 
 @tf.autograph.experimental.do_not_convert
-def broadcast_(variables: Iterable[Any], root_rank: int, name: str | None = None) -> list[tf.Tensor]:
+def broadcast_(
+    variables: Iterable[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[tf.Tensor]:
     """Assigns every variable the value that it has on `root_rank`, and returns the values.
 
     Args:
         variables: TensorFlow or Keras variables, in the same order on all ranks.
-        root_rank: Whose values all ranks take.
+        root_rank: Whose values all ranks take; a rank of the job.
         name: See `allreduce`.
+        process_set: See `allreduce`.
 
     Returns:
         The variables' values after that. In a graph of TF1 the assignment is part of what computes them.
@@ -60,19 +72,19 @@ def broadcast_(variables: Iterable[Any], root_rank: int, name: str | None = None
     for target in targets:
         if not hasattr(target, "assign"):
             raise TypeError(f"broadcast_ takes variables. Received: {type(target).__name__}")
-    group = name_of("broadcast_", name)
-    assigned = _assign_roots_values(targets, root_rank, group, ignore_name_scope=True)
+    group = name_of("broadcast_", name, process_set=id_of(process_set, "broadcast_"))
+    assigned = _assign_roots_values(targets, root_rank, group, process_set, ignore_name_scope=True)
     return [tf.identity(value) for value in (assigned if _in_tf1_graph() else targets)]
 
 
 def _assign_roots_values(
-    variables: Iterable[Any], root_rank: int, group: str, ignore_name_scope: bool
+    variables: Iterable[Any], root_rank: int, group: str, process_set: ProcessSet, *, ignore_name_scope: bool
 ) -> list[Any]:
     """Returns what the assignments do; all broadcasts come before the first of them."""
     global _called
     _called = True
     pending = [
-        (variable, broadcast(variable, root_rank, f"{group}.{index}", ignore_name_scope))
+        (variable, broadcast(variable, root_rank, f"{group}.{index}", ignore_name_scope, process_set))
         for index, variable in enumerate(variables)
     ]
     return [variable.assign(value) for variable, value in pending]

@@ -9,7 +9,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from tfddl.runtime import exit_code, failure, fork, library, roll_call, software
+from tfddl.runtime import exit_code, failure, fork, library, process_sets, ranks, roll_call, software
 
 # Peers answer a shutdown within a fraction of a second, also while they compute; who does not is dead or stopped.
 SHUTDOWN_LIMIT = 30.0
@@ -21,7 +21,7 @@ _FOREVER = 1e9  # seconds; C++ clocks do not know infinity
 class _Job:
     """One generation of the job, from `init()` to `shutdown()`."""
 
-    communicators: tuple[Any, Any]
+    communicators: tuple[Any, ...]
     rank: int
     size: int
     local_rank: int
@@ -36,24 +36,31 @@ _job: _Job | None = None
 _unanswered = False  # a shutdown: then MPI_Finalize might wait for ever
 
 
-def init() -> None:
+def init(comm: Any = None, process_sets: Any = None) -> None:
     """Joins this process to the job that mpirun or tfddlrun started; alone it is a job of size 1.
 
     Every rank calls it once, before anything else of tfddl. A second call does nothing. The first one in an
     environment may compile the native library.
 
+    Args:
+        comm: Which processes make up the job: an mpi4py communicator, or a list of ranks of `MPI.COMM_WORLD`, this
+            process's among them and the same on all of these. They are numbered as in the communicator, or by their
+            ranks. Defaults to all of `MPI.COMM_WORLD`.
+        process_sets: A list of `ProcessSet`, alike on all ranks, to add at once. `"dynamic"` is taken and means
+            none: sets can be added at any time.
+
     Raises:
         ImportError: This Python, platform, TensorFlow or Keras is not supported; the message says what to install.
         RuntimeError: MPI, its header or a compiler is missing; the message says what to install. Or this process
             was forked from a rank.
-        ValueError: The engine did not start, the ranks run different software, or an environment variable is
-            not a number.
+        ValueError: The engine did not start, the ranks run different software or give different `comm` or
+            `process_sets`, or an environment variable is not a number.
     """
     if _job is None:
         fork.check("init")  # before the lock, which a forked child may have inherited in use
         with _lock:
             if _job is None:
-                _start()
+                _start(comm, process_sets)
 
 
 def shutdown() -> None:
@@ -111,16 +118,21 @@ def is_homogeneous() -> bool:
     return _current().homogeneous
 
 
-def _start() -> None:
+def _start(comm: Any, sets: Any) -> None:
     global _job, _unanswered
     warning, limit = _stall_limits()
     library.native()  # before MPI, since it says first what this environment lacks
     MPI = library.mpi()
-    with roll_call.waiting(warning, limit):
+    with roll_call.waiting(warning, limit, named=comm is None):
         if not MPI.Is_initialized():
             MPI.Init_thread()
-        _job = _join(MPI, warning, limit)
-    _unanswered = False
+        job = _join(MPI, ranks.communicator(MPI, comm), warning, limit)
+        try:
+            process_sets.add_static(sets)
+        except BaseException:
+            _stop(job)
+            raise
+    _job, _unanswered = job, False
     from tfddl.ops import names
 
     names.reset()
@@ -135,9 +147,12 @@ def _stop(job: _Job) -> None:
     native = library.native()
     failed_before = bool(native.tfddl_failure())
     if native.tfddl_shutdown(min(SHUTDOWN_LIMIT, _stall_limits()[1])):
+        process_sets.stop(agreed=True)
         for communicator in job.communicators:
             communicator.Free()
-    elif not failed_before:
+        return
+    process_sets.stop(agreed=False)
+    if not failed_before:
         _unanswered = True
         print(f"tfddl: {native.tfddl_last_error().decode()}", file=sys.stderr)
 
@@ -148,10 +163,10 @@ def _current() -> _Job:
     return _job
 
 
-def _join(MPI: Any, warning: float, limit: float) -> _Job:
-    world = MPI.COMM_WORLD
+def _join(MPI: Any, world: Any, warning: float, limit: float) -> _Job:
+    """`world` has all ranks of the job, and belongs to it."""
     if world.size > 1:
-        failure.install(world)
+        failure.install(MPI.COMM_WORLD)
         exit_code.observe()
     fork.watch()
     software.check_equal(world)
@@ -159,12 +174,13 @@ def _join(MPI: Any, warning: float, limit: float) -> _Job:
     data, control = world.Dup(), world.Dup()
     if native.tfddl_init(MPI._addressof(data), MPI._addressof(control), warning, limit) != 0:
         raise ValueError(f"tfddl initialization failed: {native.tfddl_last_error().decode()}")
-    job = _describe(MPI, world, (data, control))
+    process_sets.start(MPI, world, (warning, limit))
+    job = _describe(MPI, world, (data, control, world))
     native.tfddl_set_local(job.local_rank, job.local_size)
     return job
 
 
-def _describe(MPI: Any, world: Any, communicators: tuple[Any, Any]) -> _Job:
+def _describe(MPI: Any, world: Any, communicators: tuple[Any, ...]) -> _Job:
     """Who shares a host is asked of MPI: variables of the launcher are wrong under some schedulers."""
     local = world.Split_type(MPI.COMM_TYPE_SHARED, key=world.rank)
     cross = world.Split(color=local.rank, key=world.rank)

@@ -20,10 +20,13 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
     path = str(locate_library())
     module = tf.load_op_library(path)
     native = ctypes.CDLL(path)
-    for name in ("build_info", "last_error", "failure", "stats", "flight_log"):
+    for name in ("build_info", "last_error", "failure", "stats", "flight_log", "gather", "set_in_flight"):
         getattr(native, f"tfddl_{name}").restype = ctypes.c_char_p
     native.tfddl_init.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_double, ctypes.c_double]
-    native.tfddl_init_begins.argtypes = [
+    native.tfddl_add_set.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
+    native.tfddl_remove_set.argtypes = [ctypes.c_int, ctypes.c_double]
+    native.tfddl_wait_begins.argtypes = [
+        ctypes.c_char_p,
         ctypes.c_char_p,
         ctypes.c_int,
         ctypes.c_int,

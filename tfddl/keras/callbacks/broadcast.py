@@ -12,6 +12,7 @@ from tfddl.keras.callbacks import callback_list, lockstep
 from tfddl.keras.exchange import differing_lists
 from tfddl.ops.broadcast import broadcast
 from tfddl.ops.variables import broadcast_variables
+from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set
 
 Callback: Any = _compat.keras().callbacks.Callback
 
@@ -32,9 +33,10 @@ class BroadcastGlobalVariablesCallback(Callback):
     `StopTogetherCallback` to the end of the list.
 
     Args:
-        root_rank: Rank whose values all get.
+        root_rank: Rank whose values all get; a rank of the job.
         local_variables: Variables, Keras' or TensorFlow's, that stay each rank's own; one, or several. Defaults to
             none.
+        process_set: Whose ranks train together; "all ranks" means those. Defaults to all.
 
     Raises:
         ValueError: If `local_variables` holds anything else. At the beginning of training, if the optimizer is not
@@ -43,10 +45,16 @@ class BroadcastGlobalVariablesCallback(Callback):
             the end of an epoch, if the ranks had different numbers of batches. On every rank.
     """
 
-    def __init__(self, root_rank: int, local_variables: Iterable[Any] | None = None) -> None:
+    def __init__(
+        self,
+        root_rank: int,
+        local_variables: Iterable[Any] | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
         super().__init__()
         callback_list.watch()
         self.root_rank = root_rank
+        self.process_set = check_type(process_set)
         self._local = {_key(variable) for variable in _listed(local_variables)}
         self._sent: set[int] = set()
         self._to_be_seen = False
@@ -65,8 +73,10 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks the model and broadcasts what exists."""
-        self._to_be_seen = model_check.check_distributed(self.model)
-        lockstep.check_plan(_compat.fit_params(self), self.model, f"{type(self).__name__}.steps")
+        self._to_be_seen = model_check.check_distributed(self.model, self.process_set)
+        lockstep.check_plan(
+            _compat.fit_params(self), self.model, f"{type(self).__name__}.steps", self.process_set
+        )
         self._sent.clear()
         self._first_epoch, self._first_batch = True, True
         model_check.build_optimizer(self.model)
@@ -78,11 +88,11 @@ class BroadcastGlobalVariablesCallback(Callback):
         self._batches = 0
         if self._first_epoch:
             self._first_epoch = False
-            lockstep.check_first_epoch(epoch, f"{type(self).__name__}.first_epoch")
+            lockstep.check_first_epoch(epoch, f"{type(self).__name__}.first_epoch", self.process_set)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Compares the number of batches."""
-        lockstep.check_epoch(epoch, self._batches, f"{type(self).__name__}.end_of_epoch")
+        lockstep.check_epoch(epoch, self._batches, f"{type(self).__name__}.end_of_epoch", self.process_set)
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Before the first step: counts collectives."""
@@ -105,12 +115,14 @@ class BroadcastGlobalVariablesCallback(Callback):
         variables = [variable for variable in everything if self._sends(variable)]
         owners = {_path(variable).replace("/", "_"): _own_name(variable) for variable in everything}
         different = differing_lists(
-            [_describe(variable, owners) for variable in variables], f"{type(self).__name__}.variables"
+            [_describe(variable, owners) for variable in variables],
+            f"{type(self).__name__}.variables",
+            self.process_set,
         )
         if different is not None:
             raise ValueError(_difference(different))
         if variables:
-            broadcast_variables(variables, self.root_rank)
+            broadcast_variables(variables, self.root_rank, self.process_set)
         self._sent.update(_key(variable) for variable in variables)
 
     def _sends(self, variable: Any) -> bool:
@@ -121,7 +133,8 @@ class BroadcastGlobalVariablesCallback(Callback):
         """BackupAndRestore leaves the epoch to resume from in the model."""
         mine = getattr(self.model, "_initial_epoch", None)
         name = f"{type(self).__name__}.initial_epoch"
-        epoch = int(broadcast(tf.constant(-1 if mine is None else mine, tf.int64), self.root_rank, name=name))
+        own = tf.constant(-1 if mine is None else mine, tf.int64)
+        epoch = int(broadcast(own, self.root_rank, name=name, process_set=self.process_set))
         if epoch >= 0 or mine is not None:
             self.model._initial_epoch = epoch if epoch >= 0 else None
 
@@ -169,14 +182,16 @@ def _describe(variable: Any, owners: dict[str, str]) -> str:
     return f"{dtype}{tuple(variable.shape)} {re.sub(r'_[0-9]+', '', name)}"
 
 
-def _difference(lists: list[list[str]]) -> str:
+def _difference(lists: dict[int, list[str]]) -> str:
     """Names the first variable in which the ranks differ."""
-    counts = ", ".join(f"rank {rank}: {len(lines)}" for rank, lines in enumerate(lists))
+    counts = ", ".join(f"rank {rank}: {len(lines)}" for rank, lines in lists.items())
     first = next(
-        i for i in range(max(map(len, lists))) if len({tuple(lines[i : i + 1]) for lines in lists}) > 1
+        i
+        for i in range(max(map(len, lists.values())))
+        if len({tuple(lines[i : i + 1]) for lines in lists.values()}) > 1
     )
     examples = "; ".join(
-        f"rank {r}: {lines[first] if first < len(lines) else 'none'}" for r, lines in enumerate(lists)
+        f"rank {r}: {lines[first] if first < len(lines) else 'none'}" for r, lines in lists.items()
     )
     return (
         "The ranks have different variables: make the same model and optimizer on all, built or loaded "

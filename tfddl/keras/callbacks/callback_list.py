@@ -41,11 +41,12 @@ def complete(callbacks: Any) -> None:
 
     found = [callback for callback in callbacks.callbacks if isinstance(callback, StopTogetherCallback)]
     if not found:
-        if not any(isinstance(one, BroadcastGlobalVariablesCallback) for one in callbacks.callbacks):
+        broadcasts = [one for one in callbacks.callbacks if isinstance(one, BroadcastGlobalVariablesCallback)]
+        if not broadcasts:
             if _is_ours(callbacks):
                 callbacks.callbacks.append(_Reminder())
             return
-        found = [StopTogetherCallback()]
+        found = [StopTogetherCallback(process_set=broadcasts[0].process_set)]
         found[0].set_params(callbacks.params)
         if callbacks.model is not None:
             found[0].set_model(callbacks.model)

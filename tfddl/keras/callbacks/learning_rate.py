@@ -6,6 +6,7 @@ from typing import Any
 from tfddl import _compat
 from tfddl.keras.callbacks import momentum
 from tfddl.runtime import basics
+from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set, members
 
 Callback: Any = _compat.keras().callbacks.Callback
 
@@ -112,7 +113,8 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         warmup_epochs: How many epochs it takes; may be fractional. Defaults to `5`.
         momentum_correction: See `LearningRateScheduleCallback`.
         steps_per_epoch: See `LearningRateScheduleCallback`.
-        verbose: 1 prints a line on rank 0 when the rate is reached. Defaults to `0`.
+        verbose: 1 prints a line on the first rank when the rate is reached. Defaults to `0`.
+        process_set: Whose ranks train together: `size` is their number. Defaults to all.
 
     Raises:
         ValueError: As `LearningRateScheduleCallback`.
@@ -125,6 +127,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         momentum_correction: bool = True,
         steps_per_epoch: int | None = None,
         verbose: int = 0,
+        process_set: ProcessSet = global_process_set,
     ) -> None:
         super().__init__(
             initial_lr,
@@ -136,11 +139,16 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         )
         self.warmup_epochs = warmup_epochs
         self.verbose = verbose
+        self.process_set = check_type(process_set)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Logs the rate, and says when it is reached."""
         super().on_epoch_end(epoch, logs)
-        if self.verbose > 0 and basics.rank() == 0 and epoch < self.warmup_epochs <= epoch + 1:
+        if (
+            self.verbose > 0
+            and basics.rank() == members(self.process_set)[0]
+            and epoch < self.warmup_epochs <= epoch + 1
+        ):
             rate = _compat.learning_rate(self.model.optimizer)
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
 
@@ -149,7 +157,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         return super()._epoch_at(min(batch + self.model.steps_per_execution, self.steps_per_epoch or 1))
 
     def _factor(self, epoch: float) -> float:
-        size = basics.size()
+        size = len(members(self.process_set))
         return min(1.0, (epoch * (size - 1) / self.warmup_epochs + 1) / size)
 
 

@@ -6,17 +6,21 @@ A rank that runs out of batches would leave the others waiting for its gradients
 from typing import Any
 
 from tfddl import _compat
-from tfddl.keras.exchange import all_rows, differing_lists
+from tfddl.keras.exchange import all_rows, differing_lists, quoted
 from tfddl.runtime import library
+from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 
-def check_plan(params: dict[str, Any], model: Any, name: str) -> None:
+def check_plan(
+    params: dict[str, Any], model: Any, name: str, process_set: ProcessSet = global_process_set
+) -> None:
     """Compares what Keras knows before training.
 
     Args:
         params: The parameters that Keras gives to callbacks.
         model: The compiled model.
         name: Names the collective.
+        process_set: Whose ranks take part; "every rank" means those.
 
     Raises:
         ValueError: On every rank, if the ranks will take different numbers of steps.
@@ -27,15 +31,14 @@ def check_plan(params: dict[str, Any], model: Any, name: str) -> None:
         "steps_per_execution": getattr(model, "steps_per_execution", 1),
         "gradient_accumulation_steps": _accumulation(getattr(model, "optimizer", None)),
     }
-    different = differing_lists([str(value) for value in plan.values()], name)
+    different = differing_lists([str(value) for value in plan.values()], name, process_set)
     if different is None:
         return
-    for what, values in zip(plan, zip(*different, strict=True), strict=True):
+    for what, values in zip(plan, zip(*different.values(), strict=True), strict=True):
         if len(set(values)) > 1:
-            counts = ", ".join(f"rank {rank}: {value}" for rank, value in enumerate(values))
             raise ValueError(
                 f"The ranks have different numbers of {what}: give each the same number"
-                f"{', or pass steps_per_epoch' if what == 'batches' else ''}. Received: {counts}"
+                f"{', or pass steps_per_epoch' if what == 'batches' else ''}. Received: {quoted(values, process_set)}"
             )
 
 
@@ -43,25 +46,26 @@ def _accumulation(optimizer: Any) -> int:
     return getattr(_compat.innermost(optimizer), "gradient_accumulation_steps", None) or 1
 
 
-def check_first_epoch(epoch: int, name: str) -> None:
+def check_first_epoch(epoch: int, name: str, process_set: ProcessSet = global_process_set) -> None:
     """Compares the epoch that training begins with.
 
     Args:
         epoch: This rank's.
         name: Names the collective.
+        process_set: Whose ranks take part; "every rank" means those.
 
     Raises:
         ValueError: On every rank, if they differ.
     """
-    epochs = all_rows([epoch], name)[:, 0]
+    epochs = all_rows([epoch], name, process_set)[:, 0]
     if len(set(epochs)) > 1:
-        received = ", ".join(f"rank {rank}: {int(first)}" for rank, first in enumerate(epochs))
+        received = quoted(map(int, epochs), process_set)
         raise ValueError(
             f"The ranks begin with different epochs: pass the same initial_epoch on all. Received: {received}"
         )
 
 
-def check_epoch(epoch: int, batches: int, name: str) -> None:
+def check_epoch(epoch: int, batches: int, name: str, process_set: ProcessSet = global_process_set) -> None:
     """Compares the number of batches of the epoch that ends.
 
     Where ranks are in the middle of a step meanwhile, they wait for gradients of this one: the watchdog ends the
@@ -71,6 +75,7 @@ def check_epoch(epoch: int, batches: int, name: str) -> None:
         epoch: The epoch, from 0.
         batches: This rank's.
         name: Names the collective.
+        process_set: Whose ranks take part; "every rank" means those.
 
     Raises:
         ValueError: On every rank, if all have ended the epoch and their numbers differ.
@@ -79,10 +84,10 @@ def check_epoch(epoch: int, batches: int, name: str) -> None:
         f"at the end of epoch {epoch + 1}, after {batches} batches; give each rank the same number, or pass "
         "steps_per_epoch"
     )
-    library.native().tfddl_note(name.encode(), note.encode())
-    counts = all_rows([batches], name)[:, 0]
+    library.native().tfddl_note(id_of(process_set, name), name.encode(), note.encode())
+    counts = all_rows([batches], name, process_set)[:, 0]
     if len(set(counts)) > 1:
-        received = ", ".join(f"rank {rank}: {int(count)}" for rank, count in enumerate(counts))
+        received = quoted(map(int, counts), process_set)
         raise ValueError(
             f"The ranks had different numbers of batches in epoch {epoch + 1}: give each the same number, or pass "
             f"steps_per_epoch. Received: {received}"

@@ -6,10 +6,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.keras.exchange import all_rows, differing_lists
+from tfddl.keras.exchange import all_rows, differing_lists, quoted
 from tfddl.keras.log import warn_once
 from tfddl.ops.allreduce import allreduce
 from tfddl.ops.constants import Average
+from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set
 
 Callback: Any = _compat.keras().callbacks.Callback
 
@@ -22,13 +23,17 @@ class MetricAverageCallback(Callback):
     ranks' values: exact for means over equal amounts of data, an approximation for others such as AUC. A
     warning says so when the ranks have validated different numbers of batches.
 
+    Args:
+        process_set: Whose ranks are averaged; "all ranks" means those. Defaults to all.
+
     Raises:
         ValueError: At the end of an epoch, on every rank, if not all ranks have the same metrics; for example
             if only one was given validation data.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, process_set: ProcessSet = global_process_set) -> None:
         super().__init__()
+        self.process_set = check_type(process_set)
         self._validated = 0
 
     def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -39,27 +44,28 @@ class MetricAverageCallback(Callback):
         """Averages the numbers in `logs`."""
         logs = {} if logs is None else logs
         keys = sorted(key for key, value in logs.items() if _is_number(value))
-        different = differing_lists(keys, f"{type(self).__name__}.keys")
+        different = differing_lists(keys, f"{type(self).__name__}.keys", self.process_set)
         if different is not None:
             raise ValueError(
                 "MetricAverageCallback needs the same metrics on all ranks: give every rank validation "
                 "data, or none. Received: "
-                + "; ".join(f"rank {rank}: {found}" for rank, found in enumerate(different))
+                + "; ".join(f"rank {rank}: {found}" for rank, found in different.items())
             )
         if keys:
             values = tf.constant([float(logs[key]) for key in keys], tf.float64)
-            averages = allreduce(values, op=Average, name=f"{type(self).__name__}.values").numpy()
+            name = f"{type(self).__name__}.values"
+            averages = allreduce(values, op=Average, name=name, process_set=self.process_set).numpy()
             logs.update(zip(keys, averages.tolist(), strict=True))
         self._compare_validation()
 
     def _compare_validation(self) -> None:
-        counts = all_rows([self._validated], f"{type(self).__name__}.validated")[:, 0]
+        counts = all_rows([self._validated], f"{type(self).__name__}.validated", self.process_set)[:, 0]
         if len(set(counts)) > 1:
-            received = ", ".join(f"rank {rank}: {int(count)}" for rank, count in enumerate(counts))
             warn_once(
                 "The ranks validate different numbers of batches, but MetricAverageCallback gives all ranks "
                 "the same weight, so that the val_ metrics are approximations: give each rank as many. "
-                f"Received batches of {received}"
+                f"Received batches of {quoted(map(int, counts), self.process_set)}",
+                self.process_set,
             )
         self._validated = 0
 

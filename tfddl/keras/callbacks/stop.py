@@ -7,11 +7,12 @@ import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.keras.callbacks import callback_list
-from tfddl.keras.exchange import all_rows
+from tfddl.keras.exchange import all_rows, quoted
 from tfddl.keras.log import warn
 from tfddl.ops.allreduce import allreduce
 from tfddl.ops.constants import Sum
 from tfddl.ops.variables import broadcast_variables
+from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set, members
 
 Callback: Any = _compat.keras().callbacks.Callback
 
@@ -33,15 +34,18 @@ class StopTogetherCallback(Callback):
 
     Args:
         every_batch: Whether to exchange after each batch. Defaults to `None`: where a callback could need it.
+        process_set: Whose ranks stop together; "all ranks" means those. Defaults to all; the one that `fit` adds takes
+            that of the `BroadcastGlobalVariablesCallback`.
 
     Raises:
         ValueError: At the end of an epoch, on every rank, if the ranks' learning rates differ.
     """
 
-    def __init__(self, every_batch: bool | None = None) -> None:
+    def __init__(self, every_batch: bool | None = None, process_set: ProcessSet = global_process_set) -> None:
         super().__init__()
         callback_list.watch()
         self.every_batch = every_batch
+        self.process_set = check_type(process_set)
         self.others: list[Any] = []
         self._each, self._restores, self._waiting = False, False, False
 
@@ -49,15 +53,16 @@ class StopTogetherCallback(Callback):
         """All ranks look after each batch if one of them has to."""
         each = any(map(_may_stop_within_epoch, self.others)) if self.every_batch is None else self.every_batch
         restores = any(getattr(other, "restore_best_weights", False) for other in self.others)
-        flags = all_rows([each, restores], f"{type(self).__name__}.begin")
+        flags = all_rows([each, restores], f"{type(self).__name__}.begin", self.process_set)
         self._each, self._restores = bool(flags[:, 0].any()), bool(flags[:, 1].any())
         self._waiting = False
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Stops all, or puts a stop of this rank off to the end of the epoch."""
         if self._each:
-            mine = tf.constant(int(self.model.stop_training))
-            self.model.stop_training = bool(allreduce(mine, op=Sum, name=f"{type(self).__name__}.batch") > 0)
+            mine, name = tf.constant(int(self.model.stop_training)), f"{type(self).__name__}.batch"
+            wanting = allreduce(mine, op=Sum, name=name, process_set=self.process_set)
+            self.model.stop_training = bool(wanting > 0)
         elif self.model.stop_training:
             self._waiting, self.model.stop_training = True, False
 
@@ -65,32 +70,36 @@ class StopTogetherCallback(Callback):
         """Stops all, and compares learning rates."""
         rate = _compat.settable_learning_rate(self.model.optimizer)
         wants = self._waiting or self.model.stop_training
-        rows = all_rows([wants, 0.0 if rate is None else rate], f"{type(self).__name__}.epoch")
+        rows = all_rows(
+            [wants, 0.0 if rate is None else rate], f"{type(self).__name__}.epoch", self.process_set
+        )
         self._waiting, self.model.stop_training = False, bool(rows[:, 0].any())
-        _check_rates(rows[:, 1])
+        _check_rates(rows[:, 1], self.process_set)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Ranks that went back to different epochs all take the first rank's weights."""
         if not self._restores:
             return
         mine = [other.best_epoch for other in self.others if getattr(other, "restore_best_weights", False)]
-        best = all_rows([mine[-1] if mine else -1], f"{type(self).__name__}.restored")[:, 0]
+        best = all_rows([mine[-1] if mine else -1], f"{type(self).__name__}.restored", self.process_set)[:, 0]
         if len(set(best)) > 1:
+            root = members(self.process_set)[0]
             warn(
                 "EarlyStopping has restored the weights of different epochs: "
-                + ", ".join(f"rank {rank}: {int(number) + 1}" for rank, number in enumerate(best))
-                + ". All ranks now have those of rank 0. Put MetricAverageCallback before EarlyStopping, on all ranks, "
-                "so that it sees the same metrics."
+                + quoted((int(number) + 1 for number in best), self.process_set)
+                + f". All ranks now have those of rank {root}. Put MetricAverageCallback before EarlyStopping, on all "
+                "ranks, so that it sees the same metrics.",
+                self.process_set,
             )
-            broadcast_variables(self.model.trainable_variables, 0)
+            broadcast_variables(self.model.trainable_variables, root, self.process_set)
 
 
-def _check_rates(rates: np.ndarray) -> None:
+def _check_rates(rates: np.ndarray, process_set: ProcessSet) -> None:
     if len(set(rates)) > 1:
         raise ValueError(
             "The ranks have set different learning rates, so that their weights come apart: put "
             "MetricAverageCallback before callbacks that look at metrics, such as ReduceLROnPlateau, and give those to "
-            "all ranks. Received: " + ", ".join(f"rank {rank}: {rate:g}" for rank, rate in enumerate(rates))
+            "all ranks. Received: " + quoted((f"{rate:g}" for rate in rates), process_set)
         )
 
 

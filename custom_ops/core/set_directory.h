@@ -1,0 +1,30 @@
+// Which ranks are in which process set: number -> ranks of the job, sorted. Number 0, all ranks, is not in
+// it.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tfddl {
+
+class SetDirectory {
+ public:
+  void Add(int set, std::vector<int> ranks) { ranks_[set] = std::move(ranks); }
+  void Remove(int set) { ranks_.erase(set); }
+  bool Has(int set) const { return set == 0 || ranks_.count(set) != 0; }
+
+  // Whether `rank` is in the set; nobody is in one that is not known.
+  bool Includes(int set, int rank) const;
+
+  // "process set 1 [0, 2]"; of set 0 nothing.
+  std::string Name(int set) const;
+
+ private:
+  std::map<int, std::vector<int>> ranks_;
+};
+
+// "process set 1 [0, 2]"
+std::string NameOfSet(int set, const std::vector<int>& ranks);
+
+}  // namespace tfddl

@@ -1,0 +1,34 @@
+"""Process sets for the time of a test."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from tests.ops.support import arrays
+
+
+@contextmanager
+def added(hvd: Any, *groups: Sequence[int]) -> Iterator[list[Any]]:
+    """The sets of these ranks, removed again when the test has passed."""
+    sets = [hvd.add_process_set(ranks) for ranks in groups]
+    yield sets
+    for process_set in sets:
+        assert hvd.remove_process_set(process_set)
+
+
+def subsets(size: int) -> list[list[int]]:
+    """Proper subsets of the ranks: all, or of 4 ranks one of each kind."""
+    if size == 4:
+        return [[2], [0, 1], [1, 3], [0, 2, 3]]
+    return [list(ranks) for count in range(1, size) for ranks in combinations(range(size), count)]
+
+
+def parts(
+    process_set: Any, size: int, dtype: str = "float32", shape: Sequence[int] = (5,)
+) -> list[np.ndarray]:
+    """The inputs of the members, in their order."""
+    whole = arrays(size, dtype, shape)
+    return [whole[rank] for rank in process_set.ranks]

@@ -1,0 +1,240 @@
+"""Adding and removing process sets: numbers, attributes, errors."""
+
+import copy
+import os
+import pickle
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.harness import on_ranks
+from tests.ops.support import check
+from tests.sets.support import added, subsets
+
+
+def sum_of_ones(hvd, process_set):
+    check(
+        hvd.allreduce(tf.ones([3]), op=hvd.Sum, process_set=process_set),
+        np.full(3, process_set.size(), "float32"),
+    )
+
+
+@on_ranks(1, 2, 3, 4)
+def test_the_global_set(hvd):
+    everybody = hvd.global_process_set
+    assert everybody.process_set_id == 0 and everybody.ranks == list(range(hvd.size()))
+    assert everybody.size() == hvd.size() and everybody.rank() == hvd.rank() and everybody.included() is True
+    assert hvd.remove_process_set(everybody) is False
+    sum_of_ones(hvd, everybody)
+    assert int(hvd.process_set_included_op()) == 1
+
+
+@on_ranks(2, 3, 4)
+def test_attributes(hvd):
+    new = hvd.ProcessSet([hvd.size() - 1, 0][: hvd.size() - 1])
+    assert (new.process_set_id, new.size(), new.rank(), new.included(), new.mpi_comm) == (None,) * 5
+    assert str(new) == f"ProcessSet(process_set_id=None, ranks={sorted(new.ranks)}, mpi_comm=None)"
+    assert hvd.add_process_set(new) is new
+    assert new.process_set_id == 1 and new.size() == len(new.ranks)
+    assert str(new) == f"ProcessSet(process_set_id=1, ranks={new.ranks}, mpi_comm=None)"
+    assert new.included() == (hvd.rank() in new.ranks) == bool(hvd.process_set_included_op(new))
+    assert int(hvd.size_op(new)) == int(hvd.size_op(1)) == len(new.ranks)
+    if new.included():
+        assert new.rank() == new.ranks.index(hvd.rank()) == int(hvd.rank_op(process_set=new))
+        sum_of_ones(hvd, new)
+    else:
+        with pytest.raises(ValueError, match=f"rank {hvd.rank()} is not a member"):
+            new.rank()
+    assert hvd.remove_process_set(new) is True
+    assert (new.process_set_id, new.size(), new.included()) == (None, None, None)
+    assert hvd.remove_process_set(new) is False
+    assert int(hvd.process_set_included_op(1)) == -3
+
+
+@on_ranks(2, 3)
+def test_numbers_are_used_again(hvd):
+    first, *others = [hvd.add_process_set(ranks) for ranks in subsets(hvd.size())]
+    assert [one.process_set_id for one in (first, *others)] == list(range(1, len(others) + 2))
+    assert hvd.remove_process_set(first)
+    again = hvd.add_process_set(first.ranks)
+    assert again.process_set_id == 1 and again is not first
+    for process_set in (again, *others):
+        if process_set.included():
+            sum_of_ones(hvd, process_set)
+        assert hvd.remove_process_set(process_set)
+
+
+@on_ranks(2, 3)
+def test_copies(hvd):
+    with added(hvd, [0]) as (only,):
+        assert copy.copy(only) is copy.deepcopy(only) is pickle.loads(pickle.dumps(only)) is only
+        everybody = hvd.global_process_set
+        assert pickle.loads(pickle.dumps(everybody)) is copy.deepcopy(everybody) is everybody
+        text = pickle.dumps(only)
+    assert pickle.loads(text).ranks == [0] and pickle.loads(text).process_set_id is None
+
+
+@on_ranks(1, 2, 3)
+def test_ranks_that_make_no_set(hvd):
+    for ranks in ([], [hvd.size()], [-1], [0, 0], ["a"], 3, [0.5], list(range(hvd.size()))):
+        with pytest.raises(ValueError, match="Received: "):
+            hvd.add_process_set(ranks)
+    for ranks in ([-1], [0, 0], ["a"], 3, [0.5], None):
+        with pytest.raises(ValueError, match=r"ProcessSet takes the ranks .* Received: "):
+            hvd.ProcessSet(ranks)
+    with pytest.raises(TypeError, match="ProcessSet"):
+        hvd.remove_process_set([0])
+    sum_of_ones(hvd, hvd.global_process_set)
+
+
+@on_ranks(2, 3)
+def test_a_set_that_is_there_already(hvd):
+    with added(hvd, [0]) as (only,):
+        for again in ([0], hvd.ProcessSet([0]), only):
+            with pytest.raises(ValueError, match=r"already"):
+                hvd.add_process_set(again)
+
+
+@on_ranks(2, 3)
+def test_ranks_that_differ(hvd):
+    """All ranks get the same error, which quotes each, and the next call works."""
+    with pytest.raises(ValueError, match=r"rank 0: .*0.*; rank.* 1.*: .*1.*") as caught:
+        hvd.add_process_set([0 if hvd.rank() == 0 else 1])
+    assert len(set(hvd.allgather_object(str(caught.value)))) == 1
+    with pytest.raises(ValueError, match=r"rank 0: ProcessSet takes .*'a'|rank 0: .*'a'"):
+        hvd.add_process_set(["a"] if hvd.rank() == 0 else [1])
+    with added(hvd, [0], [1]) as (first, second):
+        mine = first if hvd.rank() == 0 else second
+        with pytest.raises(
+            ValueError, match=r"rank 0: remove_process_set\(\[0\]\); rank.* 1.*: remove_process_set\(\[1\]\)"
+        ):
+            hvd.remove_process_set(mine)
+        with pytest.raises(
+            ValueError, match=r"rank 0: remove_process_set\(\[0\]\); rank.* 1.*: add_process_set\(\[0, 1\]\)"
+        ):
+            hvd.remove_process_set(first) if hvd.rank() == 0 else hvd.add_process_set([0, 1])
+        if mine.included():
+            sum_of_ones(hvd, mine)
+
+
+@on_ranks(2, 3, 4)
+def test_calls_of_ranks_outside(hvd):
+    with added(hvd, [0]) as (only,):
+        for call in (
+            lambda: hvd.allreduce(tf.ones([3]), process_set=only),
+            lambda: hvd.broadcast(tf.ones([3]), 0, process_set=only),
+            lambda: hvd.allgather(tf.ones([3]), process_set=only),
+            lambda: hvd.alltoall(tf.ones([3]), process_set=only),
+            lambda: hvd.reducescatter(tf.ones([3]), process_set=only),
+            lambda: hvd.barrier(process_set=only),
+            lambda: hvd.broadcast_object(1, process_set=only),
+            lambda: hvd.rank_op(process_set=only),
+        ):
+            if hvd.rank() == 0:
+                call()
+            else:
+                text = rf"rank {hvd.rank()} is not a member of process set 1 \[0\]"
+                with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+                    call()
+        if hvd.rank() == 0:
+            with pytest.raises(
+                tf.errors.InvalidArgumentError, match=r"must be a member of process set 1 \[0\]. Received: 1"
+            ):
+                hvd.broadcast(tf.ones([3]), 1, process_set=only)
+
+
+@on_ranks(2, 3)
+def test_a_set_that_is_gone(hvd):
+    with added(hvd, [0]) as (gone,):
+
+        @tf.function
+        def reduce(x):
+            return hvd.allreduce(x, process_set=gone)
+
+        if hvd.rank() == 0:
+            reduce(tf.ones([3]))
+    if hvd.rank() == 0:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="there is no process set 1 any more"):
+            reduce(tf.ones([3]))
+    for process_set in (gone, hvd.ProcessSet([0])):
+        with pytest.raises(ValueError, match=r"part of the job.* Received: ProcessSet\(process_set_id=None"):
+            hvd.allreduce(tf.ones([3]), process_set=process_set)
+    with pytest.raises(TypeError, match="takes a ProcessSet"):
+        hvd.allreduce(tf.ones([3]), process_set=0)
+
+
+@on_ranks(3)
+def test_a_set_in_use_stays(hvd):
+    with added(hvd, [0, 1]) as (pair,):
+        waiting = []
+        if hvd.rank() == 0:
+            thread = threading.Thread(
+                target=lambda: waiting.append(
+                    hvd.allreduce(tf.ones([3]), op=hvd.Sum, name="late", process_set=pair)
+                )
+            )
+            thread.start()
+            while not _in_flight(1):
+                pass
+        hvd.barrier()
+        with pytest.raises(ValueError, match=r"rank 0: .*'late' still in flight"):
+            hvd.remove_process_set(pair)
+        if hvd.rank() == 1:
+            hvd.allreduce(tf.ones([3]), op=hvd.Sum, name="late", process_set=pair)
+        if hvd.rank() == 0:
+            thread.join()
+            check(waiting[0], np.full(3, 2, "float32"))
+        hvd.barrier()
+
+
+def _in_flight(number):
+    from tfddl.runtime import library
+
+    return library.native().tfddl_set_in_flight(number)
+
+
+@on_ranks(1, 2, 3)
+def test_shutdown_ends_all_sets(hvd):
+    for _ in range(3):
+        sets = [hvd.add_process_set(ranks) for ranks in subsets(hvd.size())]
+        for process_set in sets:
+            if process_set.included():
+                sum_of_ones(hvd, process_set)
+        hvd.shutdown()
+        assert all(one.process_set_id is None and one.included() is None for one in sets)
+        assert hvd.global_process_set.ranks is None and hvd.global_process_set.size() is None
+        assert int(hvd.process_set_included_op()) == -1
+        with pytest.raises(ValueError, match="not been initialized"):
+            hvd.add_process_set([0])
+        hvd.init()
+    sum_of_ones(hvd, hvd.global_process_set)
+
+
+def _resources():
+    """Threads, descriptors and shared memory of this process."""
+    maps = Path("/proc/self/maps").read_text()
+    return {
+        "threads": len(os.listdir("/proc/self/task")),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "segments": maps.count("tfddl-"),
+        "files": sum(name.startswith("tfddl-") for name in os.listdir("/dev/shm")),
+    }
+
+
+@on_ranks(2, 3, limit=180)
+def test_nothing_is_left_of_removed_sets(hvd):
+    def rounds(count):
+        for _ in range(count):
+            with added(hvd, *subsets(hvd.size())) as sets:
+                for process_set in sets:
+                    if process_set.included():
+                        sum_of_ones(hvd, process_set)
+        hvd.barrier()
+
+    rounds(3)
+    before = _resources()
+    rounds(50)
+    assert _resources() == before

@@ -1,0 +1,84 @@
+"""What a rank proposes in a call that changes the process sets, and what all ranks make of all proposals."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """One rank's call.
+
+    Attributes:
+        call: Its function.
+        sets: For each set how it was given, "ranks" or "comm", and its ranks.
+        objection: Why this rank cannot go on; empty when it can.
+    """
+
+    call: str
+    sets: list[tuple[str, list[int]]]
+    objection: str = ""
+
+    def encode(self) -> bytes:
+        """One line."""
+        return json.dumps([self.call, self.sets, self.objection]).encode()
+
+    @staticmethod
+    def decode(line: str) -> Proposal:
+        """What `encode` was given."""
+        call, sets, objection = json.loads(line)
+        return Proposal(call, [(kind, ranks) for kind, ranks in sets], objection)
+
+    def __str__(self) -> str:
+        sets = ", ".join(
+            str(ranks) if kind == "ranks" else f"communicator of {ranks}" for kind, ranks in self.sets
+        )
+        return f"{self.call}({sets})" + (f": {self.objection}" if self.objection else "")
+
+
+def agreed_groups(mine: Proposal, proposals: list[Proposal]) -> list[list[list[int]]]:
+    """For each set of the call the groups of ranks that it stands for: one, or several disjoint communicators.
+
+    Args:
+        mine: This rank's proposal.
+        proposals: Those of all ranks.
+
+    Raises:
+        ValueError: On all ranks alike, when one objects or they do not fit together.
+    """
+    if any(proposal.objection for proposal in proposals):
+        objections = [(rank, proposal) for rank, proposal in enumerate(proposals) if proposal.objection]
+        raise ValueError(f"{mine.call} has failed. Received: {_quoted(objections)}")
+    groups = [_groups_of(slot, proposals) for slot in range(len(mine.sets))]
+    alike = all(other.call == mine.call and len(other.sets) == len(mine.sets) for other in proposals)
+    if not alike or any(found is None for found in groups):
+        raise ValueError(
+            "All ranks, members or not, have to change the process sets by the same calls, in the same order, with the "
+            f"same ranks. Received: {_quoted(list(enumerate(proposals)))}"
+        )
+    return [found for found in groups if found is not None]
+
+
+def _groups_of(slot: int, proposals: list[Proposal]) -> list[list[int]] | None:
+    """None where the proposals do not fit."""
+    given = [proposal.sets[slot] if slot < len(proposal.sets) else ("", []) for proposal in proposals]
+    kinds = {kind for kind, _ in given}
+    lists = [ranks for _, ranks in given]
+    if kinds == {"ranks"}:
+        return [lists[0]] if all(ranks == lists[0] for ranks in lists) else None
+    if kinds != {"comm"}:
+        return None
+    found = sorted({tuple(ranks) for ranks in lists if ranks})
+    fits = all(lists[rank] == list(group) for group in found for rank in group)
+    return [list(group) for group in found] if fits else None
+
+
+def _quoted(proposals: list[tuple[int, Proposal]]) -> str:
+    texts: dict[str, list[str]] = {}
+    for rank, proposal in proposals:
+        texts.setdefault(str(proposal), []).append(str(rank))
+    return "; ".join(
+        f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(ranks)}: {text}"
+        for text, ranks in texts.items()
+    )
