@@ -12,6 +12,9 @@ extern "C" __attribute__((visibility("default"))) const char* __asan_default_opt
 namespace tfddl {
 namespace {
 
+// Seconds: what is no fault takes less, on a loaded machine and under a sanitizer too.
+constexpr double kLimit = 1.5;
+
 // A member that may fall silent at any time: it neither sends nor hears from then on.
 class Mortal : public Transport {
  public:
@@ -77,7 +80,7 @@ void CheckNamed(const Status& status, int rank) {
 }
 
 void TestSilentInAVote(int size) {
-  MortalJob job(size, 0.4);
+  MortalJob job(size, kLimit);
   for (const Status& status : job.AllreduceOnAll("before", 100)) CHECK(status.ok());
   job.last_silent = true;
   for (const Status& status : job.AllreduceOnAll("after", 100)) CheckNamed(status, size - 1);
@@ -86,7 +89,7 @@ void TestSilentInAVote(int size) {
 // Wherever the transfer stands: with 64 MB it is not done when the member falls silent.
 void TestSilentInATransfer(int size) {
   for (int after_ms : {0, 2}) {
-    MortalJob job(size, 0.4);
+    MortalJob job(size, kLimit);
     for (const Status& status : job.AllreduceOnAll("large", size_t{16} << 20, after_ms)) {
       if (!status.ok()) CheckNamed(status, size - 1);
     }
@@ -100,7 +103,7 @@ void TestSilentAtTheEnd(int size) {
     const auto at = static_cast<size_t>(rank);
     job.watchdogs[at]->AnnounceShutdown(0.5);
   }
-  CHECK(!job.engines[0]->Shutdown(1.6));
+  CHECK(!job.engines[0]->Shutdown(4));  // the report is there after 1.3 s
   const std::string report = job.watchdogs[0]->ShutdownReport();
   CHECK(report.find("rank " + std::to_string(size - 1) + ": no answer") != std::string::npos);
 }

@@ -72,7 +72,8 @@ class Callers {
 
 void TestStoppedWhileInUse(bool cancel) {
   Callers callers(4, cancel);
-  for (int round = 0; round < 30; ++round) {
+  std::atomic<int>& answered = cancel ? callers.refused : callers.ran;
+  for (int round = 0; round < 30 || !answered || !callers.without; ++round) {
     StartProcess(Alone(), Alone(), {});
     std::this_thread::sleep_for(std::chrono::milliseconds(3));
     const bool agreed = StopProcess(30);
@@ -81,7 +82,6 @@ void TestStoppedWhileInUse(bool cancel) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   callers.Join();
-  CHECK((cancel ? callers.refused : callers.ran) > 0 && callers.without > 0);
 }
 
 // Whoever took the engine before it was stopped is refused, on the calling thread.
