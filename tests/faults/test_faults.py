@@ -103,7 +103,10 @@ hvd.allreduce(x, name="slow.one")
 
 
 def test_a_step_that_the_user_code_of_one_rank_breaks():
-    """Collectives of that step are in flight: TensorFlow cancels one rank's, the other must not hang."""
+    """Collectives of that step are in flight: TensorFlow cancels one rank's, the other must not hang.
+
+    Nor may it end the job before the rank to blame has said why, although it is the first to raise here.
+    """
     fault = """
 @tf.function
 def step(x, wrong):
@@ -117,12 +120,14 @@ try:
     step(x, tf.constant(hvd.rank() == 1))
     step(x, tf.constant(False))
 except tf.errors.OpError as error:
-    if hvd.rank() == 0:
-        time.sleep(300)  # its end could come before rank 1 has said why
+    if hvd.rank() == 1:
+        # Not said where all that was in flight could run: then rank 0 waits for what is missing.
+        wait_until_said("The error raised on rank 1 tells the cause", 20)
+        time.sleep(0.7)  # an end of rank 0 would have come by now
     raise
 print("not reached")
 """
-    fails(fault, "planted")
+    fails(fault, "planted", begin=start())
 
 
 def test_all_ranks_raise():

@@ -6,13 +6,17 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from types import TracebackType
 from typing import Any, NoReturn
 
-from tfddl.runtime import fork
+from tfddl.runtime import fork, library
 
 # MPI_Abort normally ends this process too; where it hangs, this does.
 _ABORT_LIMIT = 2.0
+
+# What fails on one rank raises on all within moments, and the first to end takes the others with it.
+_CAUSE_LIMIT = 3.0
 
 _world: Any = None
 
@@ -26,10 +30,18 @@ def install(world: Any) -> None:
         def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
             previous(kind, error, traceback)
             if not fork.is_child():
+                _let_the_cause_speak()
                 abort(None)
 
         sys.excepthook = hook
     _world = world
+
+
+def _let_the_cause_speak() -> None:
+    """Where the job has failed through others, one of them may still have to print why; it then ends the job."""
+    reason = library.native().tfddl_failure().decode()
+    if reason and not reason.startswith(f"rank {_world.rank}:"):
+        time.sleep(_CAUSE_LIMIT)
 
 
 def abort(reason: str | None, code: int = 1) -> NoReturn:
