@@ -2,6 +2,7 @@
 #include <cstring>
 #include <vector>
 
+#include "core/adasum.h"
 #include "core/collective.h"
 #include "core/pipeline.h"
 #include "core/slice_reduction.h"
@@ -173,6 +174,7 @@ class FusedAllreduce : public Collective {
 }  // namespace
 
 std::unique_ptr<Collective> MakeAllreduce(Lane lane, ScratchPool* pool, const Request& request) {
+  if (request.op == ReduceOp::kAdasum) return MakeAdasum(lane, pool, request);
   const Reduction reduction{request.dtype, request.op, request.prescale, request.postscale,
                             lane.transport->size()};
   if (request.buffers.size() != 1) {

@@ -150,6 +150,8 @@ void CombineBlock(ReduceOp op, A* accumulator, const T* values, int64_t length, 
     case ReduceOp::kMax:
       if constexpr (kOrdered<A>) Combine<Max>(accumulator, values, length, load);
       return;
+    case ReduceOp::kAdasum:  // no sum of elements: core/adasum.h
+      return;
   }
 }
 
@@ -201,6 +203,9 @@ bool Supports(ReduceOp op, DataType dtype) {
     case ReduceOp::kMin:
     case ReduceOp::kMax:
       return dtype != DataType::kComplex64 && dtype != DataType::kComplex128;
+    case ReduceOp::kAdasum:
+      return dtype == DataType::kFloat16 || dtype == DataType::kBFloat16 || dtype == DataType::kFloat32 ||
+             dtype == DataType::kFloat64;
   }
   return false;
 }

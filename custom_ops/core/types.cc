@@ -57,6 +57,8 @@ const char* NameOf(ReduceOp op) {
       return "Average";
     case ReduceOp::kSum:
       return "Sum";
+    case ReduceOp::kAdasum:
+      return "Adasum";
     case ReduceOp::kMin:
       return "Min";
     case ReduceOp::kMax:

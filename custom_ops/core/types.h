@@ -30,7 +30,7 @@ size_t SizeOf(DataType type);
 const char* NameOf(DataType type);
 
 // The numbers are Horovod's, which user code may hold as plain ints.
-enum class ReduceOp : int32_t { kAverage = 0, kSum = 1, kMin = 3, kMax = 4, kProduct = 5 };
+enum class ReduceOp : int32_t { kAverage = 0, kSum = 1, kAdasum = 2, kMin = 3, kMax = 4, kProduct = 5 };
 
 const char* NameOf(ReduceOp op);
 

@@ -135,7 +135,7 @@ void TestFactorsOnIntegers() {
 void TestSupport() {
   CHECK(Supports(ReduceOp::kMin, DataType::kBool) && !Supports(ReduceOp::kSum, DataType::kBool));
   CHECK(Supports(ReduceOp::kSum, DataType::kComplex64) && !Supports(ReduceOp::kMax, DataType::kComplex128));
-  CHECK(!Supports(static_cast<ReduceOp>(2), DataType::kFloat32));
+  CHECK(Supports(ReduceOp::kAdasum, DataType::kBFloat16) && !Supports(ReduceOp::kAdasum, DataType::kInt32));
 }
 
 }  // namespace

@@ -124,8 +124,8 @@ def test_an_apply_that_goes_past_us_is_noticed(hvd):
 
 @on_ranks(1)
 def test_refusals(hvd):
-    with pytest.raises(ValueError, match=r"op=tfddl.Average or op=tfddl.Sum. Received: op=Adasum"):
-        hvd.DistributedOptimizer(keras.optimizers.SGD(), op=hvd.Adasum)
+    with pytest.raises(ValueError, match=r"op=tfddl.Sum or op=tfddl.Adasum. Received: op=Min"):
+        hvd.DistributedOptimizer(keras.optimizers.SGD(), op=hvd.Min)
     for other in ("adam", None, tf.compat.v1.train.GradientDescentOptimizer(0.1)):
         with pytest.raises(TypeError, match=r"takes an optimizer of Keras 3.*Received: optimizer="):
             hvd.DistributedOptimizer(other)

@@ -9,11 +9,13 @@ import tensorflow as tf
 
 from tests.harness import on_ranks
 from tests.ops.support import numpy_type
+from tests.ops.test_adasum import adasum
 from tfddl.ops.constants import NAMES
 from tfddl.ops.support_table import DTYPES, REDUCTIONS
 
 SHAPE = (4, 3)
 REDUCE = {
+    "Adasum": adasum,
     "Average": lambda x: x.sum(axis=0) / len(x),
     "Sum": lambda x: x.sum(axis=0),
     "Min": lambda x: x.min(axis=0),

@@ -9,7 +9,7 @@ from tfddl import _compat
 from tfddl.gradients.buckets import bucket_sizes, plan_buckets
 from tfddl.gradients.compression import Compression, Compressor, run_compressed
 from tfddl.ops import allreduce_gradient, names, native  # noqa: F401 the first registers the gradient
-from tfddl.ops.constants import NAMES, Average, Sum
+from tfddl.ops.constants import NAMES, Adasum, Average, Sum
 from tfddl.ops.sparse import allreduce_slices
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
@@ -22,11 +22,12 @@ def check_op(op: int) -> int:
     """Returns `op` if gradients can be combined with it.
 
     Raises:
-        ValueError: If it is neither `tfddl.Average` nor `tfddl.Sum`.
+        ValueError: If it is none of `tfddl.Average`, `tfddl.Sum` and `tfddl.Adasum`.
     """
-    if op not in (Average, Sum):
+    if op not in (Average, Sum, Adasum):
         raise ValueError(
-            f"Gradients are combined with op=tfddl.Average or op=tfddl.Sum. Received: op={NAMES.get(op, op)}"
+            "Gradients are combined with op=tfddl.Average, op=tfddl.Sum or op=tfddl.Adasum. "
+            f"Received: op={NAMES.get(op, op)}"
         )
     return op
 
@@ -65,7 +66,7 @@ def reduce_gradients(
         gradients: Tensors, `tf.IndexedSlices` or None, in the order of the model's variables.
         variables: What the gradients belong to, one for each. Used for shapes that tracing does not know.
         owner: Names the reduction; equal on all ranks and different for each optimizer.
-        op: `tfddl.Average` or `tfddl.Sum`.
+        op: `tfddl.Average`, `tfddl.Sum` or `tfddl.Adasum`, which takes each gradient for one vector.
         compression: What gradients travel as.
         sparse_as_dense: Whether a `tf.IndexedSlices` becomes a dense tensor first. That is faster where the
             rows of all ranks together are about as many as the variable has, or more.
@@ -76,7 +77,7 @@ def reduce_gradients(
         not reduce them again (`is_reduced`).
 
     Raises:
-        ValueError: For another `op`, or inside a function compiled by XLA.
+        ValueError: For another `op`, for `tfddl.Adasum` and a `tf.IndexedSlices`, or inside a function compiled by XLA.
         TypeError: If `compression` is no compressor.
     """
     check_op(op)
@@ -88,6 +89,11 @@ def reduce_gradients(
     sparse = [index for index, gradient in enumerate(gradients) if isinstance(gradient, tf.IndexedSlices)]
     if sparse_as_dense:
         sparse = []
+    if sparse and op == Adasum:
+        raise ValueError(
+            "op=tfddl.Adasum combines dense gradients: use DistributedGradientTape(..., sparse_as_dense=True). "
+            f"Received: a tf.IndexedSlices, gradient {sparse[0]} of {len(results)}"
+        )
     dense = [
         index for index, gradient in enumerate(gradients) if gradient is not None and index not in sparse
     ]

@@ -29,15 +29,15 @@ class DistributedGradientTape(tf.GradientTape):
 
     Given to a `tfddl.DistributedOptimizer` as they are, the gradients are not reduced a second time.
     Gradients that you change in between are new tensors, which that optimizer reduces as well: no harm with
-    `op=tfddl.Average`, where the average of equal values is that value, but with `op=tfddl.Sum` use one of
-    the two, not both.
+    `op=tfddl.Average` and `op=tfddl.Adasum`, which make of equal values that value, but with `op=tfddl.Sum`
+    use one of the two, not both.
 
     `jacobian` and `batch_jacobian` are this rank's own, as in Horovod.
 
     Args:
         gradtape: The `tf.GradientTape` to wrap.
         compression: What gradients travel as. Defaults to `tfddl.Compression.none`.
-        op: `tfddl.Average` or `tfddl.Sum`. Defaults to `tfddl.Average`.
+        op: `tfddl.Average`, `tfddl.Sum` or `tfddl.Adasum`. Defaults to `tfddl.Average`.
         sparse_as_dense: Whether a `tf.IndexedSlices` becomes a dense tensor before it is reduced. Defaults to
             False: the rows of all ranks are gathered.
         process_set: Whose ranks combine their gradients; on another rank they are the rank's own. Defaults to all.

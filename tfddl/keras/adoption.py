@@ -27,7 +27,7 @@ class Settings:
 
     Attributes:
         name: First part of the reduction's name.
-        op: `tfddl.Average` or `tfddl.Sum`.
+        op: `tfddl.Average`, `tfddl.Sum` or `tfddl.Adasum`.
         compression: What gradients travel as.
         process_set: Whose ranks combine them.
         done: True while the optimizer is given gradients that are reduced already.

@@ -44,7 +44,7 @@ def DistributedOptimizer(
         name: Names this optimizer's reductions, in error messages and the flight log. Equal on all ranks.
             Defaults to `"DistributedOptimizer"`.
         compression: What gradients travel as. Defaults to `tfddl.Compression.none`.
-        op: `tfddl.Average` or `tfddl.Sum`. Defaults to `tfddl.Average`.
+        op: `tfddl.Average`, `tfddl.Sum` or `tfddl.Adasum`. Defaults to `tfddl.Average`.
         process_set: Whose ranks combine their gradients; another rank trains on its own. Defaults to all.
 
     Returns:

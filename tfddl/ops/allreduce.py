@@ -1,4 +1,4 @@
-"""allreduce: the sum, average, minimum, maximum or product over all ranks, on all ranks."""
+"""allreduce: the sum, average, minimum, maximum, product or adaptive sum over all ranks, on all ranks."""
 
 from __future__ import annotations
 
@@ -39,11 +39,13 @@ def allreduce(
             `Average` and `Sum` only.
         average: Deprecated; use `op`.
         compression: What the tensor is turned into for the way: `Compression.none`, `.fp16` or `.bf16`.
-        op: `Average` (the default), `Sum`, `Min`, `Max` or `Product`. The average of integers is truncated toward
-            zero; of bool, `Min` is the logical and, `Max` the logical or. `Min` and `Max` of floating-point numbers
-            are NaN where any rank's value is.
+        op: `Average` (the default), `Sum`, `Min`, `Max`, `Product` or `Adasum`. The average of integers is truncated
+            toward zero; of bool, `Min` is the logical and, `Max` the logical or. `Min` and `Max` of floating-point
+            numbers are NaN where any rank's value is. `Adasum`, the adaptive sum, takes the whole tensor for one
+            vector: see docs/operations.md.
         prescale_factor: Multiplies every rank's tensor before the reduction. For integers the product is truncated.
-        postscale_factor: Multiplies the result.
+            Not for `Adasum`.
+        postscale_factor: Multiplies the result. Not for `Adasum`.
         name: On which ranks agree; needed only where calls are made concurrently in eager mode.
         process_set: The ranks that take part: `hvd.global_process_set`, which is all of them, or a `ProcessSet`. "All
             ranks" means its members.
@@ -54,8 +56,8 @@ def allreduce(
         in float32. For a `tf.IndexedSlices` another one, with the rows of all ranks, those of the same index added up.
 
     Raises:
-        ValueError: Both `average` and `op` are given, `op` is not supported, a factor has no meaning for the dtype, or
-            tfddl is not initialized.
+        ValueError: Both `average` and `op` are given, `op` is not supported, a factor has no meaning for the dtype or
+            `op`, or tfddl is not initialized.
         TypeError: `average` is not a bool, `compression` no compressor, `process_set` no ProcessSet, or the dtype is not
             supported by `op`.
         tf.errors.InvalidArgumentError: This rank is not a member of `process_set`, or that has been removed.
@@ -131,7 +133,7 @@ def _prepared(value: Any, kind: str, op: int, factors: tuple[float, float]) -> A
         check_callable(kind)
     else:
         value = prepare(value, kind, op)
-    check_factors(kind, value.dtype, *factors)
+    check_factors(kind, value.dtype, op, *factors)
     return value
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl.ops import names, native
+from tfddl.ops import adasum, names, native
 from tfddl.ops.allgather import allgather
-from tfddl.ops.constants import Average, Max, Min, Product, Sum
+from tfddl.ops.constants import Adasum, Average, Max, Min, Product, Sum
 from tfddl.runtime.process_sets import ProcessSet, by_id, id_of, members, place_in
 
 
@@ -29,6 +29,8 @@ def _gradient(operation: Any, *cotangents: tf.Tensor) -> list[tf.Tensor]:
         return native.allreduce(
             cotangents, op, name, prescale=prescale, postscale=postscale, process_set=number
         )
+    if op == Adasum:
+        return adasum.gradient(operation.inputs, cotangents, name, process_set)
     if op == Product:
         factor = postscale * prescale ** len(members(process_set))
         return _of_product(operation.inputs, cotangents, name, factor, process_set)

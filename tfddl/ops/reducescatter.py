@@ -93,7 +93,7 @@ class _Run:
 
     def prepared(self, value: Any) -> tf.Tensor:
         tensor = prepare_rows(value, self.kind, self.op)
-        check_factors(self.kind, tensor.dtype, *self.factors)
+        check_factors(self.kind, tensor.dtype, self.op, *self.factors)
         return tensor
 
     def __call__(self, tensors: list[tf.Tensor], name: str, context: str) -> list[tf.Tensor]:

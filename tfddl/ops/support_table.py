@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import tensorflow as tf
 
-from tfddl.ops.constants import NAMES, Average, Max, Min, Product, Sum
+from tfddl.ops.constants import NAMES, Adasum, Average, Max, Min, Product, Sum
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -20,6 +20,7 @@ REDUCTIONS = {
     Min: (*FLOATS, *INTEGERS, "bool"),
     Max: (*FLOATS, *INTEGERS, "bool"),
     Product: FLOATS + INTEGERS + COMPLEX,
+    Adasum: FLOATS,
 }
 """The dtypes of allreduce by operation; `broadcast`, `allgather` and `alltoall` take all of `DTYPES`."""
 
@@ -49,15 +50,20 @@ def check_dtype(kind: str, dtype: tf.DType, op: int | None = None) -> None:
     if dtype.name in supported:
         return
     what = kind if op is None else f"{kind} with op={NAMES[op]}"
-    raise TypeError(f"{what} supports {', '.join(supported)}. Received: {dtype.name}. {_advice(dtype)}")
+    raise TypeError(f"{what} supports {', '.join(supported)}. Received: {dtype.name}. {_advice(dtype, op)}")
 
 
-def check_factors(kind: str, dtype: tf.DType, *factors: float) -> None:
-    """Refuses factors that have no meaning for the dtype.
+def check_factors(kind: str, dtype: tf.DType, op: int, *factors: float) -> None:
+    """Refuses factors that have no meaning for the dtype or the operation.
 
     Raises:
-        ValueError: For a bool, or for an integer and a factor that is not finite.
+        ValueError: For a bool, for an integer and a factor that is not finite, or for Adasum.
     """
+    if op == Adasum and any(factor != 1 for factor in factors):
+        raise ValueError(
+            f"{kind} with op=Adasum takes no prescale_factor and no postscale_factor: multiply its result instead, "
+            f"which is the same as to multiply every rank's tensor. Received: {factors}"
+        )
     if dtype == tf.bool and any(factor != 1 for factor in factors):
         raise ValueError(
             f"prescale_factor and postscale_factor of {kind} have no meaning for bool: leave them at 1. "
@@ -69,7 +75,11 @@ def check_factors(kind: str, dtype: tf.DType, *factors: float) -> None:
         )
 
 
-def _advice(dtype: tf.DType) -> str:
+def _advice(dtype: tf.DType, op: int | None) -> str:
+    if op == Adasum and dtype.is_complex:
+        return "Reduce the real and the imaginary part."
+    if op == Adasum and dtype == tf.bool:
+        return "Cast it to one of these with tf.cast."
     if dtype == tf.bool:
         return "Use op=Min for a logical and, op=Max for a logical or, or cast to int32 to count."
     if dtype.is_complex:
