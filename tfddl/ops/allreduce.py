@@ -157,6 +157,7 @@ def _reduce(
                 prescale=prescale,
                 postscale=postscale,
                 process_set=process_set,
+                context=context,
             )
             for slices in tensors
         ]

@@ -24,16 +24,23 @@ def in_groups(values: Sequence[Any], prepare: Callable[[Any], Any], run: Run) ->
     """
     results: list[Any] = [None] * len(values)
     prepared = {index: prepare(value) for index, value in enumerate(values) if value is not None}
-    present = list(prepared)
-    context = "" if len(present) == len(values) else f"members {present} of {len(values)}"
     kinds: dict[str, list[int]] = {}
     for index, tensor in prepared.items():
         kind = f"slices.{index}" if isinstance(tensor, tf.IndexedSlices) else tensor.dtype.name
         kinds.setdefault(kind, []).append(index)
-    for kind in sorted(kinds):
-        alone = len(kinds) == 1 and not kind.startswith("slices.")
+    context = _describe(kinds, len(values))
+    for number, kind in enumerate(sorted(kinds)):
         members = kinds[kind]
-        outputs = run([prepared[index] for index in members], "" if alone else f".{kind}", context)
+        # The first kind has the group's own name on all ranks, so that they notice where their kinds differ.
+        outputs = run([prepared[index] for index in members], f".{kind}" if number else "", context)
         for index, output in zip(members, outputs, strict=True):
             results[index] = output
     return results
+
+
+def _describe(kinds: dict[str, list[int]], size: int) -> str:
+    """Which members are of which kind; nothing where all are of one and none is missing."""
+    if len(kinds) > 1:
+        return ", ".join(f"{kind} {kinds[kind]}" for kind in sorted(kinds)) + f" of {size}"
+    (members,) = kinds.values()
+    return "" if len(members) == size else f"members {members} of {size}"

@@ -23,6 +23,7 @@ def allreduce_slices(
     prescale: float = 1.0,
     postscale: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    context: str = "",
 ) -> tf.IndexedSlices:
     """Gathers the rows of all ranks, and adds up those with the same index.
 
@@ -38,6 +39,7 @@ def allreduce_slices(
         prescale: Multiplies the values of each rank.
         postscale: Multiplies the result.
         process_set: Whose ranks take part.
+        context: What else all ranks must agree on, in words.
 
     Returns:
         Slices with unique indices, equal on all ranks.
@@ -53,8 +55,10 @@ def allreduce_slices(
         )
     check_dtype(kind, slices.values.dtype, op)
     number, size = id_of(process_set, kind), len(members(process_set))
+    # A rank that reduces a dense tensor by this name gets an error, and so do the others.
+    context = f"rows of a tf.IndexedSlices {context}".strip()
     (values,) = run_compressed(
-        lambda compressed: [native.allgather(compressed[0], f"{name}.values", number)],
+        lambda compressed: native.grouped_allgather(compressed, name, context, number),
         [_scaled(slices.values, prescale)],
         compression,
     )
