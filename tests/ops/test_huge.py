@@ -1,0 +1,68 @@
+"""More elements than a 32-bit number counts. The engine's own tests vary the length of the pieces that travel."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.harness import on_ranks
+
+PATTERN = np.arange(251, dtype="uint8")
+"""A prime number of bytes: what lands at a wrong offset, by a power of two, shows."""
+
+ROWS = 2**31 // len(PATTERN) + 1
+NEEDED = 12
+"""GiB on this machine: two ranks with two tensors of 2 GiB, and what they are copied through."""
+
+
+def available() -> float:
+    """GiB that processes of this container may still take."""
+    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    free = int(fields["MemAvailable"].split()[0]) * 1024
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and limit.read_text().strip() != "max":
+        free = min(free, int(limit.read_text()) - int(used.read_text()))
+    return free / 2**30
+
+
+def check(result: tf.Tensor, expected: np.ndarray) -> None:
+    """All rows are `expected`."""
+    rows = np.asarray(memoryview(result))  # no copy
+    assert rows.size > 2**31 and rows.shape == (ROWS, len(PATTERN))
+    for begin in range(0, ROWS, 2**18):
+        block = rows[begin : begin + 2**18]
+        np.testing.assert_array_equal(block, np.broadcast_to(expected, block.shape))
+
+
+def mine(hvd) -> int:
+    """How many of the rows are this rank's."""
+    return ROWS // hvd.size() + (hvd.rank() < ROWS % hvd.size())
+
+
+def to_the_other(hvd, row):
+    splits = [0 if rank == hvd.rank() else ROWS for rank in range(2)]
+    return hvd.alltoall(tf.tile(row - row[0, 0], [ROWS, 1]), splits)[0]
+
+
+CALLS = {
+    "allreduce": (lambda hvd, row: hvd.allreduce(tf.tile(row, [ROWS, 1]), op=hvd.Sum), 2 * PATTERN + 1),
+    "broadcast": (lambda hvd, row: hvd.broadcast(tf.tile(row, [ROWS, 1]), 1), PATTERN + 1),
+    "allgather": (lambda hvd, row: hvd.allgather(tf.tile(row - row[0, 0], [mine(hvd), 1])), PATTERN),
+    "alltoall": (to_the_other, PATTERN),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CALLS)
+@on_ranks(2, limit=300)
+def test_beyond_32_bits(hvd, kind):
+    from mpi4py import MPI
+
+    free = MPI.COMM_WORLD.bcast(available())
+    if free < NEEDED:
+        pytest.skip(f"needs {NEEDED} GiB of memory, has {free:.1f}")
+    call, expected = CALLS[kind]
+    # In a function the temporary input becomes the output.
+    result = tf.function(lambda row: call(hvd, row))(tf.constant(PATTERN[np.newaxis] + np.uint8(hvd.rank())))
+    check(result, expected)
