@@ -8,20 +8,6 @@
 
 namespace tfddl {
 
-struct AdasumDots {
-  double aa = 0;
-  double ab = 0;
-  double bb = 0;
-};
-
-// The dot products of two vectors, in float64. The order of the sums depends on `count` alone.
-AdasumDots AdasumDotsOf(DataType dtype, const void* a, const void* b, int64_t count);
-
-// out = (1 - ab / 2aa) a + (1 - ab / 2bb) b, in float64, rounded once. A vector without a length is
-// orthogonal to all. `out` may be `a` or `b`.
-void AdasumPair(DataType dtype, const AdasumDots& dots, const void* a, const void* b, void* out,
-                int64_t count);
-
 // The adaptive sum of all ranks' vectors, formed along a tree. With P the largest power of two not above N,
 // rank r < N - P is first paired with rank r + P. What the first P ranks have then is paired with its
 // neighbour's: 0 with 1, 2 with 3; then the sums 0-1 with 2-3; and so on. Each member of a group is a vector

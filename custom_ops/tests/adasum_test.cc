@@ -6,6 +6,7 @@
 #include <limits>
 #include <random>
 
+#include "core/adasum_pair.h"
 #include "core/half.h"
 #include "tests/job.h"
 
