@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfddl.runtime.process_sets import serial
+
 _BRANCH = "CondBranchFuncGraph"
 _CONTROL_FLOW = (_BRANCH, "WhileCondFuncGraph", "WhileBodyFuncGraph")
 # TensorFlow calls the branches of the cond `c` of a graph c_true_12 and c_false_13, those of a switch c_branch0_14, ...
@@ -29,8 +31,9 @@ def reset() -> None:
 
 def owner_index(kind: str, process_set: int = 0) -> int:
     """How many owners of this kind the process set has had before here: program order, equal on all its members."""
-    _owners[process_set, kind] += 1
-    return _owners[process_set, kind] - 1
+    key = serial(process_set), kind
+    _owners[key] += 1
+    return _owners[key] - 1
 
 
 def unique(base: str, process_set: int = 0) -> str:
@@ -54,7 +57,7 @@ def numbered(name: str, process_set: int = 0) -> str:
         return name
     graph: Any = tf.compat.v1.get_default_graph()
     counts = _counts(graph)
-    key = process_set, name
+    key = serial(process_set), name
     index = counts[key]
     counts[key] += 1
     while _is_control_flow(graph):  # what follows the cond goes on behind the branch that used most

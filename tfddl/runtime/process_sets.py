@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -115,8 +116,10 @@ class _Job:
     limits: tuple[float, float]
     sets: dict[int, ProcessSet] = field(default_factory=dict)
     communicators: dict[int, Any] = field(default_factory=dict)
+    serials: dict[int, int] = field(default_factory=dict)
 
 
+_serials = itertools.count(1)
 _lock = threading.RLock()  # of calls that change the sets
 _job: _Job | None = None
 
@@ -262,7 +265,7 @@ def by_id(number: int) -> ProcessSet:
     Raises:
         ValueError: There is none.
     """
-    job = _require("a process set")
+    job = _current()
     if number not in job.sets:
         raise ValueError(f"There is no process set {number} in the job. Received: {sorted(job.sets)}")
     return job.sets[number]
@@ -274,8 +277,13 @@ def members(process_set: ProcessSet) -> list[int]:
     Raises:
         ValueError: tfddl is not initialized.
     """
-    _require("a process set")
+    _current()
     return process_set.ranks or []
+
+
+def serial(number: int) -> int:
+    """Tells apart the sets that have had this number one after the other; 0 for the global one."""
+    return _job.serials.get(number, 0) if _job is not None else 0
 
 
 def place_in(process_set: ProcessSet) -> int:
@@ -285,6 +293,10 @@ def place_in(process_set: ProcessSet) -> int:
 
 def _require(call: str) -> _Job:
     fork.check(call)
+    return _current()
+
+
+def _current() -> _Job:
     if _job is None:
         raise ValueError("tfddl has not been initialized; use hvd.init().")
     return _job
@@ -360,7 +372,7 @@ def _register(job: _Job, call: str, process_set: ProcessSet) -> None:
     except ValueError:
         native.tfddl_drop_set(number)  # its communicator stays: a message may be under way
         raise
-    job.sets[number] = process_set
+    job.sets[number], job.serials[number] = process_set, next(_serials)
     process_set.process_set_id = number
     if communicator is not None:
         job.communicators[number] = communicator
