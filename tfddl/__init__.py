@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tfddl.ops.constants import Min as Min
     from tfddl.ops.constants import Product as Product
     from tfddl.ops.constants import Sum as Sum
+    from tfddl.ops.join import join as join
     from tfddl.ops.objects import allgather_object as allgather_object
     from tfddl.ops.objects import broadcast_object as broadcast_object
     from tfddl.ops.objects import broadcast_object_fn as broadcast_object_fn
@@ -71,6 +72,7 @@ _MODULES = {
     "tfddl.ops.barrier": ["barrier"],
     "tfddl.ops.broadcast": ["broadcast"],
     "tfddl.ops.constants": ["Adasum", "Average", "Max", "Min", "Product", "Sum"],
+    "tfddl.ops.join": ["join"],
     "tfddl.ops.objects": ["allgather_object", "broadcast_object", "broadcast_object_fn"],
     "tfddl.ops.place": ["local_rank_op", "local_size_op", "process_set_included_op", "rank_op", "size_op"],
     "tfddl.ops.reducescatter": ["grouped_reducescatter", "reducescatter"],

@@ -15,11 +15,20 @@ void SetBit(std::vector<uint64_t>* bits, size_t i) { (*bits)[i / 64] |= uint64_t
 }  // namespace
 
 Agreement::Agreement(int rank, int size, size_t capacity, std::vector<int> members)
-    : rank_(rank), size_(size), capacity_(capacity), members_(std::move(members)) {}
+    : rank_(rank),
+      size_(size),
+      capacity_(capacity),
+      members_(std::move(members)),
+      had_joined_(VoteRecord(0, static_cast<size_t>(size)).joined) {}
 
 void Agreement::Submit(const std::string& name, const std::string& signature, int tickets) {
   pending_[name] = {signature, tickets, false};
   fresh_ = true;
+}
+
+void Agreement::Join(AverageOver over) {
+  joined_ = fresh_ = true;
+  average_over_ = over;
 }
 
 void Agreement::Withdraw(const std::string& name) { pending_.erase(name); }
@@ -29,13 +38,19 @@ void Agreement::RequestShutdown() { leaving_ = true; }
 bool Agreement::ShouldEnter(const Vote& vote) const {
   if (closed_ || vote.entered()) return false;
   if (leaving_ || shutdown_noticed_ || vote.noticed_departing() != VoteRecord::kNobody) return true;
-  return !pending_.empty() && (fresh_ || vote.noticed());
+  return (joined_ || !pending_.empty()) && (fresh_ || vote.noticed());
 }
 
 VoteRecord Agreement::Enter(const Vote& vote) {
   fresh_ = false;
-  VoteRecord record(plan_.size());
+  VoteRecord record(plan_.size(), static_cast<size_t>(size_));
   record.number = vote_number_;
+  if (joined_) {
+    SetBit(&record.joined, static_cast<size_t>(rank_));
+    if (average_over_ == AverageOver::kActive) record.over_active = record.joined;
+    for (auto* bits : {&record.ready_all, &record.same_all})
+      std::fill(bits->begin(), bits->end(), ~uint64_t{0});
+  }
   // Heard of a leaver in this vote: said on, since a member that hears only from us may have nothing to run
   // and would not answer.
   record.departing = std::min(leaving_ ? rank_ : VoteRecord::kNobody, vote.noticed_departing());
@@ -72,6 +87,7 @@ std::string Agreement::ExchangeRecord(const VoteRecord& outcome) const {
     if (it != index_.end() && !disputed) continue;
     writer.String(name);
     writer.String(pending.signature);
+    writer.Int(pending.tickets);
   }
   return writer.bytes();
 }
@@ -84,37 +100,68 @@ std::vector<Agreement::Announced> Agreement::Merge(const std::vector<std::string
     while (!reader.done()) {
       const std::string name = reader.String();
       const auto [it, inserted] = position.emplace(name, merged.size());
-      if (inserted) merged.push_back({name, std::vector<std::string>(size_)});
-      merged[it->second].signatures[rank] = reader.String();
+      const std::string signature = reader.String();
+      const int tickets = static_cast<int>(reader.Int());
+      if (inserted) merged.push_back({name, std::vector<std::string>(size_), tickets});
+      merged[it->second].signatures[rank] = signature;
     }
   }
   return merged;
 }
 
 Decision Agreement::Run(Entry* entry) {
-  const auto it = pending_.find(entry->name);
   Decision decision{entry->name, next_ticket_, ""};
-  next_ticket_ += static_cast<uint64_t>(it->second.tickets);
+  next_ticket_ += static_cast<uint64_t>(entry->tickets);
   entry->last_run = boundary_;
-  pending_.erase(it);
+  pending_.erase(entry->name);
   return decision;
 }
 
-size_t Agreement::Append(const std::string& name, const std::string& signature) {
+size_t Agreement::Append(const std::string& name, const std::string& signature, int tickets) {
   const auto [it, inserted] = index_.emplace(name, plan_.size());
-  if (inserted) plan_.push_back({name, signature, boundary_});
+  if (inserted) plan_.push_back({name, signature, tickets, boundary_});
   return it->second;
+}
+
+void Agreement::Attend(const VoteRecord& outcome, Boundary* boundary) {
+  std::vector<int> joined[2];  // by what they ask for
+  int last = VoteRecord::kNobody;
+  for (int rank = 0; rank < size_; ++rank) {
+    const auto bit = static_cast<size_t>(rank);
+    if (!Bit(outcome.joined, bit)) {
+      boundary->active.push_back(rank);
+      continue;
+    }
+    joined[Bit(outcome.over_active, bit)].push_back(members_.empty() ? rank : members_[bit]);
+    if (!Bit(had_joined_, bit)) last = rank;
+  }
+  boundary->average_over = joined[1].empty() ? AverageOver::kSize : AverageOver::kActive;
+  had_joined_ = outcome.joined;
+  if (!joined[0].empty() && !joined[1].empty()) {
+    boundary->join_error = DescribeDivisors(joined[0], joined[1]);
+  } else if (boundary->active.empty()) {
+    boundary->last_joined = last;
+  } else {
+    return;
+  }
+  std::fill(had_joined_.begin(), had_joined_.end(), 0);
+  if (Bit(outcome.joined, static_cast<size_t>(rank_))) joined_ = false;
 }
 
 void Agreement::Decide(const Announced& announced, Boundary* boundary) {
   const auto& signatures = announced.signatures;
   const auto first = std::find_if(signatures.begin(), signatures.end(), [](auto& s) { return !s.empty(); });
-  Entry& entry = plan_[Append(announced.name, *first)];
-  if (std::any_of(signatures.begin(), signatures.end(), [](auto& s) { return s.empty(); })) {
-    return;  // not submitted everywhere: it waits, an error too is for all members at once
+  Entry& entry = plan_[Append(announced.name, *first, announced.tickets)];
+  if (!boundary->join_error.empty()) return;
+  bool equal = true;
+  for (int rank : boundary->active) {
+    const auto& signature = signatures[static_cast<size_t>(rank)];
+    if (signature.empty()) return;  // it waits, an error too is for all members at once
+    equal &= signature == *first;
   }
-  if (std::all_of(signatures.begin(), signatures.end(), [&](auto& s) { return s == *first; })) {
+  if (equal) {
     entry.signature = *first;
+    entry.tickets = announced.tickets;
     boundary->decisions.push_back(Run(&entry));
   } else {
     pending_.erase(announced.name);
@@ -127,7 +174,10 @@ Boundary Agreement::Conclude(const VoteRecord& outcome, const std::vector<std::s
   ++vote_number_;
   ++boundary_;
   Boundary boundary;
-  for (size_t i = 0; i < plan_.size(); ++i) {
+  Attend(outcome, &boundary);
+  // Where all have joined, all are ready for everything, and where they disagree nobody has joined after all.
+  const bool runs = !boundary.active.empty() && boundary.join_error.empty();
+  for (size_t i = 0; runs && i < plan_.size(); ++i) {
     if (Bit(outcome.ready_all, i) && Bit(outcome.same_all, i)) boundary.decisions.push_back(Run(&plan_[i]));
   }
   for (const Announced& announced : Merge(records)) Decide(announced, &boundary);

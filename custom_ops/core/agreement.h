@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/types.h"
 #include "core/vote.h"
 
 namespace tfddl {
@@ -26,7 +27,12 @@ struct Decision {
 
 struct Boundary {
   std::vector<Decision> decisions;
-  bool closed = false;  // somebody left: what is still pending can never run
+  // Who takes part in what runs: the members that had not joined.
+  std::vector<int> active;
+  AverageOver average_over = AverageOver::kSize;
+  int last_joined = VoteRecord::kNobody;  // all have joined, this one last: nobody is joined any more
+  std::string join_error;                 // those that had joined disagree: they are not joined any more
+  bool closed = false;                    // somebody left: what is still pending can never run
   int departing = VoteRecord::kNobody;
 };
 
@@ -38,14 +44,19 @@ class Agreement {
   // A request for `name`, which is not pending, was submitted here. `tickets` is how many tickets
   // (data transfers) it takes when it runs; equal on all members that have equal signatures.
   void Submit(const std::string& name, const std::string& signature, int tickets);
+  // From the next vote on this rank has no requests, until a boundary at which all members have joined or
+  // disagree. Only when nothing is pending.
+  void Join(AverageOver over);
+  bool joined() const { return joined_; }
   // Takes a pending request back. Only at a boundary, never inside a vote.
   void Withdraw(const std::string& name);
   void RequestShutdown();
   // A peer said, outside of the votes, that it is about to leave.
   void NoticeShutdown() { shutdown_noticed_ = true; }
 
-  // Rule 1: enter with something fresh, or when a vote is open and something is pending; never with
-  // nothing, except that nobody can run anything after a shutdown, so a vote about one is answered.
+  // Rule 1: enter with something fresh, or when a vote is open and something is pending or this rank has
+  // joined; never with nothing, except that nobody can run anything after a shutdown, so a vote about one is
+  // answered.
   bool ShouldEnter(const Vote& vote) const;
   VoteRecord Enter(const Vote& vote);
 
@@ -66,6 +77,7 @@ class Agreement {
   struct Entry {
     std::string name;
     std::string signature;
+    int tickets;            // what a member that has joined counts, too
     uint64_t last_run = 0;  // boundary at which it last ran, for eviction
   };
   struct Pending {
@@ -76,13 +88,16 @@ class Agreement {
   struct Announced {
     std::string name;
     std::vector<std::string> signatures;  // by rank; empty: not submitted there
+    int tickets;                          // of the first
   };
 
   std::vector<Announced> Merge(const std::vector<std::string>& records) const;
+  // Who has joined, and what follows from that.
+  void Attend(const VoteRecord& outcome, Boundary* boundary);
   void Decide(const Announced& announced, Boundary* boundary);
-  // Numbers the run of a pending name that all have, and takes it off the pending ones.
+  // Numbers the run of a name that all active members have, and takes it off the pending ones.
   Decision Run(Entry* entry);
-  size_t Append(const std::string& name, const std::string& signature);
+  size_t Append(const std::string& name, const std::string& signature, int tickets);
   void Evict(const VoteRecord& outcome);
 
   int rank_;
@@ -93,6 +108,9 @@ class Agreement {
   std::unordered_map<std::string, size_t> index_;
   std::map<std::string, Pending> pending_;
   bool fresh_ = false;
+  bool joined_ = false;
+  AverageOver average_over_ = AverageOver::kSize;  // asked for here
+  std::vector<uint64_t> had_joined_;               // at the last boundary, agreed
   bool leaving_ = false;
   bool shutdown_noticed_ = false;
   bool closed_ = false;

@@ -175,8 +175,9 @@ class FusedAllreduce : public Collective {
 
 std::unique_ptr<Collective> MakeAllreduce(Lane lane, ScratchPool* pool, const Request& request) {
   if (request.op == ReduceOp::kAdasum) return MakeAdasum(lane, pool, request);
-  const Reduction reduction{request.dtype, request.op, request.prescale, request.postscale,
-                            lane.transport->size()};
+  const Reduction reduction{request.dtype,          request.op,
+                            request.prescale,       request.postscale,
+                            lane.transport->size(), lane.attendance->divisor};
   if (request.buffers.size() != 1) {
     return std::make_unique<FusedAllreduce>(lane, pool, reduction, request.buffers);
   }

@@ -14,7 +14,8 @@ class TreeBroadcast : public Collective {
     const Buffer& buffer = request.buffers.at(0);
     const size_t bytes = static_cast<size_t>(buffer.count) * SizeOf(request.dtype);
     const int size = lane.transport->size();
-    const int place = (lane.transport->rank() - request.root + size) % size;  // 0 is the root
+    const int root = lane.attendance->PlaceOf(request.root);
+    const int place = (lane.transport->rank() - root + size) % size;  // 0 is the root
     char* data = static_cast<char*>(buffer.out);
     if (place == 0 && bytes > 0 && buffer.in != buffer.out) std::memcpy(data, buffer.in, bytes);
 
@@ -23,13 +24,13 @@ class TreeBroadcast : public Collective {
     for (; mask < size && !(place & mask); mask *= 2) {
     }
     if (place > 0) {
-      from_.emplace(lane.transport, Pipeline::Direction::kReceive, (place - mask + request.root) % size,
-                    lane.tag, data, bytes);
+      from_.emplace(lane.transport, Pipeline::Direction::kReceive, (place - mask + root) % size, lane.tag,
+                    data, bytes);
     }
     for (mask /= 2; mask > 0; mask /= 2) {
       if (place + mask >= size) continue;
-      to_.emplace_back(lane.transport, Pipeline::Direction::kSend, (place + mask + request.root) % size,
-                       lane.tag, data, bytes, [this] { return from_ ? from_->finished() : SIZE_MAX; });
+      to_.emplace_back(lane.transport, Pipeline::Direction::kSend, (place + mask + root) % size, lane.tag,
+                       data, bytes, [this] { return from_ ? from_->finished() : SIZE_MAX; });
     }
   }
 

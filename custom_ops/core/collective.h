@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/attendance.h"
 #include "core/request.h"
 #include "transport/transport.h"
 
@@ -14,9 +15,9 @@ namespace tfddl {
 // Each collective owns two tags of the transport, so that collectives that run at the same time, or
 // start in different orders on different members, cannot take each other's messages.
 struct Lane {
-  Transport* transport;
-  int tag;                          // and tag + 1
-  const std::vector<int>* members;  // by rank, their ranks in the job, for messages to people
+  Transport* transport;  // among those that take part: its ranks are their places
+  int tag;               // and tag + 1
+  const Attendance* attendance;
 };
 
 class Collective {
@@ -46,7 +47,7 @@ std::unique_ptr<Collective> MakeAllreduce(Lane lane, ScratchPool* pool, const Re
 // The same reduction, of which each rank keeps its own slice: RowsBegin() in request.h.
 std::unique_ptr<Collective> MakeReducescatter(Lane lane, ScratchPool* pool, const Request& request);
 
-// Binomial tree from request.root, in pieces that travel one behind the other.
+// Binomial tree from request.root, which has to attend, in pieces that travel one behind the other.
 std::unique_ptr<Collective> MakeBroadcast(Lane lane, const Request& request);
 
 std::unique_ptr<Collective> MakeBarrier();

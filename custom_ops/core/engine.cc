@@ -7,6 +7,7 @@
 #include <chrono>
 #include <exception>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 namespace tfddl {
@@ -37,6 +38,7 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
       set_(std::move(options.set)),
       agreement_(rank_, size_, options.plan_capacity, members_),
       vote_(rank_, size_),
+      everybody_(std::make_shared<Attendance>(Attendance{Counted(size_), members_, size_})),
       moved_us_(NowMicros()) {
   PostVoteReceives();
   thread_ = std::thread([this] { Loop(); });
@@ -118,13 +120,14 @@ bool Engine::closed() const {
   return closed_;
 }
 
-std::optional<std::pair<std::string, int64_t>> Engine::Oldest() const {
+std::optional<std::pair<std::string, int64_t>> Engine::Oldest(bool or_join) const {
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto oldest = std::min_element(live_.begin(), live_.end(), [](auto& a, auto& b) {
-    return a.second != b.second ? a.second < b.second : a.first < b.first;
-  });
-  if (oldest == live_.end()) return std::nullopt;
-  return *oldest;
+  std::optional<std::pair<std::string, int64_t>> oldest;
+  for (const auto& [key, time] : live_) {
+    if (key == kJoinKey && !or_join) continue;
+    if (!oldest || std::tie(time, key) < std::tie(oldest->second, oldest->first)) oldest.emplace(key, time);
+  }
+  return oldest;
 }
 
 void Engine::Note(const std::string& key, const std::string& note) {
@@ -139,7 +142,8 @@ std::vector<LiveRequest> Engine::Waiting() const {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [key, time] : live_) {
       const auto note = notes_.find(key);
-      waiting.push_back({key, now - time, 0, note == notes_.end() ? "" : note->second});
+      waiting.push_back(
+          {key, now - time, 0, key == kJoinKey && joined(), note == notes_.end() ? "" : note->second});
     }
   }
   std::sort(waiting.begin(), waiting.end(), [](auto& a, auto& b) {
@@ -179,6 +183,7 @@ void Engine::Loop() {
 
 bool Engine::Turn() {
   const uint64_t before = transport_->completed();
+  AnnounceJoin();
   const bool voted = ProgressVote();
   const bool ran = PollRunning();
   // Only now may the caller of Shutdown() go: what all had submitted has run, and the messages that tell
@@ -191,8 +196,8 @@ bool Engine::Turn() {
 }
 
 bool Engine::Idle() const {
-  return pending_.empty() && running_.empty() && !vote_.entered() && !exchange_ && outgoing_.empty() &&
-         !agreement_.ShouldEnter(vote_) && !transport_->unsent();
+  return pending_.empty() && running_.empty() && !join_ && !vote_.entered() && !exchange_ &&
+         outgoing_.empty() && !agreement_.ShouldEnter(vote_) && !transport_->unsent();
 }
 
 void Engine::Wait(int idle_turns) {
@@ -235,7 +240,9 @@ bool Engine::DrainInbox() {
 // notice that a peer has opened it. The length of a record follows from the plan at the boundary.
 void Engine::PostVoteReceives() {
   const auto& steps = vote_.steps();
-  vote_buffers_.assign(steps.size(), std::string(VoteRecord::EncodedSize(agreement_.plan_size()), '\0'));
+  vote_buffers_.assign(
+      steps.size(),
+      std::string(VoteRecord::EncodedSize(agreement_.plan_size(), static_cast<size_t>(size_)), '\0'));
   for (size_t i = 0; i < steps.size(); ++i) {
     if (!steps[i].receive) continue;
     std::string& buffer = vote_buffers_[i];

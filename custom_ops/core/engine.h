@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "core/agreement.h"
+#include "core/attendance.h"
 #include "core/collective.h"
 #include "core/completion.h"
 #include "core/exchange.h"
@@ -52,6 +53,9 @@ class Engine {
   std::string DescribeMembers() const;  // "in [0, 4)", or "a member of process set 1 [0, 2]"
 
   // Never blocks. Errors come through request.done too; after Stop() on the calling thread.
+  //
+  // A request of Kind::kJoin says that this rank has no more of them until all members have joined; then it
+  // is done. What was submitted before it is run first; what comes after it is refused.
   void Submit(Request request);
 
   // The step of `key` was cancelled by TensorFlow. Nothing happens when the request is done or an agreed
@@ -82,10 +86,11 @@ class Engine {
   // then. The watchdog shows it, and need not wait for long where other ranks want something else.
   void Note(const std::string& key, const std::string& note);
 
-  // For the watchdog: the requests that wait, the longest first; the first of them and its time of
-  // submission; when anything last moved here.
+  // For the watchdog: the requests that wait, the longest first; the first of them, with or without a join,
+  // and its time of submission; when anything last moved here.
   std::vector<LiveRequest> Waiting() const;
-  std::optional<std::pair<std::string, int64_t>> Oldest() const;
+  std::optional<std::pair<std::string, int64_t>> Oldest(bool or_join) const;
+  bool joined() const { return joined_.load(std::memory_order_relaxed); }
   int64_t moved_us() const { return moved_us_.load(std::memory_order_relaxed); }
 
   Recorder& recorder() { return recorder_; }
@@ -98,8 +103,11 @@ class Engine {
     uint64_t ticket = 0;
     std::set<int> submitted;
     std::vector<Request> waiting;
+    std::shared_ptr<const Attendance> attendance;
   };
   struct Running {
+    std::shared_ptr<const Attendance> attendance;
+    std::unique_ptr<Transport> part;  // where not all members attend
     std::unique_ptr<Collective> collective;
     Request request;
   };
@@ -134,12 +142,19 @@ class Engine {
   void FailInstance(Instance instance, Code code, const std::string& message);
   void EndSteps(const std::set<int64_t>& steps, const std::string& name);
 
-  void Start(Request request, uint64_t ticket);
+  void Start(Request request, uint64_t ticket, const std::shared_ptr<const Attendance>& attendance);
   bool PollRunning();
   void Complete(Request request, Status status);
   void FailEverything();
   std::string ClosedMessage() const;
   std::string Me() const { return "rank " + std::to_string(global_rank(rank_)); }
+
+  // engine_join.cc
+  void AnnounceJoin();
+  std::string JoinRefusal(const Request& request) const;
+  bool CompletesSequence(const Request& request) const;
+  std::shared_ptr<const Attendance> AttendanceAt(const Boundary& boundary) const;
+  void EndJoin(const Boundary& boundary);
 
   std::unique_ptr<Transport> transport_;
   const int rank_;
@@ -160,9 +175,12 @@ class Engine {
   std::map<std::string, Instance> pending_;
   std::list<std::pair<std::string, Instance>> agreed_;  // with buckets still to be submitted here
   std::list<Running> running_;
+  std::optional<Request> join_;  // waits
+  const std::shared_ptr<const Attendance> everybody_;
   std::deque<int64_t> ended_steps_;  // the latest last
 
   std::atomic<int64_t> moved_us_;
+  std::atomic<bool> joined_{false};
 
   mutable std::mutex mutex_;  // everything below
   std::condition_variable wake_;

@@ -37,6 +37,10 @@ std::string Engine::Refusal(const Request& request, Code* code) const {
   }
   if (agreement_.closed()) return ClosedMessage();
   *code = Code::kInvalidArgument;
+  if (join_) {
+    std::string reason = JoinRefusal(request);
+    if (!reason.empty()) return reason;
+  }
   if (IsLive(request.key())) {
     return "'" + request.name +
            "' was submitted while an earlier call with the same name is still in flight on this rank. "
@@ -64,6 +68,10 @@ void Engine::Admit(Request request) {
     std::lock_guard<std::mutex> lock(mutex_);
     live_[request.key()] = NowMicros();
   }
+  if (request.kind == Kind::kJoin) {
+    join_ = std::move(request);
+    return;
+  }
   // A bucket of a sequence that has been agreed on needs no further vote.
   for (auto it = agreed_.begin(); it != agreed_.end(); ++it) {
     Instance& instance = it->second;
@@ -73,8 +81,9 @@ void Engine::Admit(Request request) {
            "', which the other ranks have begun, and the next step has submitted it again.");
     }
     const uint64_t ticket = instance.ticket + static_cast<uint64_t>(request.bucket);
+    const auto attendance = instance.attendance;
     if (static_cast<int>(instance.submitted.size()) == instance.buckets) agreed_.erase(it);
-    Start(std::move(request), ticket);
+    Start(std::move(request), ticket, attendance);
     return;
   }
   Instance& instance = pending_[request.name];
@@ -101,18 +110,24 @@ void Engine::Handle(const CancelItem& item) {
 
 void Engine::Apply(const Boundary& boundary) {
   std::map<std::string, std::set<int64_t>> ended;  // name of the failed request -> steps
+  const auto attendance = AttendanceAt(boundary);
   for (const Decision& decision : boundary.decisions) {
     auto node = pending_.extract(decision.name);
+    if (node.empty()) continue;  // this rank has joined
     Instance& instance = node.mapped();
     instance.ticket = decision.ticket;
-    if (decision.error.empty()) {
+    instance.attendance = attendance;
+    const std::string error =
+        decision.error.empty() ? Objection(instance.waiting.front(), *attendance) : decision.error;
+    if (error.empty()) {
       StartInstance(decision.name, std::move(instance));
     } else {
       if (instance.step != 0) ended[decision.name].insert(instance.step);
-      FailInstance(std::move(instance), Code::kFailedPrecondition, decision.error);
+      FailInstance(std::move(instance), Code::kFailedPrecondition, error);
     }
   }
   for (const auto& [name, steps] : ended) EndSteps(steps, name);
+  EndJoin(boundary);
   if (!boundary.closed) return;
   auto pending = std::exchange(pending_, {});
   for (auto& [name, instance] : pending) {
@@ -128,12 +143,13 @@ void Engine::Apply(const Boundary& boundary) {
 void Engine::StartInstance(const std::string& name, Instance instance) {
   auto requests = std::exchange(instance.waiting, {});
   const uint64_t ticket = instance.ticket;
+  const auto attendance = instance.attendance;
   if (static_cast<int>(instance.submitted.size()) < instance.buckets) {
     agreed_.emplace_back(name, std::move(instance));
   }
   for (Request& request : requests) {
     const auto bucket = static_cast<uint64_t>(request.bucket);
-    Start(std::move(request), ticket + bucket);
+    Start(std::move(request), ticket + bucket, attendance);
   }
 }
 
@@ -156,6 +172,11 @@ void Engine::EndSteps(const std::set<int64_t>& steps, const std::string& name) {
                  "not run, because '" + name + "' of the same step failed");
     it = pending_.erase(it);
   }
+  if (join_ && !agreement_.joined() && steps.count(join_->step)) {
+    Complete(std::move(*join_),
+             Status(Code::kCancelled, "not run, because '" + name + "' of the same step failed"));
+    join_.reset();
+  }
   for (const auto& [sequence, instance] : agreed_) {
     if (steps.count(instance.step)) {
       Fail(Me() + ": '" + name + "' failed in the middle of '" + sequence +
@@ -164,10 +185,14 @@ void Engine::EndSteps(const std::set<int64_t>& steps, const std::string& name) {
   }
 }
 
-void Engine::Start(Request request, uint64_t ticket) {
+void Engine::Start(Request request, uint64_t ticket, const std::shared_ptr<const Attendance>& attendance) {
   recorder_.Record("start", request.key());
   const auto lanes = static_cast<uint64_t>((transport_->tags() - kFirstDataTag) / 2);
-  const Lane lane{transport_.get(), kFirstDataTag + 2 * static_cast<int>(ticket % lanes), &members_};
+  std::unique_ptr<Transport> part;
+  if (!attendance->complete()) part = TransportAmong(transport_.get(), *attendance);
+  const Lane lane{part ? part.get() : transport_.get(), kFirstDataTag + 2 * static_cast<int>(ticket % lanes),
+                  attendance.get()};
+  if (request.divisor) *request.divisor = attendance->divisor;
   std::unique_ptr<Collective> collective;
   if (request.kind == Kind::kAllreduce || request.kind == Kind::kReducescatter) {
     for (const Buffer& buffer : request.buffers) {
@@ -185,6 +210,7 @@ void Engine::Start(Request request, uint64_t ticket) {
       collective = MakeBroadcast(lane, request);
       break;
     case Kind::kBarrier:
+    case Kind::kJoin:  // never comes here
       collective = MakeBarrier();
       break;
     case Kind::kAllgather:
@@ -193,7 +219,7 @@ void Engine::Start(Request request, uint64_t ticket) {
           MakeRowExchange(lane, request, [this](auto function) { completion_.Post(std::move(function)); });
       break;
   }
-  running_.push_back({std::move(collective), std::move(request)});
+  running_.push_back({attendance, std::move(part), std::move(collective), std::move(request)});
 }
 
 bool Engine::PollRunning() {
@@ -237,6 +263,8 @@ void Engine::FailEverything() {
   for (auto& [name, instance] : std::exchange(pending_, {})) {
     for (Request& request : instance.waiting) Complete(std::move(request), status);
   }
+  if (join_) Complete(std::move(*join_), status);
+  join_.reset();
   agreed_.clear();
 }
 

@@ -161,11 +161,11 @@ void Finish(const Reduction& r, AccumulatorOf<T>* values, int64_t count) {
   const bool average = r.op == ReduceOp::kAverage;
   if constexpr (std::is_integral_v<A>) {
     if (average && r.postscale == 1.0) {
-      for (int64_t i = 0; i < count; ++i) values[i] = values[i] / static_cast<A>(r.size);
+      for (int64_t i = 0; i < count; ++i) values[i] = values[i] / static_cast<A>(r.divisor);
       return;
     }
   }
-  const double factor = average ? r.postscale / r.size : r.postscale;
+  const double factor = average ? r.postscale / r.divisor : r.postscale;
   if (factor == 1.0) return;
   for (int64_t i = 0; i < count; ++i) values[i] = Scale<T>(values[i], factor);
 }

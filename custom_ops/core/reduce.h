@@ -10,7 +10,8 @@ struct Reduction {
   ReduceOp op;
   double prescale;   // multiplies every rank's value before the reduction
   double postscale;  // multiplies the result
-  int size;          // number of ranks: the divisor of Average
+  int size;          // number of sources
+  int divisor;       // of Average: the number of ranks
 };
 
 // Whether `op` has a meaning for `dtype`: complex numbers have no order, and truth values have nothing

@@ -26,6 +26,9 @@ inline int64_t RowsBegin(int64_t rows, int rank, int size) {
   return rows / size * rank + std::min<int64_t>(rank, rows % size);
 }
 
+// The name of hvd.join() among the live requests of a rank.
+constexpr char kJoinKey[] = "hvd.join()";
+
 struct Request {
   // The name on which ranks agree; of a bucket: the name of its sequence.
   std::string name;
@@ -47,15 +50,19 @@ struct Request {
   double prescale = 1.0;
   double postscale = 1.0;
   int root = 0;
+  AverageOver average_over = AverageOver::kSize;  // of a join
 
   // The members of the group; barrier takes none, broadcast and alltoall take one. `out` of allgather and
-  // alltoall is left to `allocate`.
+  // alltoall is left to `allocate`; that of a join is one int32, the rank that joined last.
   std::vector<Buffer> buffers;
   std::vector<int64_t> splits;  // alltoall: how many rows go to each rank
 
   // Allgather and alltoall: called on the completion thread once all ranks' rows are known. Of each buffer,
   // one behind the other, `rows` has the rows that come from each rank. Stores each output's memory in *out.
   std::function<Status(const std::vector<int64_t>& rows, std::vector<void*>* out)> allocate;
+
+  // Where to store what an Average divides by at this time, for a caller that gathers and divides by itself.
+  int64_t* divisor = nullptr;
 
   // Called exactly once, on the completion thread.
   std::function<void(const Status&)> done;

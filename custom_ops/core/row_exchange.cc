@@ -19,6 +19,7 @@ class RowExchange : public Collective {
   RowExchange(Lane lane, const Request& request, std::function<void(std::function<void()>)> post)
       : lane_(lane),
         post_(std::move(post)),
+        attendance_(*lane.attendance),
         size_(static_cast<size_t>(lane.transport->size())),
         rank_(static_cast<size_t>(lane.transport->rank())),
         buffers_(request.buffers),
@@ -27,7 +28,8 @@ class RowExchange : public Collective {
         allocate_(request.allocate),
         verdicts_(size_, 1) {
     for (size_t peer = 0; peer < size_; ++peer) {
-      for (const Buffer& buffer : buffers_) sent_.push_back(splits_.empty() ? buffer.rows : splits_[peer]);
+      for (const Buffer& buffer : buffers_)
+        sent_.push_back(splits_.empty() ? buffer.rows : splits_[Rank(peer)]);
     }
     received_.resize(sent_.size());
     const size_t bytes = buffers_.size() * sizeof(int64_t);
@@ -97,9 +99,12 @@ class RowExchange : public Collective {
   }
 
   void Allocate() {
-    std::vector<int64_t> rows;
+    const auto ranks = static_cast<size_t>(attendance_.size);
+    std::vector<int64_t> rows(buffers_.size() * ranks);  // none from those that have joined
     for (size_t i = 0; i < buffers_.size(); ++i) {
-      for (size_t peer = 0; peer < size_; ++peer) rows.push_back(received_[peer * buffers_.size() + i]);
+      for (size_t peer = 0; peer < size_; ++peer) {
+        rows[i * ranks + Rank(peer)] = received_[peer * buffers_.size() + i];
+      }
     }
     post_([shared = shared_, allocate = allocate_, rows = std::move(rows)] {
       shared->status = allocate(rows, &shared->out);
@@ -112,10 +117,10 @@ class RowExchange : public Collective {
       status_ = shared_->status;
       return false;
     }
-    for (size_t rank = 0; rank < verdicts_.size(); ++rank) {
-      if (verdicts_[rank]) continue;
-      status_ = Status(Code::kResourceExhausted,
-                       "rank " + std::to_string((*lane_.members)[rank]) + " could not allocate its result");
+    for (size_t peer = 0; peer < verdicts_.size(); ++peer) {
+      if (verdicts_[peer]) continue;
+      status_ = Status(Code::kResourceExhausted, "rank " + std::to_string(attendance_.members[Rank(peer)]) +
+                                                     " could not allocate its result");
       return false;
     }
     return true;
@@ -156,8 +161,10 @@ class RowExchange : public Collective {
   size_t FirstSent(size_t peer) const {
     if (splits_.empty()) return 0;
     return static_cast<size_t>(
-        std::accumulate(splits_.begin(), splits_.begin() + static_cast<ptrdiff_t>(peer), int64_t{0}));
+        std::accumulate(splits_.begin(), splits_.begin() + static_cast<ptrdiff_t>(Rank(peer)), int64_t{0}));
   }
+
+  size_t Rank(size_t place) const { return static_cast<size_t>(attendance_.ranks[place]); }
 
   size_t FirstReceived(size_t buffer, size_t peer) const {
     int64_t rows = 0;
@@ -167,7 +174,8 @@ class RowExchange : public Collective {
 
   Lane lane_;
   std::function<void(std::function<void()>)> post_;
-  size_t size_;
+  Attendance attendance_;
+  size_t size_;  // of those that attend, and this rank's place among them
   size_t rank_;
   std::vector<Buffer> buffers_;
   size_t element_;

@@ -53,14 +53,14 @@ std::string DescribeSide(const std::vector<std::string>& side, const std::vector
 
 // Of many ranks, those that said the same share one entry, in the order of their lowest rank.
 std::vector<std::string> DescribeGroups(const std::vector<std::vector<std::string>>& sides,
-                                        const std::vector<size_t>& fields,
-                                        const std::vector<std::string>& numbers) {
+                                        const std::vector<std::string>& names,
+                                        const std::vector<size_t>& fields) {
   std::vector<std::string> texts;
   std::map<std::string, std::vector<std::string>> ranks;
-  for (size_t rank = 0; rank < sides.size(); ++rank) {
-    const std::string text = DescribeSide(sides[rank], fields);
+  for (size_t i = 0; i < sides.size(); ++i) {
+    const std::string text = DescribeSide(sides[i], fields);
     if (ranks[text].empty()) texts.push_back(text);
-    ranks[text].push_back(numbers[rank]);
+    ranks[text].push_back(names[i]);
   }
   std::vector<std::string> entries;
   for (const auto& text : texts) entries.push_back("ranks " + Join(ranks[text], ", ") + ": " + text);
@@ -82,24 +82,36 @@ std::string MakeSignature(const std::vector<std::string>& fields) {
 std::string DescribeMismatch(const std::string& name, const std::vector<std::string>& signatures,
                              const std::vector<int>& members) {
   std::vector<std::vector<std::string>> sides;
-  std::vector<std::string> numbers;
-  for (const auto& signature : signatures) {
-    numbers.push_back(
-        std::to_string(members.empty() ? static_cast<int>(sides.size()) : members[sides.size()]));
-    sides.push_back(Split(signature));
+  std::vector<std::string> ranks;
+  for (size_t rank = 0; rank < signatures.size(); ++rank) {
+    if (signatures[rank].empty()) continue;
+    sides.push_back(Split(signatures[rank]));
+    ranks.push_back(std::to_string(members.empty() ? static_cast<int>(rank) : members[rank]));
   }
   const auto fields = DifferingFields(sides);
   std::vector<std::string> entries;
   if (sides.size() <= kMaxRanksListed) {
-    for (size_t rank = 0; rank < sides.size(); ++rank) {
-      entries.push_back("rank " + numbers[rank] + ": " + DescribeSide(sides[rank], fields));
+    for (size_t i = 0; i < sides.size(); ++i) {
+      entries.push_back("rank " + ranks[i] + ": " + DescribeSide(sides[i], fields));
     }
   } else {
-    entries = DescribeGroups(sides, fields, numbers);
+    entries = DescribeGroups(sides, ranks, fields);
   }
   return "The ranks submitted '" + name + "' with different arguments: " + Join(entries, "; ") +
          ". Call it with the same operation, dtype and shape on every rank, or give the calls different "
          "names.";
+}
+
+std::string DescribeDivisors(const std::vector<int>& over_size, const std::vector<int>& over_active) {
+  const auto side = [](const std::vector<int>& ranks, AverageOver over) {
+    std::vector<std::string> numbers;
+    for (int rank : ranks) numbers.push_back(std::to_string(rank));
+    return (ranks.size() == 1 ? "rank " : "ranks ") + Join(numbers, ", ") + ": average_over='" +
+           NameOf(over) + "'";
+  };
+  return "The ranks disagree on what an average divides by while some have joined: " +
+         side(over_size, AverageOver::kSize) + "; " + side(over_active, AverageOver::kActive) +
+         ". Give hvd.join() the same average_over on every rank.";
 }
 
 }  // namespace tfddl

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "core/request.h"
 #include "core/wire.h"
 
 namespace tfddl {
@@ -24,8 +25,13 @@ std::string Names(const Situation& rank, const SetDirectory& sets) {
   std::string text;
   for (size_t i = 0; i < std::min(rank.waiting.size(), kNamesShown); ++i) {
     const LiveRequest& request = rank.waiting[i];
-    text += (i ? ", " : "") + DescribeKey(request.key, request.set, sets) +
-            (request.note.empty() ? "" : " (" + request.note + ")");
+    text += i ? ", " : "";
+    if (request.joined) {
+      text += "has joined (hvd.join())" + (request.set ? " in " + sets.Name(request.set) : "");
+      continue;
+    }
+    text +=
+        DescribeKey(request.key, request.set, sets) + (request.note.empty() ? "" : " (" + request.note + ")");
   }
   const size_t more = rank.waiting.size() + rank.left_out - std::min(rank.waiting.size(), kNamesShown);
   return more ? text + " and " + std::to_string(more) + " more" : text;
@@ -40,6 +46,11 @@ std::string DescribeKey(const std::string& key, int set, const SetDirectory& set
 bool Situation::Has(const std::string& key, int set) const {
   return std::any_of(waiting.begin(), waiting.end(),
                      [&](auto& request) { return request.set == set && request.key == key; });
+}
+
+bool Situation::Joined(int set) const {
+  return std::any_of(waiting.begin(), waiting.end(),
+                     [&](auto& request) { return request.set == set && request.joined; });
 }
 
 std::string Situation::Encode(size_t limit) const {
@@ -61,7 +72,7 @@ std::string Situation::Encode(size_t limit) const {
   for (size_t i = 0; i < count; ++i) {
     writer.String(waiting[i].key);
     writer.Int(waiting[i].waited_us);
-    writer.Int(waiting[i].set);
+    writer.Int(waiting[i].set << 1 | waiting[i].joined);
     writer.String(waiting[i].note);
   }
   return writer.bytes();
@@ -71,7 +82,9 @@ Situation Situation::Decode(const std::string& bytes) {
   WireReader reader(bytes);
   Situation situation;
   situation.still_us = reader.Int();
-  situation.leaving = reader.Int() != 0;
+  const int64_t flags = reader.Int();
+  situation.leaving = flags & 1;
+  situation.joined = flags & 2;
   situation.left_out = static_cast<size_t>(reader.Int());
   const int64_t count = reader.Int();
   situation.last = reader.String();
@@ -79,7 +92,9 @@ Situation Situation::Decode(const std::string& bytes) {
     LiveRequest request;
     request.key = reader.String();
     request.waited_us = reader.Int();
-    request.set = static_cast<int>(reader.Int());
+    const int64_t set = reader.Int();
+    request.set = static_cast<int>(set >> 1);
+    request.joined = (set & 1) != 0;
     request.note = reader.String();
     situation.waiting.push_back(std::move(request));
   }
@@ -93,11 +108,13 @@ std::vector<int> Stuck(const Situations& ranks, int rank, int64_t still_us, cons
     // A list that is cut short may hide what all have.
     if (!one || one->waiting.empty() || one->left_out || one->still_us < still_us) return {};
     for (const LiveRequest& request : one->waiting) {
-      if (!sets.Has(request.set)) return {};  // it is just being added
+      if (!sets.Has(request.set)) return {};                     // it is just being added
+      if (request.key == kJoinKey && !request.joined) continue;  // it waits for what was submitted before it
       bool complete = true;
       for (int member = 0; member < static_cast<int>(ranks.size()); ++member) {
         if (!sets.Includes(request.set, member)) continue;
         const auto& other = ranks[static_cast<size_t>(member)];
+        if (other && other->Joined(request.set)) continue;  // it keeps nobody waiting
         complete = complete && other && other->Has(request.key, request.set);
         if (std::find(found.begin(), found.end(), member) == found.end()) found.push_back(member);
       }
@@ -145,21 +162,27 @@ std::string Describe(const Situations& ranks, const SetDirectory& sets) {
 
 std::string DescribeMissing(const Situations& ranks, const std::string& key, int set,
                             const SetDirectory& sets) {
-  std::vector<size_t> missing, silent;
+  std::vector<size_t> missing, silent, joined;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (!sets.Includes(set, static_cast<int>(rank))) continue;
     if (!ranks[rank]) {
       silent.push_back(rank);
+    } else if (ranks[rank]->Joined(set)) {
+      joined.push_back(rank);
     } else if (!ranks[rank]->Has(key, set)) {
       missing.push_back(rank);
     }
   }
+  const auto say = [](const std::vector<size_t>& those, const char* one, const char* many, const char* what) {
+    return Listed(those) + (those.size() == 1 ? one : many) + what;
+  };
+  std::vector<std::string> parts;
+  if (!missing.empty()) parts.push_back(say(missing, " has", " have", " not submitted it"));
+  if (!silent.empty()) parts.push_back(say(silent, " does", " do", " not answer"));
+  if (!joined.empty() && !parts.empty()) parts.push_back(say(joined, " has", " have", " joined"));
   std::string text;
-  if (!missing.empty())
-    text = Listed(missing) + (missing.size() == 1 ? " has" : " have") + " not submitted it";
-  if (silent.empty()) return text;
-  return text + (text.empty() ? "" : "; ") + Listed(silent) + (silent.size() == 1 ? " does" : " do") +
-         " not answer";
+  for (const std::string& part : parts) text += (text.empty() ? "" : "; ") + part;
+  return text;
 }
 
 }  // namespace tfddl

@@ -15,8 +15,9 @@ namespace tfddl {
 struct LiveRequest {
   std::string key;
   int64_t waited_us = 0;
-  int set = 0;       // the process set in which it was submitted
-  std::string note;  // see Engine::Note
+  int set = 0;          // the process set in which it was submitted
+  bool joined = false;  // hvd.join(), from when this rank takes no part in the set
+  std::string note;     // see Engine::Note
 };
 
 struct Situation {
@@ -27,6 +28,7 @@ struct Situation {
   bool leaving = false;              // in hvd.shutdown()
 
   bool Has(const std::string& key, int set = 0) const;
+  bool Joined(int set) const;
   // At most `limit` bytes.
   std::string Encode(size_t limit) const;
   static Situation Decode(const std::string& bytes);
@@ -46,7 +48,8 @@ bool HasNote(const Situations& ranks, const std::vector<int>& of);
 // One line: who waits for what, and how long. Ranks that wait for the same are named together.
 std::string Describe(const Situations& ranks, const SetDirectory& sets = {});
 
-// The members of the set that have not submitted `key`, and those that are silent; empty when all have it.
+// The members of the set that have not submitted `key`, those that are silent, and those that need not,
+// because they have joined; empty when all that need to have it.
 std::string DescribeMissing(const Situations& ranks, const std::string& key, int set = 0,
                             const SetDirectory& sets = {});
 

@@ -83,8 +83,12 @@ const char* NameOf(Kind kind) {
       return "alltoall";
     case Kind::kBarrier:
       return "barrier";
+    case Kind::kJoin:
+      return "join";
   }
   return "unknown";
 }
+
+const char* NameOf(AverageOver over) { return over == AverageOver::kActive ? "active" : "size"; }
 
 }  // namespace tfddl

@@ -34,9 +34,14 @@ enum class ReduceOp : int32_t { kAverage = 0, kSum = 1, kAdasum = 2, kMin = 3, k
 
 const char* NameOf(ReduceOp op);
 
-enum class Kind : int32_t { kAllreduce, kBroadcast, kAllgather, kReducescatter, kAlltoall, kBarrier };
+enum class Kind : int32_t { kAllreduce, kBroadcast, kAllgather, kReducescatter, kAlltoall, kBarrier, kJoin };
 
 const char* NameOf(Kind kind);
+
+// What an Average divides by while some members have joined: all of the set, or those that have not joined.
+enum class AverageOver : int32_t { kSize, kActive };
+
+const char* NameOf(AverageOver over);
 
 // Codes map one to one to tf.errors (tensorflow/kernel.cc).
 enum class Code : int32_t {

@@ -8,14 +8,18 @@
 namespace tfddl {
 namespace {
 
-constexpr size_t kHeaderBytes = 4 * sizeof(uint32_t);
+constexpr size_t kHeaderBytes = 5 * sizeof(uint32_t);
 
 size_t Words(size_t entries) { return (entries + 63) / 64; }
 
 }  // namespace
 
-VoteRecord::VoteRecord(size_t entries)
-    : ready_all(Words(entries)), ready_any(Words(entries)), same_all(Words(entries)) {}
+VoteRecord::VoteRecord(size_t entries, size_t members)
+    : ready_all(Words(entries)),
+      ready_any(Words(entries)),
+      same_all(Words(entries)),
+      joined(Words(members)),
+      over_active(Words(members)) {}
 
 void VoteRecord::Combine(const VoteRecord& other) {
   if (other.number != number || other.ready_all.size() != ready_all.size()) {
@@ -29,31 +33,36 @@ void VoteRecord::Combine(const VoteRecord& other) {
     ready_any[i] |= other.ready_any[i];
     same_all[i] &= other.same_all[i];
   }
+  for (size_t i = 0; i < joined.size(); ++i) {
+    joined[i] |= other.joined[i];
+    over_active[i] |= other.over_active[i];
+  }
 }
 
-size_t VoteRecord::EncodedSize(size_t entries) {
-  return kHeaderBytes + 3 * Words(entries) * sizeof(uint64_t);
+size_t VoteRecord::EncodedSize(size_t entries, size_t members) {
+  return kHeaderBytes + (3 * Words(entries) + 2 * Words(members)) * sizeof(uint64_t);
 }
 
 std::string VoteRecord::Encode() const {
-  const uint32_t header[4] = {number, flags, static_cast<uint32_t>(departing),
-                              static_cast<uint32_t>(ready_all.size())};
+  const uint32_t header[5] = {number, flags, static_cast<uint32_t>(departing),
+                              static_cast<uint32_t>(ready_all.size()), static_cast<uint32_t>(joined.size())};
   std::string bytes(reinterpret_cast<const char*>(header), kHeaderBytes);
-  for (const auto* bits : {&ready_all, &ready_any, &same_all}) {
+  for (const auto* bits : {&ready_all, &ready_any, &same_all, &joined, &over_active}) {
     bytes.append(reinterpret_cast<const char*>(bits->data()), bits->size() * sizeof(uint64_t));
   }
   return bytes;
 }
 
 VoteRecord VoteRecord::Decode(const std::string& bytes) {
-  uint32_t header[4];
+  uint32_t header[5];
   std::memcpy(header, bytes.data(), kHeaderBytes);
-  VoteRecord record(64 * static_cast<size_t>(header[3]));
+  VoteRecord record(64 * static_cast<size_t>(header[3]), 64 * static_cast<size_t>(header[4]));
   record.number = header[0];
   record.flags = header[1];
   record.departing = static_cast<int32_t>(header[2]);
   const char* next = bytes.data() + kHeaderBytes;
-  for (auto* bits : {&record.ready_all, &record.ready_any, &record.same_all}) {
+  for (auto* bits :
+       {&record.ready_all, &record.ready_any, &record.same_all, &record.joined, &record.over_active}) {
     std::memcpy(bits->data(), next, bits->size() * sizeof(uint64_t));
     next += bits->size() * sizeof(uint64_t);
   }

@@ -22,12 +22,16 @@ struct VoteRecord {
   std::vector<uint64_t> ready_all;  // AND, a bit per plan entry
   std::vector<uint64_t> ready_any;  // OR
   std::vector<uint64_t> same_all;   // AND: the member's signature is the plan's
+  // A member that has joined has no more requests: to the three above it brings what changes nothing.
+  std::vector<uint64_t> joined;       // OR, a bit per member
+  std::vector<uint64_t> over_active;  // OR: it has joined and asked for AverageOver::kActive
 
-  explicit VoteRecord(size_t entries = 0);
+  VoteRecord(size_t entries, size_t members);
+  VoteRecord() : VoteRecord(0, 0) {}
   void Combine(const VoteRecord& other);
 
   // The length of a record follows from the size of the plan, which is equal on all members.
-  static size_t EncodedSize(size_t entries);
+  static size_t EncodedSize(size_t entries, size_t members);
   std::string Encode() const;
   static VoteRecord Decode(const std::string& bytes);
 };

@@ -96,7 +96,7 @@ class Watchdog {
   std::string Answer(const std::string& question) const;
   void Hear(int peer, const std::string& answer);
   void LookForStalls();
-  std::optional<Waited> Oldest() const;
+  std::optional<Waited> Oldest(bool or_join) const;
   int64_t StillMicros() const;
   void Ask(Cause cause, const Waited& waited);
   void ConcludeInquiry();

@@ -25,10 +25,10 @@ int64_t Watchdog::StillMicros() const {
   return NowMicros() - moved_us;
 }
 
-std::optional<Watchdog::Waited> Watchdog::Oldest() const {
+std::optional<Watchdog::Waited> Watchdog::Oldest(bool or_join) const {
   std::optional<Waited> oldest;
   for (const auto& [set, engine] : engines_) {
-    const auto mine = engine->Oldest();
+    const auto mine = engine->Oldest(or_join);
     if (mine && (!oldest || mine->second < oldest->submitted_us)) oldest = {mine->second, set, mine->first};
   }
   return oldest;
@@ -88,21 +88,24 @@ void Watchdog::LookForStalls() {
     if (now > ask_leaving_us) ask_leaving_us_ = 0;
   }
   if (ask_leaving_us != 0 && now > ask_leaving_us) return Ask(Cause::kShutdown, {now, 0, ""});
-  const auto oldest = Oldest();
-  if (!oldest) return;
-  const double waited_s = static_cast<double>(now - oldest->submitted_us) * 1e-6;
-  if (waited_s > options_.limit_s) return Ask(Cause::kLimit, *oldest);
-  if (waited_s > options_.warning_s && !(warned_ == oldest)) {
-    warned_ = oldest;
-    return Ask(Cause::kSlow, *oldest);
+  const auto oldest = Oldest(false);  // a rank that has joined may wait for an epoch of the others
+  if (oldest) {
+    const double waited_s = static_cast<double>(now - oldest->submitted_us) * 1e-6;
+    if (waited_s > options_.limit_s) return Ask(Cause::kLimit, *oldest);
+    if (waited_s > options_.warning_s && !(warned_ == oldest)) {
+      warned_ = oldest;
+      return Ask(Cause::kSlow, *oldest);
+    }
   }
+  const auto waiting = Oldest(true);
+  if (!waiting) return;
   // Of ranks that are stuck together, the lowest is the lowest of the set in which it waits.
   for (int rank = 0; rank < transport_->rank(); ++rank) {
-    if (sets_.Includes(oldest->set, rank)) return;
+    if (sets_.Includes(waiting->set, rank)) return;
   }
   if (StillMicros() <= still_us_ || now < next_comparison_us_) return;
   next_comparison_us_ = now + std::clamp<int64_t>(still_us_ / 4, kAnswerMicros / 4, kAnswerMicros);
-  Ask(Cause::kDifferent, *oldest);
+  Ask(Cause::kDifferent, *waiting);
 }
 
 void Watchdog::Ask(Cause cause, const Waited& waited) {

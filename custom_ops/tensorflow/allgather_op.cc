@@ -13,11 +13,13 @@ namespace {
 namespace tf = tensorflow;
 
 // The inputs of one op are one group. `rows` is the first dimension of each input (down) on each rank
-// (right), in which the gradient finds its own part. `context` is what else ranks must agree on.
+// (right), in which the gradient finds its own part. `divisor` is what an average over the ranks divides by,
+// which matters while some have joined. `context` is what else ranks must agree on.
 REGISTER_OP("TfddlAllgather")
     .Input("x: N * T")
     .Output("y: N * T")
     .Output("rows: int64")
+    .Output("divisor: int64")
     .Attr(kTypeAttr)
     .Attr("N: int >= 1")
     .Attr("tensor_name: string")
@@ -29,6 +31,7 @@ REGISTER_OP("TfddlAllgather")
       TF_RETURN_IF_ERROR(OpenRows(c));
       c->set_output(c->num_inputs(),
                     c->Matrix(c->num_inputs(), tf::shape_inference::InferenceContext::kUnknownDim));
+      c->set_output(c->num_inputs() + 1, c->Scalar());
       return absl::OkStatus();
     });
 
@@ -52,6 +55,11 @@ class AllgatherKernel : public CollectiveKernel {
       request.buffers.push_back({x.data(), nullptr, x.NumElements(), x.dim_size(0), RowElements(x)});
       keep->push_back(x);
     }
+    tf::Tensor* divisor = nullptr;
+    OP_REQUIRES_OK_ASYNC(
+        context, context->allocate_output(context->num_inputs() + 1, tf::TensorShape({}), &divisor), done);
+    request.divisor = divisor->scalar<int64_t>().data();
+    keep->push_back(*divisor);
     request.signature = MakeSignature(fields);
     request.allocate = [context, keep](const std::vector<int64_t>& rows, std::vector<void*>* out) {
       return Allocate(context, keep, rows, out);

@@ -53,7 +53,7 @@ void TestAccumulation() {
   const Float16 parts[3] = {ToFloat16(2048.0f), ToFloat16(1.0f), ToFloat16(1.0f)};
   const void* sources[3] = {&parts[0], &parts[1], &parts[2]};
   Float16 sum;
-  Reduce({DataType::kFloat16, ReduceOp::kSum, 1.0, 1.0, 3}, sources, &sum, 1);
+  Reduce({DataType::kFloat16, ReduceOp::kSum, 1.0, 1.0, 3, 3}, sources, &sum, 1);
   CHECK(ToFloat(sum) == 2050.0f);
 }
 
@@ -62,16 +62,16 @@ void TestIntegers() {
   const int32_t b[3] = {2, 2, 1};
   const void* sources[2] = {a, b};
   int32_t out[3];
-  Reduce({DataType::kInt32, ReduceOp::kAverage, 1.0, 1.0, 2}, sources, out, 2);
+  Reduce({DataType::kInt32, ReduceOp::kAverage, 1.0, 1.0, 2, 2}, sources, out, 2);
   CHECK(out[0] == -2 && out[1] == 3);  // toward zero
-  Reduce({DataType::kInt32, ReduceOp::kSum, 0.5, 3.0, 2}, sources, out, 2);
+  Reduce({DataType::kInt32, ReduceOp::kSum, 0.5, 3.0, 2, 2}, sources, out, 2);
   CHECK(out[0] == -6 && out[1] == 9);  // (-3 + 1) * 3, (2 + 1) * 3
-  Reduce({DataType::kInt32, ReduceOp::kSum, 1.0, 1.0, 2}, sources, out, 3);
+  Reduce({DataType::kInt32, ReduceOp::kSum, 1.0, 1.0, 2, 2}, sources, out, 3);
   CHECK(out[2] == std::numeric_limits<int32_t>::min());
   const int64_t large = (int64_t{1} << 53) + 1;
   const void* same[2] = {&large, &large};
   int64_t mean;
-  Reduce({DataType::kInt64, ReduceOp::kAverage, 1.0, 1.0, 2}, same, &mean, 1);
+  Reduce({DataType::kInt64, ReduceOp::kAverage, 1.0, 1.0, 2, 2}, same, &mean, 1);
   CHECK(mean == large);  // a double could not hold it
 }
 
@@ -100,7 +100,7 @@ void TestExtremes() {
   const Float16 halves[2] = {ToFloat16(-1.5f), ToFloat16(0.5f)};
   const void* sources[2] = {&halves[0], &halves[1]};
   Float16 out;
-  Reduce({DataType::kFloat16, ReduceOp::kMin, 1.0, 1.0, 2}, sources, &out, 1);
+  Reduce({DataType::kFloat16, ReduceOp::kMin, 1.0, 1.0, 2, 2}, sources, &out, 1);
   CHECK(out.bits == halves[0].bits);
   CHECK(ReduceOne<uint64_t>(DataType::kUInt64, ReduceOp::kMax, {1, UINT64_MAX}) == UINT64_MAX);
   CHECK(ReduceOne<uint8_t>(DataType::kBool, ReduceOp::kMin, {1, 0, 1}) == 0);

@@ -14,7 +14,7 @@ namespace {
 
 Situation Waits(std::vector<std::string> keys, int64_t seconds = 12) {
   Situation situation;
-  for (auto& key : keys) situation.waiting.push_back({std::move(key), seconds * 1000000, 0, ""});
+  for (auto& key : keys) situation.waiting.push_back({std::move(key), seconds * 1000000, 0, false, ""});
   situation.still_us = seconds * 1000000;
   situation.last = "its last collective was 'z' (done) 70 s ago";
   return situation;

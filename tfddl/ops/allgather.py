@@ -72,9 +72,9 @@ def _gradient(operation: Any, *cotangents: Any) -> list[tf.Tensor]:
     averages here.)"""
     number = operation.get_attr("process_set")
     name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient", number)
-    dense = [tf.convert_to_tensor(cotangent) for cotangent in cotangents[:-1]]
+    dense = [tf.convert_to_tensor(cotangent) for cotangent in cotangents[:-2]]
     totals = native.allreduce(dense, Sum, name, process_set=number)
-    rows, place = operation.outputs[-1], place_in(by_id(number))
+    rows, place = operation.outputs[-2], place_in(by_id(number))
     begins = tf.cumsum(rows, axis=1, exclusive=True)[:, place]
     mine = rows[:, place]
     return [total[begins[i] : begins[i] + mine[i]] for i, total in enumerate(totals)]

@@ -13,9 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl.ops import adasum, names, native
-from tfddl.ops.allgather import allgather
 from tfddl.ops.constants import Adasum, Average, Max, Min, Product, Sum
-from tfddl.runtime.process_sets import ProcessSet, by_id, id_of, members, place_in
+from tfddl.runtime.process_sets import ProcessSet, by_id, id_of, place_in
 
 
 @tf.RegisterGradient("TfddlAllreduce")
@@ -32,8 +31,7 @@ def _gradient(operation: Any, *cotangents: tf.Tensor) -> list[tf.Tensor]:
     if op == Adasum:
         return adasum.gradient(operation.inputs, cotangents, name, process_set)
     if op == Product:
-        factor = postscale * prescale ** len(members(process_set))
-        return _of_product(operation.inputs, cotangents, name, factor, process_set)
+        return _of_product(operation.inputs, cotangents, name, (prescale, postscale), process_set)
     if prescale == postscale == 1:
         extremes = operation.outputs
     else:  # which ranks' values made it does not show in the scaled result
@@ -68,21 +66,23 @@ def _of_product(
     inputs: Sequence[tf.Tensor],
     cotangents: Sequence[tf.Tensor],
     name: str,
-    factor: float,
+    factors: tuple[float, float],
     process_set: ProcessSet,
 ) -> list[tf.Tensor]:
     """The cotangent times the product of the other ranks' values. Dividing the whole product by the own value would be
     wrong where that is zero, so that the values are gathered."""
-    totals = native.allreduce(cotangents, Sum, name, process_set=id_of(process_set, "allreduce"))
-    rank, results = place_in(process_set), []
+    number, rank, (prescale, postscale) = id_of(process_set, "allreduce"), place_in(process_set), factors
+    totals = native.allreduce(cotangents, Sum, name, process_set=number)
+    results = []
     for index, (x, total) in enumerate(zip(inputs, totals, strict=True)):
         # 16 bits hold every factor, but not the steps of their product.
         wide = tf.cast(x, tf.float32) if x.dtype in (tf.float16, tf.bfloat16) else x
-        parts = allgather(
-            wide[tf.newaxis], name=f"{name}.factors.{index}", ignore_name_scope=True, process_set=process_set
+        (parts,), rows, _ = native.gather(
+            [wide[tf.newaxis]], names.numbered(f"{name}.factors.{index}", number), process_set=number
         )
-        others = tf.concat([parts[:rank], parts[rank + 1 :]], axis=0)
-        derivative = tf.reduce_prod(others, axis=0) * tf.constant(factor, wide.dtype)
+        mine = tf.reduce_sum(rows[0, :rank])  # a rank that has joined brings none
+        others = tf.concat([parts[:mine], parts[mine + 1 :]], axis=0) * tf.constant(prescale, wide.dtype)
+        derivative = tf.reduce_prod(others, axis=0) * tf.constant(prescale * postscale, wide.dtype)
         if derivative.dtype.is_complex:
             derivative = tf.math.conj(derivative)
         results.append(tf.cast(tf.cast(total, wide.dtype) * derivative, x.dtype))

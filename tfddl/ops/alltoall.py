@@ -7,8 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl.ops import names, native
+from tfddl.ops.blocks import put_back
 from tfddl.ops.collective import name_of, prepare_rows
-from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
+from tfddl.runtime.process_sets import ProcessSet, by_id, global_process_set, id_of, members
 
 
 @tf.autograph.experimental.do_not_convert
@@ -55,12 +56,15 @@ def alltoall(
 
 @tf.RegisterGradient("TfddlAlltoall")
 def _gradient(operation: Any, cotangent: tf.Tensor, _: Any) -> tuple[tf.Tensor, None]:
-    """The cotangents go back the way that the rows came; rows that went to nobody get none."""
+    """The cotangents go back the way that the rows came; rows that went to nobody, or to a rank that has
+    joined, get none."""
     number = operation.get_attr("process_set")
     name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient", number)
     x = operation.inputs[0]
-    returned, _ = native.alltoall(tf.convert_to_tensor(cotangent), operation.outputs[1], name, number)
-    unsent = tf.zeros_like(x[tf.shape(returned, tf.int64)[0] :])
-    result = tf.concat([returned, unsent], axis=0)
-    result.set_shape(x.shape)
-    return result, None
+    returned, came = native.alltoall(tf.convert_to_tensor(cotangent), operation.outputs[1], name, number)
+    if operation.get_attr("even"):
+        size = len(members(by_id(number)))
+        sent = tf.fill([size], tf.shape(x, tf.int64)[0] // size)
+    else:
+        sent = operation.inputs[1]
+    return put_back(returned, came, sent, x), None

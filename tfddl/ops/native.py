@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -101,12 +102,28 @@ def grouped_allgather(
     tensors: Sequence[tf.Tensor], name: str, context: str = "", process_set: int = 0
 ) -> list[tf.Tensor]:
     """Gathers tensors of one dtype as a group; `context` is what else all ranks must agree on, in words."""
+    return gather(tensors, name, context, process_set).results
+
+
+class Gathered(NamedTuple):
+    """What the ranks that have not joined brought."""
+
     results: list[tf.Tensor]
-    results, _ = library.ops().tfddl_allgather(
-        x=list(tensors), tensor_name=name, context=context, process_set=process_set
+    rows: tf.Tensor
+    """int64, `[tensors, ranks]`: how many rows came from each rank."""
+    divisor: tf.Tensor
+    """A scalar of int64: what an average divides by."""
+
+
+def gather(tensors: Sequence[tf.Tensor], name: str, context: str = "", process_set: int = 0) -> Gathered:
+    """As `grouped_allgather`, with where the rows are from."""
+    gathered = Gathered(
+        *library.ops().tfddl_allgather(
+            x=list(tensors), tensor_name=name, context=context, process_set=process_set
+        )
     )
-    _unchain(results[0])
-    return results
+    _unchain(gathered.results[0])
+    return gathered
 
 
 def alltoall(
@@ -136,6 +153,16 @@ def barrier(name: str, process_set: int = 0) -> tf.Operation | None:
     return library.ops().tfddl_barrier(tensor_name=name, process_set=process_set)
 
 
+def join(average_over: str, process_set: int = 0) -> tf.Tensor:
+    """See `tfddl.join`."""
+    result: tf.Tensor = library.ops().tfddl_join(
+        tensor_name="hvd.join()", average_over=average_over, process_set=process_set
+    )
+    if not tf.executing_eagerly():
+        result.graph._tfddl_joins = True
+    return result
+
+
 def place(what: str, name: str | None = None, process_set: int = 0) -> tf.Tensor:
     """What `tfddl.rank`, `size`, `local_rank` or `local_size` returns, when the op runs; or "included"."""
     result: tf.Tensor = library.ops().tfddl_place(what=what, name=name, process_set=process_set)
@@ -147,9 +174,10 @@ def _unchain(result: tf.Tensor) -> None:
     """Lets the op that made `result` run as soon as its inputs exist.
 
     TensorFlow runs the stateful ops of a function one after the other. Ours are agreed on by name and need no order, and
-    a bucket of gradients must not wait for the one before it to come back.
+    a bucket of gradients must not wait for the one before it to come back. Only what stands behind a join has to wait
+    for that.
     """
-    if not tf.executing_eagerly():
+    if not tf.executing_eagerly() and not hasattr(result.graph, "_tfddl_joins"):
         manager = getattr(result.graph, "experimental_acd_manager", None)
         if manager is not None:
             manager.run_independently(result.op)

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfddl.ops import native
 from tfddl.ops.collective import check_callable
 from tfddl.runtime import basics
-from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of, members
+from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 
 def broadcast_object(
@@ -89,7 +89,7 @@ def allgather_object(
         process_set: See `allreduce`.
 
     Returns:
-        As many objects as there are ranks, in the order of the ranks.
+        As many objects as there are ranks that have not joined, in the order of the ranks.
 
     Raises:
         TypeError: On all ranks, when an object cannot be pickled; on one rank, when one cannot be unpickled there.
@@ -97,16 +97,17 @@ def allgather_object(
     """
     kind = name or "allgather_object"
     check_callable("allgather_object")
-    number, ranks = id_of(process_set, "allgather_object"), members(process_set)
+    number = id_of(process_set, "allgather_object")
     fine, payload = _pickled(obj)
 
     def send(tensor: tf.Tensor, part: str) -> tf.Tensor:
         return native.allgather(tensor, f"{kind}.{part}", number)
 
-    sizes = _run(send, np.array([fine, len(payload)], "int64"), "size", kind, session, number).reshape(-1, 2)
+    mine = np.array([fine, len(payload), basics.rank()], "int64")
+    sizes = _run(send, mine, "size", kind, session, number).reshape(-1, 3)
     received = _run(send, np.frombuffer(payload, "uint8"), "bytes", kind, session, number)
-    parts = dict(zip(ranks, np.split(received, np.cumsum(sizes[:-1, 1])), strict=True))
-    failed = {rank: parts[rank] for rank, (fine, _) in zip(ranks, sizes, strict=True) if not fine}
+    parts = dict(zip(sizes[:, 2], np.split(received, np.cumsum(sizes[:-1, 1])), strict=True))
+    failed = {rank: parts[rank] for fine, _, rank in sizes if not fine}
     if failed:
         raise TypeError(_not_pickled("allgather_object", failed))
     return [_unpickled("allgather_object", rank, part) for rank, part in parts.items()]

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfddl.gradients.compression import Compression, run_compressed
 from tfddl.ops import names, native
+from tfddl.ops.blocks import put_back
 from tfddl.ops.collective import name_of, prepare_rows
 from tfddl.ops.constants import Average, Sum
 from tfddl.ops.groups import in_groups
@@ -119,16 +120,24 @@ def _gradient(operation: Any, *cotangents: tf.Tensor) -> list[tf.Tensor]:
     number = operation.get_attr("process_set")
     name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient", number)
     factor = float(operation.get_attr("prescale")) * float(operation.get_attr("postscale"))
+    size = len(members(by_id(number)))
+    gathered = native.gather([tf.convert_to_tensor(dense) for dense in cotangents], name, process_set=number)
     if operation.get_attr("reduce_op") != Sum:
-        factor /= len(members(by_id(number)))
-    dense = [tf.convert_to_tensor(cotangent) for cotangent in cotangents]
-    totals = native.grouped_allgather(dense, name, process_set=number)
-    for x, total in zip(operation.inputs, totals, strict=True):
-        total.set_shape(x.shape)
-    return [_scaled(total, factor) for total in totals]
+        factor = factor / tf.cast(gathered.divisor, tf.float64)
+    return [
+        _scaled(put_back(total, came, _rows_by_rank(x, size), x), factor)
+        for x, total, came in zip(operation.inputs, gathered.results, tf.unstack(gathered.rows), strict=True)
+    ]
 
 
-def _scaled(x: tf.Tensor, factor: float) -> tf.Tensor:
+def _rows_by_rank(x: tf.Tensor, size: int) -> tf.Tensor:
+    rows = tf.shape(x, tf.int64)[0]
+    return rows // size + tf.cast(tf.range(size, dtype=tf.int64) < rows % size, tf.int64)
+
+
+def _scaled(x: tf.Tensor, factor: float | tf.Tensor) -> tf.Tensor:
     """The product, rounded once."""
+    if isinstance(factor, float) and factor == 1:
+        return x
     wide = tf.cast(x, tf.float32) if x.dtype.size == 2 else x
-    return x if factor == 1 else tf.cast(wide * tf.constant(factor, wide.dtype), x.dtype)
+    return tf.cast(wide * tf.cast(factor, wide.dtype), x.dtype)

@@ -10,7 +10,7 @@ from tfddl.gradients.compression import Compression, run_compressed
 from tfddl.ops import native
 from tfddl.ops.constants import NAMES, Average, Sum
 from tfddl.ops.support_table import check_dtype
-from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of, members
+from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 
 def allreduce_slices(
@@ -54,22 +54,25 @@ def allreduce_slices(
             f"for others. Received: op={NAMES.get(op, op)}"
         )
     check_dtype(kind, slices.values.dtype, op)
-    number, size = id_of(process_set, kind), len(members(process_set))
+    number = id_of(process_set, kind)
     # A rank that reduces a dense tensor by this name gets an error, and so do the others.
     context = f"rows of a tf.IndexedSlices {context}".strip()
-    (values,) = run_compressed(
-        lambda compressed: native.grouped_allgather(compressed, name, context, number),
-        [_scaled(slices.values, prescale)],
-        compression,
-    )
+    gathered = []
+
+    def gather(compressed: list[tf.Tensor]) -> list[tf.Tensor]:
+        gathered.append(native.gather(compressed, name, context, number))
+        return gathered[0].results
+
+    (values,) = run_compressed(gather, [_scaled(slices.values, prescale)], compression)
+    divisor = gathered[0].divisor
     indices = native.allgather(slices.indices, f"{name}.indices", number)
     # The accelerator's sums come in no fixed order, so that ranks would differ in the last bits.
     with tf.device("CPU:0"):
         merged, unique = _merged(values, indices)
     if op == Average and merged.dtype.is_integer and postscale == 1:
-        result = tf.cast(tf.truncatediv(merged, tf.cast(size, merged.dtype)), slices.values.dtype)
+        result = tf.cast(tf.truncatediv(merged, tf.cast(divisor, merged.dtype)), slices.values.dtype)
     else:
-        factor = postscale / size if op == Average else postscale
+        factor = postscale / tf.cast(divisor, tf.float64) if op == Average else postscale
         result = tf.cast(_scaled(merged, factor), slices.values.dtype)
     return tf.IndexedSlices(result, unique, slices.dense_shape)
 
@@ -84,10 +87,10 @@ def _merged(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
     return tf.math.unsorted_segment_sum(values, places, tf.size(unique)), unique
 
 
-def _scaled(values: tf.Tensor, factor: float) -> tf.Tensor:
+def _scaled(values: tf.Tensor, factor: float | tf.Tensor) -> tf.Tensor:
     """The values times the factor: for integers in float64, truncated toward zero."""
-    if factor == 1:
+    if isinstance(factor, float) and factor == 1:
         return values
     if values.dtype.is_integer:
         return tf.cast(tf.cast(values, tf.float64) * factor, values.dtype)
-    return values * tf.constant(factor, values.dtype)
+    return values * tf.cast(factor, values.dtype)
