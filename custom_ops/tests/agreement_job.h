@@ -20,17 +20,21 @@ struct Job {
   std::string label;
   int size;
   int names;
-  int instances;        // of each name; the next may come as soon as the last is done on that member
-  int signatures;       // a member submits with any of them
-  size_t capacity;      // of the plan
-  bool steps = false;   // instance k of all names belongs to step k, which an agreed error ends
-  bool prompt = false;  // messages arrive at once: a member that acts late stands for one that hears late
-  int leavers = 0;      // a bit per member that asks to leave, at any time; then nobody has to submit
-  bool notices = true;  // leavers also tell the others outside of the votes
+  int instances;          // of each name; the next may come as soon as the last is done on that member
+  int signatures;         // a member submits with any of them
+  size_t capacity;        // of the plan
+  bool steps = false;     // instance k of all names belongs to step k, which an agreed error ends
+  bool prompt = false;    // messages arrive at once: a member that acts late stands for one that hears late
+  int leavers = 0;        // a bit per member that asks to leave, at any time; then nobody has to submit
+  bool notices = true;    // leavers also tell the others outside of the votes
+  int rounds = 0;         // each member joins so many times, whenever nothing of its own is pending
+  bool disputes = false;  // a member joins with any divisor, until there has been a dispute about it
 
   Job Steps() const { return With(&Job::steps, true); }
   Job Prompt() const { return With(&Job::prompt, true); }
   Job Leavers(int members) const { return With(&Job::leavers, members); }
+  Job Rounds(int count) const { return With(&Job::rounds, count); }
+  Job Disputes() const { return With(&Job::disputes, true); }
   Job VotesOnly() const { return With(&Job::notices, false); }
 
   template <typename T>
@@ -41,7 +45,7 @@ struct Job {
   }
 };
 
-enum Kind { kSubmit, kEnter, kDeliver, kConclude, kLeave, kNotice };
+enum Kind { kSubmit, kEnter, kDeliver, kConclude, kLeave, kNotice, kJoin };
 
 struct Action {
   Kind kind;
@@ -69,8 +73,8 @@ struct Name {
   bool pending = false;
   bool voted = false;  // pending when its member entered the vote
   std::string signature;
-  std::string
-      outcomes;  // of its instances: r(an), e(rror), c(ancelled with its step), l(eft: the set was closed)
+  std::string outcomes;  // of its instances: r(an), e(rror), c(ancelled with its step), l(eft: the set was
+                         // closed), s(kipped: ran or failed without this member, which had joined)
   bool idle() const { return !pending && submitted == static_cast<int>(outcomes.size()); }
 };
 
@@ -89,6 +93,9 @@ struct Member {
   std::vector<size_t> received;  // messages of the current vote, by peer
   std::vector<bool> ended;       // steps
   bool leaving = false, noticed = false;
+  bool joined = false;
+  int disputes = 0;
+  std::string joins;  // who was the last, each time
   size_t boundaries = 0;
   VoteRecord record;         // what it put into the vote that it is in
   bool at_boundary = false;  // a vote is over and its outcome not yet applied

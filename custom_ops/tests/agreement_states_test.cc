@@ -12,7 +12,7 @@
 namespace tfddl_test {
 namespace {
 
-const char* const kKinds[] = {"submit", "enter", "deliver", "conclude", "leave", "notice"};
+const char* const kKinds[] = {"submit", "enter", "deliver", "conclude", "leave", "notice", "join"};
 
 class Explorer {
  public:
@@ -39,7 +39,9 @@ class Explorer {
     if (!seen_.insert(world.Fingerprint()).second) return;
     const std::vector<Action> actions = world.Actions();
     bool quiet = true;
-    for (const Action& action : actions) quiet &= job_.leavers != 0 && action.kind == kSubmit;
+    for (const Action& action : actions) {
+      quiet &= job_.leavers != 0 && (action.kind == kSubmit || action.kind == kJoin);
+    }
     if (quiet) world.CheckEnd();
     for (const Action& action : actions) {
       path_.push_back(action);
@@ -72,12 +74,21 @@ std::vector<Job> Jobs() {
       Job{"3 members, nothing submitted, second leaves, votes only", 3, 0, 0, 1, 8}.Leavers(2).VotesOnly(),
       Job{"5 members, nothing submitted, second leaves, votes only", 5, 0, 0, 1, 8}.Leavers(2).VotesOnly(),
       Job{"3 members, 1 name x 1, all leave, votes only", 3, 1, 1, 2, 8}.Leavers(7).VotesOnly(),
+      Job{"2 members, 1 name x 3, 2 signatures, joins", 2, 1, 3, 2, 8}.Rounds(1),
+      Job{"2 members, 1 name x 2, two rounds of joins", 2, 1, 2, 1, 8}.Rounds(2),
+      Job{"2 members, 2 names x 1, joins, evictions", 2, 2, 1, 1, 1}.Rounds(1),
+      Job{"2 members, 1 name x 1, disputed joins", 2, 1, 1, 1, 8}.Rounds(2).Disputes(),
+      Job{"3 members, 1 name x 1, joins", 3, 1, 1, 1, 8}.Rounds(1),
+      Job{"3 members, nothing submitted, joins", 3, 0, 0, 1, 8}.Rounds(2),
+      Job{"2 members, 1 name x 1, joins, one leaves", 2, 1, 1, 1, 8}.Rounds(1).Leavers(2),
   };
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // under them these would take minutes
   jobs.push_back(Job{"2 members, 2 names x 2, 2 signatures, evictions", 2, 2, 2, 2, 1}.Steps().Prompt());
   jobs.push_back(Job{"3 members, 2 names x 1, 2 signatures", 3, 2, 1, 2, 8}.Prompt());
   jobs.push_back(Job{"3 members, 2 names x 2, evictions", 3, 2, 2, 1, 1}.Prompt());
   jobs.push_back(Job{"2 members, 2 names x 1, one leaves", 2, 2, 1, 2, 8}.Leavers(1));
+  jobs.push_back(Job{"3 members, 1 name x 2, 2 signatures, joins", 3, 1, 2, 2, 8}.Rounds(1).Prompt());
+  jobs.push_back(Job{"3 members, 2 names x 1, disputed joins", 3, 2, 1, 1, 8}.Rounds(1).Disputes().Prompt());
 #endif
   return jobs;
 }

@@ -53,6 +53,9 @@ class World {
       case kNotice:
         member.noticed = true;
         return member.agreement.NoticeShutdown();
+      case kJoin:
+        member.joined = true;
+        return member.agreement.Join(static_cast<tfddl::AverageOver>(action.signature));
     }
   }
 
@@ -61,6 +64,8 @@ class World {
     for (const auto& wire : wire_) Require(wire.empty(), "a message was left over");
     for (const Member& member : members_) {
       Require(!member.vote.entered() && !member.at_boundary, "a member was left inside a vote");
+      Require(!member.joined, "a join was left pending");
+      Require(member.joins == members_[0].joins, "members saw different joins");
       Require(member.agreement.closed() == (job_->leavers != 0),
               "a member does not know whether the set is closed");
       Require(member.agreement.departing() == members_[0].agreement.departing(),
@@ -68,7 +73,7 @@ class World {
       for (int i = 0; i < job_->names; ++i) {
         Require(!member.names[i].pending, "a request was left pending");
         const std::string mine = Agreed(member.names[i]), first = Agreed(members_[0].names[i]);
-        Require(mine == first, "members saw different outcomes: " + mine + " and " + first);
+        Require(SameOutcomes(mine, first), "members saw different outcomes: " + mine + " and " + first);
       }
     }
   }
@@ -79,6 +84,8 @@ class World {
     uint64_t hash = Mix(outcome_, log_.size());
     for (const Member& member : members_) {
       hash = Mix(Mix(Mix(hash, HashOf(member.record.Encode())), member.plan), member.boundaries);
+      hash = Mix(Mix(hash, HashOf(member.joins)),
+                 member.disputes << 2 | member.joined | member.agreement.joined() << 1);
       hash = Mix(hash, member.at_boundary | member.vote.entered() << 1 | member.leaving << 2 |
                            member.noticed << 3 | member.agreement.ShouldEnter(member.vote) << 4);
       for (size_t count : member.received) hash = Mix(hash, count);
@@ -106,6 +113,12 @@ class World {
     return name.outcomes.substr(0, name.outcomes.find_last_not_of('l') + 1);
   }
 
+  static bool SameOutcomes(const std::string& a, const std::string& b) {
+    bool same = a.size() == b.size();
+    for (size_t i = 0; same && i < a.size(); ++i) same = a[i] == b[i] || a[i] == 's' || b[i] == 's';
+    return same;
+  }
+
   // All have finished the vote that `me` has finished: then the records of its exchange can be there.
   bool RecordsAreThere(const Member& me) const {
     if (!me.agreement.NeedsExchange(me.outcome)) return true;
@@ -117,7 +130,14 @@ class World {
 
   void AddChoices(int rank, std::vector<Action>* actions) const {
     const Member& member = members_[rank];
+    bool idle = job_->rounds != 0;
+    for (const Name& name : member.names) idle &= name.idle();
+    if (idle && !Finished(member) && !member.joined && !member.agreement.closed()) {
+      const bool any = job_->disputes && member.disputes == 0;
+      for (int over = 0; over <= any; ++over) actions->push_back({kJoin, rank, 0, over});
+    }
     for (int name = 0; name < job_->names; ++name) {
+      if (member.joined || Finished(member)) break;
       const bool more = member.names[name].submitted < job_->instances && member.names[name].idle();
       if (!more || member.agreement.closed()) continue;
       for (int s = 0; s < job_->signatures; ++s) actions->push_back({kSubmit, rank, name, s});
@@ -128,6 +148,10 @@ class World {
     bool left = false;
     for (const Member& other : members_) left |= other.leaving;
     if (left && job_->notices && !member.noticed) actions->push_back({kNotice, rank});
+  }
+
+  bool Finished(const Member& member) const {
+    return job_->rounds != 0 && static_cast<int>(member.joins.size()) >= job_->rounds;
   }
 
   void Submit(Member* member, int index, int signature) const {
@@ -143,7 +167,7 @@ class World {
 
   void Enter(int rank) {
     Member& member = members_[rank];
-    bool something = job_->leavers != 0;
+    bool something = job_->leavers != 0 || member.agreement.joined();
     for (Name& name : member.names) something |= name.voted = name.pending;
     Require(something, "a member entered a vote with nothing pending");
     member.record = member.agreement.Enter(member.vote);
@@ -187,6 +211,7 @@ class World {
     Require(HashOf(member->outcome.Encode()) == outcome_, "the outcome is not what the members put in");
     Require(log_[member->boundaries - 1] == Describe(*member, boundary), "members decided differently");
     for (const Decision& decision : boundary.decisions) Settle(member, decision);
+    EndJoin(member, boundary);
     for (int i = 0; i < job_->names; ++i) Drop(member, i, boundary.closed);
     member->record = VoteRecord();
     LookAtPlan(member);
@@ -204,13 +229,19 @@ class World {
         all.ready_any[i] |= one.ready_any[i];
         all.same_all[i] &= one.same_all[i];
       }
+      for (size_t i = 0; i < all.joined.size(); ++i) {
+        all.joined[i] |= one.joined[i];
+        all.over_active[i] |= one.over_active[i];
+      }
     }
     return all;
   }
 
   static std::string Describe(const Member& member, const Boundary& boundary) {
-    std::string text =
-        std::to_string(member.agreement.plan_size()) + ", " + std::to_string(boundary.departing);
+    std::string text = std::to_string(member.agreement.plan_size()) + ", " +
+                       std::to_string(boundary.departing) + ", " + std::to_string(boundary.last_joined) +
+                       ", " + boundary.join_error + " " + tfddl::NameOf(boundary.average_over);
+    for (int rank : boundary.active) text += " " + std::to_string(rank);
     for (const auto& d : boundary.decisions)
       text += " " + d.name + "@" + std::to_string(d.ticket) + " " + d.error;
     return text;
@@ -218,14 +249,19 @@ class World {
 
   // What the first member at a boundary decided, held against what all members have submitted.
   void CheckDecisions(const Boundary& boundary) {
-    const int votes = job_->size * job_->names * job_->instances + (job_->leavers ? 2 : 0);
+    const int joins = job_->disputes ? job_->rounds + job_->size : job_->rounds;
+    const int requests = job_->names * job_->instances + joins;
+    const int votes = job_->size * requests + (job_->leavers ? 2 : 0);
     Require(static_cast<int>(log_.size()) < votes, "more votes than submits can open");
+    CheckJoins(boundary);
     for (const Decision& decision : boundary.decisions) {
       const int index = IndexOf(decision.name);
-      const Name& first = members_[0].names[index];
+      Require(!boundary.active.empty() && boundary.join_error.empty(),
+              decision.name + " was decided by nobody");
+      const Name& first = members_[boundary.active[0]].names[index];
       bool equal = true;
-      for (const Member& member : members_) {
-        const Name& name = member.names[index];
+      for (int rank : boundary.active) {
+        const Name& name = members_[rank].names[index];
         Require(name.pending, decision.name + " was decided before all had submitted it");
         Require(name.submitted == first.submitted, decision.name + ": two instances were taken for one");
         equal &= name.signature == first.signature;
@@ -238,9 +274,56 @@ class World {
     }
   }
 
+  // Who takes part is who had not joined when it entered the vote; the join ends when all have, or disagree.
+  void CheckJoins(const Boundary& boundary) {
+    const uint64_t before = joined_;
+    std::vector<int> active;
+    uint64_t over = 0;
+    joined_ = 0;
+    for (int rank = 0; rank < job_->size; ++rank) {
+      const VoteRecord& record = members_[rank].record;
+      if (!(record.joined[0] >> rank & 1)) {
+        active.push_back(rank);
+        continue;
+      }
+      joined_ |= uint64_t{1} << rank;
+      over |= record.over_active[0] ? 2 : 1;
+    }
+    Require(boundary.active == active, "not those take part that have not joined");
+    Require((over == 3) == !boundary.join_error.empty(), "a dispute about the divisor was not seen");
+    Require((boundary.average_over == tfddl::AverageOver::kActive) == (over >= 2),
+            "another divisor was asked for");
+    const int last = boundary.last_joined;
+    Require((last != VoteRecord::kNobody) == (active.empty() && over != 3), "a join ended too early or late");
+    Require(last == VoteRecord::kNobody || !(before >> last & 1),
+            "a rank that had joined before is the last");
+    if (active.empty() || over == 3) joined_ = 0;
+  }
+
+  void EndJoin(Member* member, const Boundary& boundary) const {
+    const bool mine = member->record.joined[0] != 0;
+    const bool ends = boundary.last_joined != VoteRecord::kNobody || !boundary.join_error.empty();
+    Require(member->agreement.joined() == (member->joined && !(mine && ends)),
+            "a member mistakes its own join");
+    if (boundary.closed || (mine && ends)) member->joined = false;
+    if (!mine || !ends) return;
+    if (boundary.join_error.empty()) {
+      member->joins += static_cast<char>('0' + boundary.last_joined);
+    } else {
+      ++member->disputes;
+    }
+  }
+
   void Settle(Member* member, const Decision& decision) const {
     const int index = IndexOf(decision.name);
     Name& name = member->names[index];
+    if (member->record.joined[0]) {
+      Require(!name.pending, decision.name + " is pending on a member that has joined");
+      ++name.submitted;
+      name.outcomes += 's';
+      if (decision.error.empty()) member->touched[index] = member->boundaries;
+      return;
+    }
     Require(!member->agreement.IsPending(decision.name), decision.name + " is pending after its end");
     name.pending = name.voted = false;
     const bool ran = decision.error.empty();
@@ -260,6 +343,7 @@ class World {
 
   // Index and signature of each name in the plan, as a copy shows them when the name is submitted to it.
   void LookAtPlan(Member* member) const {
+    if (member->agreement.joined()) return;  // it does not tell; the others' plans are the same
     member->plan = 0;
     for (int index = 0; index < job_->names; ++index) {
       const Name& name = member->names[index];
@@ -272,7 +356,7 @@ class World {
         present = (record.flags & VoteRecord::kNewNames) == 0;
         const bool same = record.same_all.size() && record.same_all[0] != 0;
         const bool just_ran = !name.outcomes.empty() && member->touched[index] == member->boundaries;
-        Require(!just_ran || same == (name.signature == SignatureOf(s)),
+        Require(!just_ran || name.outcomes.back() == 's' || same == (name.signature == SignatureOf(s)),
                 "the plan did not learn a signature");
         member->plan = Mix(member->plan, HashOf(record.Encode()));
       }
@@ -287,6 +371,7 @@ class World {
   std::vector<Member> members_;
   std::vector<std::deque<std::string>> wire_;  // [from * size + to]: one FIFO per ordered pair
   std::vector<std::string> log_;               // what each boundary decided
+  uint64_t joined_ = 0;                        // at the last boundary, a bit per member
   uint64_t outcome_ = 0;                       // of the last vote, for the fingerprint
   uint64_t next_ticket_ = 0;
 };
