@@ -100,4 +100,13 @@ check error shutdown N=2 R=2 NO_ANSWER
 check error shutdown N=2 R=2 CLOSE_EARLY
 check error shutdown N=2 R=2 NO_REFUSAL
 
+check ok join N=2 B=1 K=3 R=2
+check ok join N=2 B=2 K=2 R=2
+check ok join N=3 B=1 K=2 R=2
+check ok join N=3 B=2 K=1 R=1
+check error join N=2 B=1 K=2 AND_ONLY
+check error join N=2 B=1 K=2 NO_ANSWER
+check error join N=2 B=1 K=2 JOIN_BUSY
+check error join N=2 B=1 K=2 JOIN_SILENT
+
 exit "$failed"

@@ -67,6 +67,9 @@ inline uint64_t HashOf(const std::string& text) { return std::hash<std::string>(
 inline std::string NameOf(int name) { return "name" + std::to_string(name); }
 inline int IndexOf(const std::string& name) { return name.back() - '0'; }
 inline std::string SignatureOf(int signature) { return "float32 [" + std::to_string(3 + signature) + "]"; }
+inline int TicketsOf(int name, const std::string& signature) {
+  return 1 + name + (signature == SignatureOf(0) ? 0 : 1);
+}
 
 struct Name {
   int submitted = 0;
@@ -94,6 +97,7 @@ struct Member {
   std::vector<bool> ended;       // steps
   bool leaving = false, noticed = false;
   bool joined = false;
+  int over = 0;  // what it joined with
   int disputes = 0;
   std::string joins;  // who was the last, each time
   size_t boundaries = 0;

@@ -79,6 +79,7 @@ std::vector<Job> Jobs() {
       Job{"2 members, 2 names x 1, joins, evictions", 2, 2, 1, 1, 1}.Rounds(1),
       Job{"2 members, 1 name x 1, disputed joins", 2, 1, 1, 1, 8}.Rounds(2).Disputes(),
       Job{"3 members, 1 name x 1, joins", 3, 1, 1, 1, 8}.Rounds(1),
+      Job{"3 members, 1 name x 2, disputed joins", 3, 1, 2, 1, 8}.Rounds(1).Disputes().Prompt(),
       Job{"3 members, nothing submitted, joins", 3, 0, 0, 1, 8}.Rounds(2),
       Job{"2 members, 1 name x 1, joins, one leaves", 2, 1, 1, 1, 8}.Rounds(1).Leavers(2),
   };
@@ -88,7 +89,6 @@ std::vector<Job> Jobs() {
   jobs.push_back(Job{"3 members, 2 names x 2, evictions", 3, 2, 2, 1, 1}.Prompt());
   jobs.push_back(Job{"2 members, 2 names x 1, one leaves", 2, 2, 1, 2, 8}.Leavers(1));
   jobs.push_back(Job{"3 members, 1 name x 2, 2 signatures, joins", 3, 1, 2, 2, 8}.Rounds(1).Prompt());
-  jobs.push_back(Job{"3 members, 2 names x 1, disputed joins", 3, 2, 1, 1, 8}.Rounds(1).Disputes().Prompt());
 #endif
   return jobs;
 }

@@ -55,6 +55,7 @@ class World {
         return member.agreement.NoticeShutdown();
       case kJoin:
         member.joined = true;
+        member.over = action.signature;
         return member.agreement.Join(static_cast<tfddl::AverageOver>(action.signature));
     }
   }
@@ -85,7 +86,7 @@ class World {
     for (const Member& member : members_) {
       hash = Mix(Mix(Mix(hash, HashOf(member.record.Encode())), member.plan), member.boundaries);
       hash = Mix(Mix(hash, HashOf(member.joins)),
-                 member.disputes << 2 | member.joined | member.agreement.joined() << 1);
+                 member.disputes << 3 | member.over << 2 | member.joined | member.agreement.joined() << 1);
       hash = Mix(hash, member.at_boundary | member.vote.entered() << 1 | member.leaving << 2 |
                            member.noticed << 3 | member.agreement.ShouldEnter(member.vote) << 4);
       for (size_t count : member.received) hash = Mix(hash, count);
@@ -162,7 +163,7 @@ class World {
     }
     name.pending = true;
     name.signature = SignatureOf(signature);
-    member->agreement.Submit(NameOf(index), name.signature, 1 + index);
+    member->agreement.Submit(NameOf(index), name.signature, TicketsOf(index, name.signature));
   }
 
   void Enter(int rank) {
@@ -270,7 +271,7 @@ class World {
       Require(!equal || decision.error.empty(), decision.name + " fails with equal signatures");
       if (!equal) continue;
       Require(decision.ticket >= next_ticket_, decision.name + " shares a ticket");
-      next_ticket_ = decision.ticket + 1 + index;
+      next_ticket_ = decision.ticket + static_cast<uint64_t>(TicketsOf(index, first.signature));
     }
   }
 
@@ -305,7 +306,10 @@ class World {
     const bool ends = boundary.last_joined != VoteRecord::kNobody || !boundary.join_error.empty();
     Require(member->agreement.joined() == (member->joined && !(mine && ends)),
             "a member mistakes its own join");
-    if (boundary.closed || (mine && ends)) member->joined = false;
+    if (boundary.closed || (mine && ends)) {
+      member->joined = false;
+      member->over = 0;
+    }
     if (!mine || !ends) return;
     if (boundary.join_error.empty()) {
       member->joins += static_cast<char>('0' + boundary.last_joined);
