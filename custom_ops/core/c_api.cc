@@ -87,7 +87,11 @@ void tfddl_drop_set(int set) { tfddl::DropSet(set); }
 
 void tfddl_set_local(int local_rank, int local_size) { tfddl::SetLocalPlace({local_rank, local_size}); }
 
-int tfddl_shutdown(double limit_s) { return tfddl::StopProcess(limit_s) ? 1 : 0; }
+int tfddl_shutdown(double limit_s) {
+  bool clean = true;
+  if (!tfddl::StopProcess(limit_s, &clean)) return 0;
+  return clean ? 1 : 2;
+}
 
 void tfddl_set_forked_code(int code) { forked_code = code; }
 

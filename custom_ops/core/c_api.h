@@ -41,8 +41,8 @@ TFDDL_EXPORT void tfddl_drop_set(int set);
 // Tells the ops about this process among those on its host.
 TFDDL_EXPORT void tfddl_set_local(int local_rank, int local_size);
 
-// Returns 1 when all ranks agreed within `limit_s` seconds, else 0: then nothing may be freed, and
-// tfddl_last_error() tells why.
+// Returns 1 when all ranks agreed within `limit_s` seconds; 2 when they did, but messages may be under way,
+// so that nothing may be freed; else 0: then nothing may be freed either, and tfddl_last_error() tells why.
 TFDDL_EXPORT int tfddl_shutdown(double limit_s);
 
 // For a process that a rank forked. Py_AtExit() takes the first one, which ends the process before mpi4py

@@ -26,7 +26,8 @@ LocalPlace local_place = {0, 1};
 
 using Values = std::array<uint64_t, 5>;
 constexpr const char* kCounters[] = {"requests", "errors", "votes", "empty_votes", "bytes_reduced"};
-Values removed = {};  // of sets that have ended in this job
+constexpr double kPartingLimit = 5;  // seconds; an answer takes the peers' watchdogs a twentieth
+Values removed = {};                 // of sets that have ended in this job
 
 void AddTo(Values* sum, Engine& engine) {
   const Counters& c = engine.recorder().counters;
@@ -169,7 +170,7 @@ void DropSet(int set) {
   if (engine) new std::shared_ptr<Engine>(engine);  // its receives stand ready
 }
 
-bool StopProcess(double limit_s) {
+bool StopProcess(double limit_s, bool* clean) {
   std::lock_guard<std::mutex> lock(mutex);
   if (!process) return true;
   Leave(limit_s);
@@ -186,6 +187,8 @@ bool StopProcess(double limit_s) {
     old->watchdog->Stop();
     return false;
   }
+  const bool parted = old->watchdog->Part(kPartingLimit);
+  if (clean) *clean = parted;
   old->watchdog.reset();
   for (const auto& [set, entry] : old->sets.entries) {
     if (entry.engine) entry.engine->Stop();

@@ -52,9 +52,9 @@ bool RemoveSet(int set, double limit_s);
 // Forgets a set that not all members could make; what its engine holds is leaked.
 void DropSet(int set);
 
-// True when all peers agreed to end within `limit_s` seconds; only then may communicators be freed. Else
-// SetLastError() tells why.
-bool StopProcess(double limit_s);
+// True when all peers agreed to end within `limit_s` seconds. Else SetLastError() tells why, and
+// communicators may not be freed; nor when *clean is false, because a message may still be under way in one.
+bool StopProcess(double limit_s, bool* clean = nullptr);
 
 // The counters of all engines, those of removed sets included.
 std::vector<std::pair<const char*, uint64_t>> AllCounters();

@@ -15,6 +15,7 @@ constexpr size_t kMessageBytes = 2048;
 constexpr size_t kMaxText = kMessageBytes - 3 * sizeof(int64_t);
 constexpr int kTag = 0;
 constexpr auto kTick = std::chrono::milliseconds(50);
+constexpr auto kPartingTick = std::chrono::milliseconds(1);
 constexpr int64_t kDeliveryMicros = 1000000;
 constexpr int64_t kLivesMicros = 500000;
 // mpirun is quicker where it ends the job itself; a rank that left in good order has been heard by then.
@@ -40,7 +41,9 @@ Watchdog::Watchdog(std::unique_ptr<Transport> transport, std::shared_ptr<Engine>
 
 Watchdog::~Watchdog() {
   Stop();
-  for (Letter& inbox : inboxes_) transport_->Cancel(inbox.handle);
+  for (size_t peer = 0; peer < inboxes_.size(); ++peer) {
+    if (!peers_[peer].said_goodbye) transport_->Cancel(inboxes_[peer].handle);
+  }
 }
 
 void Watchdog::Watch(int set, const std::vector<int>& ranks, std::shared_ptr<Engine> engine) {
@@ -100,6 +103,13 @@ void Watchdog::AnnounceShutdown(double limit_s) {
   wake_.notify_one();
 }
 
+bool Watchdog::Part(double limit_s) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  parting_ = true;
+  wake_.notify_one();
+  return parted_changed_.wait_for(lock, std::chrono::duration<double>(limit_s), [this] { return parted_; });
+}
+
 std::string Watchdog::ShutdownReport() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return shutdown_report_;
@@ -116,16 +126,23 @@ void Watchdog::Loop() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stop_) {
     const bool announce = std::exchange(announce_, false);
+    const bool parting = parting_;
+    bool parted = false;
     lock.unlock();
     try {
       if (announce) SendToAll(Type::kShutdown, "");
+      for (int peer = 0; parting && peer < transport_->size(); ++peer) SayGoodbye(peer);
       Tick();
+      parted = parting && HeardAllGoodbyes();
     } catch (const std::exception& error) {
       Fail(Me() + ": " + error.what());
       return;
     }
     lock.lock();
-    if (!stop_ && !announce_) wake_.wait_for(lock, kTick);
+    parted_ = parted;
+    if (parted) parted_changed_.notify_all();
+    const bool asked = announce_ || (parting_ && !parting);
+    if (!stop_ && !asked) wake_.wait_for(lock, parting && !parted ? kPartingTick : kTick);
   }
 }
 
@@ -133,9 +150,10 @@ void Watchdog::Tick() {
   std::lock_guard<std::mutex> lock(sets_mutex_);
   for (int peer = 0; peer < transport_->size(); ++peer) {
     Letter& inbox = inboxes_[static_cast<size_t>(peer)];
-    while (peer != transport_->rank() && transport_->Test(inbox.handle)) {
+    const Peer& sender = peers_[static_cast<size_t>(peer)];
+    while (peer != transport_->rank() && !sender.said_goodbye && transport_->Test(inbox.handle)) {
       Receive(peer, inbox.bytes);
-      Listen(peer);
+      if (!sender.said_goodbye) Listen(peer);
     }
   }
   Delivered();
@@ -158,7 +176,25 @@ bool Watchdog::Delivered() {
   return outgoing_.empty();
 }
 
+// MPI may give a new communicator the number of one that was freed. A letter that comes to it late would be
+// counted among its messages, and displace one. So nobody frees before the last letter of each peer has come,
+// and who goes on after a peer has left writes to it no more.
+void Watchdog::SayGoodbye(int peer) {
+  Peer& to = peers_[static_cast<size_t>(peer)];
+  if (peer == transport_->rank() || to.told_goodbye) return;
+  Send(peer, Type::kGoodbye, "");
+  to.told_goodbye = true;
+}
+
+bool Watchdog::HeardAllGoodbyes() const {
+  for (int peer = 0; peer < transport_->size(); ++peer) {
+    if (peer != transport_->rank() && !peers_[static_cast<size_t>(peer)].said_goodbye) return false;
+  }
+  return true;
+}
+
 void Watchdog::Send(int peer, Type type, const std::string& text) {
+  if (peers_[static_cast<size_t>(peer)].told_goodbye) return;
   WireWriter writer;
   writer.Int(options_.generation);
   writer.Int(static_cast<int64_t>(type));
@@ -202,6 +238,10 @@ void Watchdog::Receive(int peer, const std::string& bytes) {
       break;
     case Type::kAnswer:
       Hear(peer, text);
+      break;
+    case Type::kGoodbye:
+      peers_[static_cast<size_t>(peer)].said_goodbye = true;
+      SayGoodbye(peer);
       break;
   }
 }

@@ -48,11 +48,15 @@ class Watchdog {
   // seconds it finds out who does not.
   void AnnounceShutdown(double limit_s);
 
+  // After a shutdown that all agreed to: tells all peers that no letter follows, and waits until they have
+  // said so too. False when `limit_s` seconds were not enough: then a letter may still be under way.
+  bool Part(double limit_s);
+
   // Why the shutdown takes so long, as far as it is known by now.
   std::string ShutdownReport() const;
 
  private:
-  enum class Type : int64_t { kFailure, kShutdown, kHello, kQuestion, kAnswer };
+  enum class Type : int64_t { kFailure, kShutdown, kHello, kQuestion, kAnswer, kGoodbye };
   enum class Cause { kDifferent, kSlow, kLimit, kShutdown };
   struct Letter {
     std::string bytes;
@@ -77,6 +81,8 @@ class Watchdog {
     std::optional<ProcessId> process;  // where this rank can see it
     int64_t gone_us = 0;               // when it was first seen to have ended
     bool left = false;                 // in good order: it may end
+    bool told_goodbye = false;         // to it: our last letter
+    bool said_goodbye = false;         // its last letter
   };
 
   void Loop();
@@ -86,6 +92,8 @@ class Watchdog {
   void Send(int peer, Type type, const std::string& text);
   void SendToAll(Type type, const std::string& text);
   void Receive(int peer, const std::string& bytes);
+  void SayGoodbye(int peer);
+  bool HeardAllGoodbyes() const;
   void LookForDead();
   void FailAll(const std::string& reason);
   std::optional<std::string> Failure() const;  // of any set
@@ -127,6 +135,9 @@ class Watchdog {
   mutable std::mutex mutex_;  // everything below
   std::condition_variable wake_;
   bool announce_ = false;
+  bool parting_ = false;
+  bool parted_ = false;
+  std::condition_variable parted_changed_;
   int64_t leaving_us_ = 0;      // when it was announced
   int64_t ask_leaving_us_ = 0;  // when to find out who keeps us
   std::string shutdown_report_;

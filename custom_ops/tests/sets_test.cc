@@ -153,6 +153,25 @@ void TestStall() {
   job.watchdogs.clear();
 }
 
+// A leaver waits for the last letter of peers that go on, and these for nothing when they leave later.
+void TestParting() {
+  Job job(3, 2);
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      job.watchdogs[rank]->AnnounceShutdown(60);
+      CHECK(job.engines[rank]->Shutdown(60));
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  CHECK(job.watchdogs[0]->Part(60));
+  job.watchdogs[0].reset();
+  CHECK(job.watchdogs[1]->Part(60) && job.watchdogs[2]->Part(60));
+  Job silent(2);
+  silent.watchdogs[1]->Stop();
+  CHECK(!silent.watchdogs[0]->Part(0.1));
+}
+
 void TestGather() {
   Job job(3, 2);
   std::vector<std::vector<std::string>> all(3);
@@ -212,6 +231,7 @@ int main() {
   tfddl::TestLeaver();
   tfddl::TestFailure();
   tfddl::TestStall();
+  tfddl::TestParting();
   tfddl::TestGather();
   tfddl::TestProcess();
   std::puts("sets: ok");

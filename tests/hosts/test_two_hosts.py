@@ -111,6 +111,24 @@ def test_two_and_one(on_hosts):
     assert "rank 2 on hostB: local 0 of 1, cross 1 of 2, False" in result.output
 
 
+SETS = """
+for ranks in ([0, 2], [2, 3], [0, 1, 3]):
+    one = hvd.add_process_set(ranks)
+    for length in (3, 300_000):
+        if one.included():
+            total = hvd.allreduce(tf.fill([length], float(hvd.rank())), op=hvd.Sum, process_set=one)
+            np.testing.assert_array_equal(total, np.full(length, sum(ranks), "float32"))
+            assert hvd.allgather_object(hvd.rank(), process_set=one) == ranks
+print("done")
+"""
+
+
+def test_sets_within_and_across_hosts(on_hosts):
+    result = on_hosts(WHO + SETS, *TFDDLRUN, "-np", "4", "-H", "hostA:2,hostB:2")
+    assert result.code == 0, result.output
+    assert result.output.count("done") == 4
+
+
 KILLED = """
 import os, signal, threading
 if hvd.rank() == 2:

@@ -55,6 +55,20 @@ def test_attributes(hvd):
 
 
 @on_ranks(2, 3)
+def test_questions_inside_a_function(hvd):
+    with added(hvd, [0]) as (only,):
+
+        @tf.function
+        def ask():
+            if only.included():
+                return [only.size(), only.rank(), hvd.global_process_set.rank()]
+            return [only.size(), -1, hvd.global_process_set.rank()]
+
+        answers = [int(answer) for answer in ask()]
+        assert answers == [1, 0 if hvd.rank() == 0 else -1, hvd.rank()]
+
+
+@on_ranks(2, 3)
 def test_numbers_are_used_again(hvd):
     first, *others = [hvd.add_process_set(ranks) for ranks in subsets(hvd.size())]
     assert [one.process_set_id for one in (first, *others)] == list(range(1, len(others) + 2))

@@ -14,6 +14,7 @@ from tfddl.runtime import exit_code, failure, fork, library, process_sets, ranks
 # Peers answer a shutdown within a fraction of a second, also while they compute; who does not is dead or stopped.
 SHUTDOWN_LIMIT = 30.0
 
+_CLEAN = 1  # what tfddl_shutdown() returns when communicators may be freed
 _FOREVER = 1e9  # seconds; C++ clocks do not know infinity
 
 
@@ -126,6 +127,9 @@ def _start(comm: Any, sets: Any) -> None:
     with roll_call.waiting(warning, limit, named=comm is None):
         if not MPI.Is_initialized():
             MPI.Init_thread()
+        if MPI.COMM_WORLD.size > 1:
+            failure.install(MPI.COMM_WORLD)
+            exit_code.observe()
         job = _join(MPI, ranks.communicator(MPI, comm), warning, limit)
         try:
             process_sets.add_static(sets)
@@ -146,13 +150,11 @@ def _stop(job: _Job) -> None:
     global _unanswered
     native = library.native()
     failed_before = bool(native.tfddl_failure())
-    if native.tfddl_shutdown(min(SHUTDOWN_LIMIT, _stall_limits()[1])):
-        process_sets.stop(agreed=True)
-        for communicator in job.communicators:
-            communicator.Free()
-        return
-    process_sets.stop(agreed=False)
-    if not failed_before:
+    ended = native.tfddl_shutdown(min(SHUTDOWN_LIMIT, _stall_limits()[1]))
+    process_sets.stop(free=ended == _CLEAN)
+    for communicator in job.communicators if ended == _CLEAN else ():
+        communicator.Free()
+    if not ended and not failed_before:
         _unanswered = True
         print(f"tfddl: {native.tfddl_last_error().decode()}", file=sys.stderr)
 
@@ -165,9 +167,6 @@ def _current() -> _Job:
 
 def _join(MPI: Any, world: Any, warning: float, limit: float) -> _Job:
     """`world` has all ranks of the job, and belongs to it."""
-    if world.size > 1:
-        failure.install(MPI.COMM_WORLD)
-        exit_code.observe()
     fork.watch()
     software.check_equal(world)
     native = library.native()

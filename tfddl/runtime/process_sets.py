@@ -214,8 +214,8 @@ def add_static(given: Any) -> None:
         _add(_require(_INIT), _INIT, [one for one in sets if one is not global_process_set], wrong)
 
 
-def stop(agreed: bool) -> None:
-    """The job has ended; communicators may be freed if all ranks have agreed to that."""
+def stop(free: bool) -> None:
+    """The job has ended; `free` says whether communicators may be freed."""
     global _job
     with _lock:
         if _job is None:
@@ -225,7 +225,7 @@ def stop(agreed: bool) -> None:
             if process_set is not global_process_set:
                 process_set.process_set_id = None
         global_process_set.ranks = None
-        for communicator in job.communicators.values() if agreed else ():
+        for communicator in job.communicators.values() if free else ():
             communicator.Free()
 
 

@@ -12,7 +12,7 @@ _SLEEP = 0.001  # seconds between two looks for messages
 
 def is_communicator(value: Any) -> bool:
     """Whether it is a communicator of mpi4py, which may not be loaded."""
-    return hasattr(value, "Get_group") and hasattr(value, "Create_group")
+    return hasattr(value, "Get_group") and hasattr(value, "Is_inter")
 
 
 def numbers(values: Any) -> list[int] | None:

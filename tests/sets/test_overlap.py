@@ -1,0 +1,101 @@
+"""Sets that share ranks: they meet in opposite order and run side by side."""
+
+import threading
+
+import numpy as np
+import tensorflow as tf
+
+from tests.harness import on_ranks
+from tests.ops.support import check
+from tests.sets.support import added
+
+
+def _pairs(size):
+    """Sets in a ring, each of two neighbours; of two ranks both with the global set."""
+    return [[0], [1]] if size == 2 else [sorted((rank, (rank + 1) % size)) for rank in range(size)]
+
+
+def _expected(process_set, seed):
+    return np.full(100, sum(rank + 1 for rank in process_set.ranks) * (seed + 1), "float32")
+
+
+@on_ranks(2, 3, 4, limit=120)
+def test_opposite_order_from_threads(hvd):
+    """Every rank calls the sets in an order of its own, all at a time, each set from a thread of its own."""
+    with added(hvd, *_pairs(hvd.size())) as sets:
+        mine = [one for one in [hvd.global_process_set, *sets] if one.included()]
+        wrong = []
+
+        def work(one):
+            for seed in range(100):
+                value = tf.fill([100], float((hvd.rank() + 1) * (seed + 1)))
+                result = hvd.allreduce(value, op=hvd.Sum, name="same", process_set=one)
+                if not np.array_equal(result.numpy(), _expected(one, seed)):
+                    wrong.append((one, seed, result))
+
+        order = mine if hvd.rank() % 2 else mine[::-1]
+        threads = [threading.Thread(target=work, args=(one,)) for one in order]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+
+
+@on_ranks(2, 3, 4, limit=120)
+def test_opposite_order_in_one_function(hvd):
+    """One step has a collective in each set, which TensorFlow starts in any order; names count for each set."""
+    with added(hvd, *_pairs(hvd.size())) as sets:
+        mine = [one for one in [hvd.global_process_set, *sets] if one.included()]
+        order = mine if hvd.rank() % 2 else mine[::-1]
+
+        @tf.function
+        def step(x):
+            return [hvd.allreduce(x, op=hvd.Sum, process_set=one) for one in order for _ in range(2)]
+
+        for seed in range(50):
+            results = step(tf.fill([100], float((hvd.rank() + 1) * (seed + 1))))
+            for index, result in enumerate(results):
+                check(result, _expected(order[index // 2], seed))
+
+
+@on_ranks(3)
+def test_one_set_does_not_wait_for_another(hvd):
+    """Ranks 0 and 1 finish their work while a collective of ranks 1 and 2 waits for rank 2."""
+    with added(hvd, [0, 1], [1, 2]) as (first, second):
+        late = []
+        if hvd.rank() == 1:
+            thread = threading.Thread(
+                target=lambda: late.append(
+                    hvd.allreduce(tf.ones([3]), op=hvd.Sum, name="late", process_set=second)
+                )
+            )
+            thread.start()
+        if first.included():
+            for _ in range(20):
+                check(hvd.allreduce(tf.ones([3]), op=hvd.Sum, process_set=first), np.full(3, 2, "float32"))
+        hvd.barrier()
+        if hvd.rank() == 2:
+            late.append(hvd.allreduce(tf.ones([3]), op=hvd.Sum, name="late", process_set=second))
+        if hvd.rank() == 1:
+            thread.join()
+        for result in late:
+            check(result, np.full(3, 2, "float32"))
+        hvd.barrier()
+
+
+@on_ranks(2, 3)
+def test_counters_and_flight_log_cover_all_sets(hvd):
+    from tfddl import runtime
+
+    before = runtime.stats()["requests"]
+    with added(hvd, [0]) as (only,):
+        added_at = runtime.stats()["requests"]
+        if only.included():
+            hvd.allreduce(tf.ones([3]), name="counted", process_set=only)
+            assert runtime.stats()["requests"] == added_at + 1
+            logged = [event for event in runtime.flight_log() if event["process_set"] == only.process_set_id]
+            assert [(event["event"], event["name"]) for event in logged][-1] == ("done", "counted")
+    assert runtime.stats()["requests"] > before + (2 if hvd.rank() == 0 else 1)
+    times = [event["time_us"] for event in runtime.flight_log()]
+    assert times == sorted(times)
