@@ -17,6 +17,7 @@ struct Attendance {
   std::vector<int> members;  // of the set, by rank: their ranks in the job, for messages to people
   int divisor;               // of an Average
 
+  int set_size() const { return static_cast<int>(members.size()); }
   bool complete() const { return ranks.size() == members.size(); }
   // A rank's place among those that attend, which is its rank in their transport; -1: it does not.
   int PlaceOf(int rank) const;

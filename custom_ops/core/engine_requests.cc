@@ -23,7 +23,8 @@ std::string Engine::ClosedMessage() const {
     return "tfddl has been shut down on this rank (" + std::to_string(departing) + ").";
   return who +
          " has shut down tfddl (its program ended, raised, or called hvd.shutdown()), so no collective can "
-         "complete any more. All ranks have to run the same collectives the same number of times.";
+         "complete any more. All ranks have to run the same collectives the same number of times, or call "
+         "hvd.join() when their data has ended.";
 }
 
 // Why a request cannot be taken; empty when it can.

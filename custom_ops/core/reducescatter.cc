@@ -52,8 +52,8 @@ class Reducescatter : public Collective {
 
   Part PartOf(const Buffer& buffer, int owner) const {
     const size_t row = static_cast<size_t>(buffer.row) * element_;
-    const auto begin = static_cast<size_t>(RowsBegin(buffer.rows, owner, attendance_.size));
-    const auto end = static_cast<size_t>(RowsBegin(buffer.rows, owner + 1, attendance_.size));
+    const auto begin = static_cast<size_t>(RowsBegin(buffer.rows, owner, attendance_.set_size()));
+    const auto end = static_cast<size_t>(RowsBegin(buffer.rows, owner + 1, attendance_.set_size()));
     return {begin * row, (end - begin) * row};
   }
 

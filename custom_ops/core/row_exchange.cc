@@ -99,7 +99,7 @@ class RowExchange : public Collective {
   }
 
   void Allocate() {
-    const auto ranks = static_cast<size_t>(attendance_.size);
+    const auto ranks = static_cast<size_t>(attendance_.set_size());
     std::vector<int64_t> rows(buffers_.size() * ranks);  // none from those that have joined
     for (size_t i = 0; i < buffers_.size(); ++i) {
       for (size_t peer = 0; peer < size_; ++peer) {

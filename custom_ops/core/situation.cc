@@ -27,7 +27,7 @@ std::string Names(const Situation& rank, const SetDirectory& sets) {
     const LiveRequest& request = rank.waiting[i];
     text += i ? ", " : "";
     if (request.joined) {
-      text += "has joined (hvd.join())" + (request.set ? " in " + sets.Name(request.set) : "");
+      text += "in hvd.join()" + (request.set ? " of " + sets.Name(request.set) : "");
       continue;
     }
     text +=
@@ -82,9 +82,7 @@ Situation Situation::Decode(const std::string& bytes) {
   WireReader reader(bytes);
   Situation situation;
   situation.still_us = reader.Int();
-  const int64_t flags = reader.Int();
-  situation.leaving = flags & 1;
-  situation.joined = flags & 2;
+  situation.leaving = reader.Int() != 0;
   situation.left_out = static_cast<size_t>(reader.Int());
   const int64_t count = reader.Int();
   situation.last = reader.String();

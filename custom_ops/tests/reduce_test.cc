@@ -81,7 +81,8 @@ T ReduceOne(DataType dtype, ReduceOp op, const std::vector<T>& parts, double pre
   std::vector<const void*> sources;
   for (const T& part : parts) sources.push_back(&part);
   T out;
-  Reduce({dtype, op, prescale, postscale, static_cast<int>(parts.size())}, sources.data(), &out, 1);
+  const int size = static_cast<int>(parts.size());
+  Reduce({dtype, op, prescale, postscale, size, size}, sources.data(), &out, 1);
   return out;
 }
 

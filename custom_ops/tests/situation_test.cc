@@ -20,6 +20,32 @@ Situation Waits(std::vector<std::string> keys, int64_t seconds = 12) {
   return situation;
 }
 
+Situation Joined() {
+  Situation situation = Waits({kJoinKey});
+  situation.waiting[0].joined = true;
+  return situation;
+}
+
+void TestJoined() {
+  constexpr int64_t kStill = 10000000;
+  using Ranks = std::vector<int>;
+  CHECK(Stuck({Joined(), Waits({"a"}), Waits({"b"})}, 0, kStill) == (Ranks{0, 1, 2}));
+  CHECK(Stuck({Joined(), Waits({"a"}), Waits({"b"})}, 1, kStill) == (Ranks{1, 2}));
+  CHECK(Stuck({Joined(), Waits({"a"}), Waits({"a", "b"})}, 0, kStill).empty());  // a can run
+  CHECK(Stuck({Joined(), Joined(), Waits({})}, 0, kStill).empty());              // rank 2 computes
+  CHECK(Stuck({Joined(), Joined()}, 0, kStill).empty());
+  CHECK(Stuck({Waits({"a", kJoinKey}), Waits({"b", kJoinKey})}, 0, kStill) ==
+        (Ranks{0, 1}));  // each runs first
+  const Situations ranks = {Joined(), Waits({"a"}), Waits({}), Joined(), std::nullopt};
+  CHECK(DescribeMissing(ranks, "a") ==
+        "rank 2 has not submitted it; rank 4 does not answer; ranks 0, 3 have joined");
+  CHECK(DescribeMissing({Joined(), Waits({"a"})}, "a").empty());
+  CHECK(Describe({Joined(), Waits({"a"}), Joined()}) ==
+        "ranks 0, 2: in hvd.join() (for 12 s); rank 1: 'a' (for 12 s)");
+  const Situation heard = Situation::Decode(Joined().Encode(1000));
+  CHECK(heard.Joined(0) && !heard.Joined(1) && !Situation::Decode(Waits({"a"}).Encode(1000)).Joined(0));
+}
+
 void TestStuck() {
   constexpr int64_t kStill = 10000000;
   using Ranks = std::vector<int>;
@@ -129,6 +155,7 @@ void TestGone() {
 int main() {
   tfddl::TestStuck();
   tfddl::TestStuckInSets();
+  tfddl::TestJoined();
   tfddl::TestDescribe();
   tfddl::TestLetter();
   tfddl::TestGone();

@@ -1,0 +1,64 @@
+"""Ranks that have joined while others stall, leave or die: named, and nobody waits for ever."""
+
+import pytest
+
+from tests.faults.support import START, START_TOGETHER, check_quoted, run
+from tests.harness.mpirun import mpirun_command
+
+JOIN = "if hvd.rank() != 1:\n    hvd.join()\n    print('not reached')\n"
+
+
+def test_a_long_join_is_no_stall():
+    """The others' work may take longer than the limit."""
+    script = START_TOGETHER + "if hvd.rank() == 1: time.sleep(4)\nhvd.join()\n"
+    result = run(3, script, TFDDL_STALL_WARNING="1", TFDDL_STALL_LIMIT="2")
+    assert result.code == 0, result.output
+    assert "tfddl: " not in result.output
+
+
+def test_a_stall_while_others_have_joined():
+    script = (
+        START_TOGETHER
+        + "if hvd.rank() == 0: hvd.join()\nif hvd.rank() == 1: hvd.allreduce(x, name='mine')\ntime.sleep(300)\n"
+    )
+    result = run(3, script, TFDDL_STALL_WARNING="1", TFDDL_STALL_LIMIT="3")
+    assert result.code != 0, result.output
+    missing = (
+        "s for 'mine'; rank 2 has not submitted it; rank 0 has joined. All ranks: rank 0: in hvd.join() (for "
+    )
+    check_quoted(result, f"rank 1 has waited 1 {missing}", f"Stalled: rank 1 has waited 3 {missing}")
+
+
+def test_different_collectives_while_rank_0_has_joined():
+    script = (
+        START_TOGETHER
+        + "if hvd.rank() == 0: hvd.join()\nhvd.allreduce(x, name=f'of.{hvd.rank()}')\nprint('not reached')\n"
+    )
+    result = run(3, script, TFDDL_STALL_WARNING="6", TFDDL_STALL_LIMIT="5")
+    assert result.code != 0, result.output
+    check_quoted(
+        result, "the ranks wait for different collectives", "rank 1: 'of.1' (for ", "rank 2: 'of.2' (for "
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_rank_that_leaves_while_others_have_joined(ranks):
+    result = run(ranks, START + JOIN)
+    assert result.code != 0, result.output
+    check_quoted(result, "UnknownError", "rank 1 has shut down tfddl")
+
+
+def test_a_rank_that_raises_while_others_have_joined():
+    result = run(3, START + JOIN + "if hvd.rank() == 1: raise RuntimeError('of its own')\n")
+    assert result.code != 0, result.output
+    check_quoted(result, "of its own")
+
+
+def test_a_death_while_others_have_joined():
+    """Hidden from mpirun by a shell that goes on."""
+    script = (
+        START + "if hvd.rank() == 1:\n    time.sleep(1)\n    os.kill(os.getpid(), signal.SIGKILL)\n" + JOIN
+    )
+    result = run(3, script, [*mpirun_command(3, ["sh", "-c", '"$@"; sleep 60', "sh"])])
+    assert result.code != 0, result.output
+    check_quoted(result, "rank 1 has died: its process ", " ended without leaving the job")
