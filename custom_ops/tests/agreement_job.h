@@ -13,6 +13,7 @@
 namespace tfddl_test {
 
 using tfddl::Agreement;
+using tfddl::Boundary;
 using tfddl::Vote;
 using tfddl::VoteRecord;
 
@@ -110,5 +111,79 @@ struct Member {
   uint64_t plan = 0;
   std::vector<size_t> touched;  // the boundary at which a name came into the plan or last ran
 };
+
+// The steps at which a member receives from `peer`.
+inline std::vector<size_t> StepsFrom(const Vote& vote, int peer) {
+  std::vector<size_t> found;
+  for (size_t i = 0; i < vote.steps().size(); ++i) {
+    if (vote.steps()[i].peer == peer && vote.steps()[i].receive) found.push_back(i);
+  }
+  return found;
+}
+
+inline std::string Agreed(const Name& name) {
+  return name.outcomes.substr(0, name.outcomes.find_last_not_of('l') + 1);
+}
+
+inline bool SameOutcomes(const std::string& a, const std::string& b) {
+  bool same = a.size() == b.size();
+  for (size_t i = 0; same && i < a.size(); ++i) same = a[i] == b[i] || a[i] == 's' || b[i] == 's';
+  return same;
+}
+
+// What a vote of all members has to come to.
+inline VoteRecord Combined(const std::vector<Member>& members) {
+  VoteRecord all = members[0].record;
+  for (const Member& member : members) {
+    const VoteRecord& one = member.record;
+    all.flags |= one.flags;
+    if (one.departing < all.departing) all.departing = one.departing;
+    for (size_t i = 0; i < all.ready_all.size(); ++i) {
+      all.ready_all[i] &= one.ready_all[i];
+      all.ready_any[i] |= one.ready_any[i];
+      all.same_all[i] &= one.same_all[i];
+    }
+    for (size_t i = 0; i < all.joined.size(); ++i) {
+      all.joined[i] |= one.joined[i];
+      all.over_active[i] |= one.over_active[i];
+    }
+  }
+  return all;
+}
+
+inline std::string Describe(const Member& member, const Boundary& boundary) {
+  std::string text = std::to_string(member.agreement.plan_size()) + ", " +
+                     std::to_string(boundary.departing) + ", " + std::to_string(boundary.last_joined) + ", " +
+                     boundary.join_error + " " + tfddl::NameOf(boundary.average_over);
+  for (int rank : boundary.active) text += " " + std::to_string(rank);
+  for (const auto& d : boundary.decisions)
+    text += " " + d.name + "@" + std::to_string(d.ticket) + " " + d.error;
+  return text;
+}
+
+// Who takes part is who had not joined when it entered the vote; the join ends when all have, or disagree.
+// `before` has a bit for each member that had joined at the boundary before; returns those of this one.
+inline uint64_t CheckJoins(const std::vector<Member>& members, const Boundary& boundary, uint64_t before) {
+  std::vector<int> active;
+  uint64_t over = 0;
+  uint64_t joined = 0;
+  for (int rank = 0; rank < static_cast<int>(members.size()); ++rank) {
+    const VoteRecord& record = members[rank].record;
+    if (!(record.joined[0] >> rank & 1)) {
+      active.push_back(rank);
+      continue;
+    }
+    joined |= uint64_t{1} << rank;
+    over |= record.over_active[0] ? 2 : 1;
+  }
+  Require(boundary.active == active, "not those take part that have not joined");
+  Require((over == 3) == !boundary.join_error.empty(), "a dispute about the divisor was not seen");
+  Require((boundary.average_over == tfddl::AverageOver::kActive) == (over >= 2),
+          "another divisor was asked for");
+  const int last = boundary.last_joined;
+  Require((last != VoteRecord::kNobody) == (active.empty() && over != 3), "a join ended too early or late");
+  Require(last == VoteRecord::kNobody || !(before >> last & 1), "a rank that had joined before is the last");
+  return active.empty() || over == 3 ? 0 : joined;
+}
 
 }  // namespace tfddl_test

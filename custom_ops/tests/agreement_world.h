@@ -11,7 +11,6 @@
 
 namespace tfddl_test {
 
-using tfddl::Boundary;
 using tfddl::Decision;
 
 class World {
@@ -101,25 +100,6 @@ class World {
   }
 
  private:
-  // The steps at which a member receives from `peer`.
-  static std::vector<size_t> StepsFrom(const Vote& vote, int peer) {
-    std::vector<size_t> found;
-    for (size_t i = 0; i < vote.steps().size(); ++i) {
-      if (vote.steps()[i].peer == peer && vote.steps()[i].receive) found.push_back(i);
-    }
-    return found;
-  }
-
-  static std::string Agreed(const Name& name) {
-    return name.outcomes.substr(0, name.outcomes.find_last_not_of('l') + 1);
-  }
-
-  static bool SameOutcomes(const std::string& a, const std::string& b) {
-    bool same = a.size() == b.size();
-    for (size_t i = 0; same && i < a.size(); ++i) same = a[i] == b[i] || a[i] == 's' || b[i] == 's';
-    return same;
-  }
-
   // All have finished the vote that `me` has finished: then the records of its exchange can be there.
   bool RecordsAreThere(const Member& me) const {
     if (!me.agreement.NeedsExchange(me.outcome)) return true;
@@ -207,7 +187,7 @@ class World {
     if (member->boundaries++ == log_.size()) {
       CheckDecisions(boundary);
       log_.push_back(Describe(*member, boundary));
-      outcome_ = HashOf(Combined().Encode());
+      outcome_ = HashOf(Combined(members_).Encode());
     }
     Require(HashOf(member->outcome.Encode()) == outcome_, "the outcome is not what the members put in");
     Require(log_[member->boundaries - 1] == Describe(*member, boundary), "members decided differently");
@@ -218,43 +198,13 @@ class World {
     LookAtPlan(member);
   }
 
-  // What a vote of all members has to come to.
-  VoteRecord Combined() const {
-    VoteRecord all = members_[0].record;
-    for (const Member& member : members_) {
-      const VoteRecord& one = member.record;
-      all.flags |= one.flags;
-      if (one.departing < all.departing) all.departing = one.departing;
-      for (size_t i = 0; i < all.ready_all.size(); ++i) {
-        all.ready_all[i] &= one.ready_all[i];
-        all.ready_any[i] |= one.ready_any[i];
-        all.same_all[i] &= one.same_all[i];
-      }
-      for (size_t i = 0; i < all.joined.size(); ++i) {
-        all.joined[i] |= one.joined[i];
-        all.over_active[i] |= one.over_active[i];
-      }
-    }
-    return all;
-  }
-
-  static std::string Describe(const Member& member, const Boundary& boundary) {
-    std::string text = std::to_string(member.agreement.plan_size()) + ", " +
-                       std::to_string(boundary.departing) + ", " + std::to_string(boundary.last_joined) +
-                       ", " + boundary.join_error + " " + tfddl::NameOf(boundary.average_over);
-    for (int rank : boundary.active) text += " " + std::to_string(rank);
-    for (const auto& d : boundary.decisions)
-      text += " " + d.name + "@" + std::to_string(d.ticket) + " " + d.error;
-    return text;
-  }
-
   // What the first member at a boundary decided, held against what all members have submitted.
   void CheckDecisions(const Boundary& boundary) {
     const int joins = job_->disputes ? job_->rounds + job_->size : job_->rounds;
     const int requests = job_->names * job_->instances + joins;
     const int votes = job_->size * requests + (job_->leavers ? 2 : 0);
     Require(static_cast<int>(log_.size()) < votes, "more votes than submits can open");
-    CheckJoins(boundary);
+    joined_ = CheckJoins(members_, boundary, joined_);
     for (const Decision& decision : boundary.decisions) {
       const int index = IndexOf(decision.name);
       Require(!boundary.active.empty() && boundary.join_error.empty(),
@@ -273,32 +223,6 @@ class World {
       Require(decision.ticket >= next_ticket_, decision.name + " shares a ticket");
       next_ticket_ = decision.ticket + static_cast<uint64_t>(TicketsOf(index, first.signature));
     }
-  }
-
-  // Who takes part is who had not joined when it entered the vote; the join ends when all have, or disagree.
-  void CheckJoins(const Boundary& boundary) {
-    const uint64_t before = joined_;
-    std::vector<int> active;
-    uint64_t over = 0;
-    joined_ = 0;
-    for (int rank = 0; rank < job_->size; ++rank) {
-      const VoteRecord& record = members_[rank].record;
-      if (!(record.joined[0] >> rank & 1)) {
-        active.push_back(rank);
-        continue;
-      }
-      joined_ |= uint64_t{1} << rank;
-      over |= record.over_active[0] ? 2 : 1;
-    }
-    Require(boundary.active == active, "not those take part that have not joined");
-    Require((over == 3) == !boundary.join_error.empty(), "a dispute about the divisor was not seen");
-    Require((boundary.average_over == tfddl::AverageOver::kActive) == (over >= 2),
-            "another divisor was asked for");
-    const int last = boundary.last_joined;
-    Require((last != VoteRecord::kNobody) == (active.empty() && over != 3), "a join ended too early or late");
-    Require(last == VoteRecord::kNobody || !(before >> last & 1),
-            "a rank that had joined before is the last");
-    if (active.empty() || over == 3) joined_ = 0;
   }
 
   void EndJoin(Member* member, const Boundary& boundary) const {
