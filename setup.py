@@ -19,7 +19,7 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))  # build backends run this file without its directory on the path
 
-from tfddl.build.compile import compile_library  # noqa: E402
+from tfddl.build.compile import CompileError, compile_library, compile_xla_library  # noqa: E402
 from tfddl.build.discover import Mpi, TensorFlow, find_in  # noqa: E402
 from tfddl.build.sources import source_directory, source_files  # noqa: E402
 from tfddl.build.support import check_platform, check_tensorflow  # noqa: E402
@@ -38,6 +38,16 @@ def find_target() -> tuple[TensorFlow, Mpi] | None:
     check_platform()
     check_tensorflow(tensorflow.version)
     return tensorflow, mpi
+
+
+def compile_xla(tensorflow: TensorFlow, directory: Path) -> None:
+    """Adds the XLA kernels, without which all but jit_compile=True works."""
+    if os.environ.get("TFDDL_XLA") == "0":
+        return
+    try:
+        compile_xla_library(tensorflow, directory)
+    except CompileError as error:
+        print(f"tfddl: the wheel carries no XLA kernels: {error}", file=sys.stderr)
 
 
 class TfddlDistribution(Distribution):
@@ -63,6 +73,7 @@ class BuildPy(build_py):
             tensorflow, mpi = target
             print(f"tfddl: compiling for TensorFlow {tensorflow.version} and {mpi.name}", file=sys.stderr)
             compile_library(tensorflow, mpi, package / "binaries")
+            compile_xla(tensorflow, package / "binaries")
 
 
 class BdistWheel(bdist_wheel):

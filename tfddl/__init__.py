@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from tfddl.runtime.process_sets import add_process_set as add_process_set
     from tfddl.runtime.process_sets import global_process_set as global_process_set
     from tfddl.runtime.process_sets import remove_process_set as remove_process_set
+    from tfddl.runtime.xla import xla_built as xla_built
 
 _MODULES = {
     "tfddl.gradients.compression": ["Compression"],
@@ -95,6 +96,7 @@ _MODULES = {
         "global_process_set",
         "remove_process_set",
     ],
+    "tfddl.runtime.xla": ["xla_built"],
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -113,6 +113,11 @@ def trains_with_stock_step(model: Any) -> bool:
     return getattr(type(model), "train_step", None) is keras().Model.train_step
 
 
+def sees_gpus() -> bool:
+    """Whether TensorFlow may use a GPU, so that XLA compiles for it."""
+    return bool(tf.config.get_visible_devices("GPU"))
+
+
 def in_xla_context() -> bool:
     """Whether what is being traced goes into a function with `jit_compile=True`."""
     if tf.executing_eagerly():

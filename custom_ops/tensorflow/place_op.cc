@@ -1,6 +1,6 @@
-#include <memory>
 #include <string>
 
+#include "core/place.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/kernel.h"
@@ -9,10 +9,6 @@ namespace tfddl {
 namespace {
 
 namespace tf = tensorflow;
-
-// What Horovod's process_set_included_op answers where there is no set.
-constexpr int32_t kNotInitialized = -1;
-constexpr int32_t kUnknownSet = -3;
 
 // Stateful, so that no graph keeps the number of the job in which it was optimised. `included` raises
 // nothing.
@@ -34,22 +30,8 @@ class PlaceKernel : public tf::OpKernel {
   }
 
   void Compute(tf::OpKernelContext* context) override {
-    const ProcessSets sets = CurrentSets();
-    const auto it = sets.entries.find(process_set_);
-    int32_t answer = 0;
-    if (what_ == "included") {
-      answer = sets.entries.empty()       ? kNotInitialized
-               : it == sets.entries.end() ? kUnknownSet
-                                          : !!it->second.engine;
-    } else if (what_ == "size" && it != sets.entries.end()) {
-      answer = static_cast<int32_t>(it->second.ranks.size());
-    } else {
-      std::shared_ptr<Engine> engine;
-      const Status found = FindEngine(process_set_, &engine);
-      OP_REQUIRES_OK(context, ToStatus(found, what_));
-      const LocalPlace local = CurrentLocalPlace();
-      answer = what_ == "rank" ? engine->rank() : what_ == "local_rank" ? local.rank : local.size;
-    }
+    int answer = 0;
+    OP_REQUIRES_OK(context, ToStatus(FindPlace(what_, process_set_, &answer), what_));
     tf::Tensor* y = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, tf::TensorShape({}), &y));
     y->scalar<int32_t>()() = answer;

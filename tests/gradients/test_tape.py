@@ -235,17 +235,3 @@ def test_refusals(hvd):
         hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Min)
     with pytest.raises(TypeError, match=r"wraps a tf.GradientTape"):
         hvd.DistributedGradientTape(tf.Variable(1.0))
-
-
-@on_ranks(1, 2)
-def test_inside_a_function_compiled_by_xla(hvd):
-    v = tf.Variable(1.0)
-
-    @tf.function(jit_compile=True)
-    def step():
-        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
-            y = v * v
-        return tape.gradient(y, v)
-
-    with pytest.raises(ValueError, match=r"model.compile\(..., jit_compile=False\)"):
-        step()

@@ -1,4 +1,4 @@
-"""The one function that compiles tfddl's native library, with CMake."""
+"""What compiles tfddl's native library, and the one with the XLA kernels, with CMake."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from tfddl.build.discover import Mpi, TensorFlow
 from tfddl.build.mpi_headers import mpi_include
-from tfddl.build.sources import library_stem, source_directory, source_hash
+from tfddl.build.sources import library_stem, source_directory, source_hash, xla_library_stem
 
 
 class CompileError(RuntimeError):
@@ -39,28 +40,57 @@ def compile_library(
     """
     version = tensorflow.version if tensorflow else None
     target = f"TensorFlow {version} and {mpi.name}" if version else mpi.name
-    cmake = _find_tools(target)
+    return _compile(
+        "tfddl",
+        f"its native library for {target}",
+        lambda: library_stem(version, mpi.tag),
+        lambda: _definitions(tensorflow, mpi),
+        output_dir,
+        build_dir,
+    )
+
+
+def compile_xla_library(tensorflow: TensorFlow, output_dir: Path, build_dir: Path | None = None) -> Path:
+    """Compiles the library with the XLA kernels. Takes minutes; args, returns and raises are those of `compile_library`."""
+    return _compile(
+        "tfddl_xla",
+        f"its XLA kernels for TensorFlow {tensorflow.version}",
+        lambda: xla_library_stem(tensorflow.version),
+        lambda: _xla_definitions(tensorflow),
+        output_dir,
+        build_dir,
+    )
+
+
+def _compile(
+    cmake_target: str,
+    what: str,
+    stem_of_sources: Callable[[], str],
+    definitions: Callable[[], list[str]],
+    output_dir: Path,
+    build_dir: Path | None,
+) -> Path:
+    cmake = _find_tools(what)
     output_dir.mkdir(parents=True, exist_ok=True)
-    stem = library_stem(version, mpi.tag)
+    stem = stem_of_sources()
     log = output_dir / f"{stem}.log"
     with tempfile.TemporaryDirectory(prefix="tfddl-build-") as temporary:
         build = build_dir or Path(temporary)
         configure = [cmake, "-S", str(source_directory()), "-B", str(build), "-G", "Unix Makefiles"]
-        make = [cmake, "--build", str(build), "--target", "tfddl", "--parallel", str(_jobs())]
+        make = [cmake, "--build", str(build), "--target", cmake_target, "--parallel", str(_jobs())]
         with log.open("w") as output:
-            for command in (configure + _definitions(tensorflow, mpi), make):
+            for command in (configure + definitions(), make):
                 print("$", " ".join(command), file=output, flush=True)
                 if subprocess.run(command, stdout=output, stderr=subprocess.STDOUT).returncode != 0:
                     raise CompileError(
-                        f"tfddl could not compile its native library for {target}, see {log}; "
-                        f"the first error is: {_first_error(log)}"
+                        f"tfddl could not compile {what}, see {log}; the first error is: {_first_error(log)}"
                     )
         library = output_dir / f"lib{stem}.so"
-        if library_stem(version, mpi.tag) != stem:
+        if stem_of_sources() != stem:
             raise CompileError("tfddl's C++ sources changed while they were compiled; start again.")
         # The build directory may be on another file system: copy, then rename, which is atomic.
         partial = output_dir / f".{library.name}.{os.getpid()}"
-        shutil.copyfile(build / "libtfddl.so", partial)
+        shutil.copyfile(build / f"lib{cmake_target}.so", partial)
         partial.replace(library)
     log.unlink()
     return library
@@ -76,14 +106,31 @@ def _definitions(tensorflow: TensorFlow | None, mpi: Mpi) -> list[str]:
         "TFDDL_SOURCE_HASH": source_hash(),
     }
     if tensorflow:
-        values["TFDDL_TF_INCLUDE"] = tensorflow.include
-        values["TFDDL_TF_LIBRARY"] = tensorflow.library
-        values["TFDDL_TF_CFLAGS"] = ";".join(tensorflow.flags)
+        values |= _tensorflow_values(tensorflow)
         values["TFDDL_BUILD_TF"] = tensorflow.version
     return [f"-D{name}={value}" for name, value in values.items()]
 
 
-def _find_tools(target: str) -> str:
+def _xla_definitions(tensorflow: TensorFlow) -> list[str]:
+    values = {
+        "CMAKE_BUILD_TYPE": "Release",
+        "TFDDL_WITH_TENSORFLOW": "OFF",
+        "TFDDL_WITH_XLA": "ON",
+        "TFDDL_TF_CC_LIBRARY": os.path.join(os.path.dirname(tensorflow.library), "libtensorflow_cc.so.2"),
+        **_tensorflow_values(tensorflow),
+    }
+    return [f"-D{name}={value}" for name, value in values.items()]
+
+
+def _tensorflow_values(tensorflow: TensorFlow) -> dict[str, str]:
+    return {
+        "TFDDL_TF_INCLUDE": tensorflow.include,
+        "TFDDL_TF_LIBRARY": tensorflow.library,
+        "TFDDL_TF_CFLAGS": ";".join(tensorflow.flags),
+    }
+
+
+def _find_tools(what: str) -> str:
     """Returns cmake's path: of the PyPI package, else of the system. Checks for a compiler and make."""
     cmake = shutil.which("cmake")
     try:
@@ -102,7 +149,7 @@ def _find_tools(target: str) -> str:
     missing = [name for name, path in tools.items() if not path]
     if missing or cmake is None:
         raise CompileError(
-            f"tfddl has no native library for {target} and cannot compile one without "
+            f"tfddl has not compiled {what} yet and cannot do so without "
             f"{' and '.join(missing)}; on Debian and Ubuntu: apt install g++ make."
         )
     return cmake

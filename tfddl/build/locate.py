@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tfddl.build import discover
 from tfddl.build.cache import cache_directory, cached_or_built, locked
-from tfddl.build.compile import CompileError, compile_library
-from tfddl.build.sources import in_checkout, library_stem, source_directory, target_name
+from tfddl.build.compile import CompileError, compile_library, compile_xla_library
+from tfddl.build.sources import in_checkout, library_stem, source_directory, target_name, xla_library_stem
 from tfddl.build.support import check_keras, check_platform, check_tensorflow
 
 PACKAGED = Path(__file__).resolve().parent.parent / "binaries"
@@ -44,32 +46,72 @@ def locate_library() -> Path:
     """
     version = check_environment()
     mpi = discover.find_mpi()
-    name = f"lib{library_stem(version, mpi.tag)}.so"
-    packaged = PACKAGED / name
-    if packaged.is_file():
-        return packaged
     announcement = (
         f"tfddl: compiling its native library for TensorFlow {version} and {mpi.name} "
         "(once; it takes about a minute)..."
     )
     try:
-        return cached_or_built(cache_directory() / name, lambda: _build(version, mpi), announcement)
+        return _located(library_stem(version, mpi.tag), lambda: _build(version, mpi), announcement)
     except CompileError as error:
         raise CompileError(f"{error}{_packaged_hint()}") from None
 
 
+def locate_xla_library() -> Path:
+    """Finds or makes the library with the XLA kernels, as `locate_library` does with the main one.
+
+    Returns:
+        Path of the library.
+
+    Raises:
+        UnsupportedError: this Python, platform, TensorFlow or Keras is not supported.
+        DiscoveryError: TensorFlow lacks its headers.
+        CompileError: there is no library that fits, and it could not be compiled.
+    """
+    version = check_environment()
+    announcement = (
+        f"tfddl: compiling its XLA kernels for TensorFlow {version} (once, for jit_compile=True; it takes a few "
+        "minutes; TFDDL_XLA=0 does without)..."
+    )
+    return _located(xla_library_stem(version), lambda: _build_xla(version), announcement)
+
+
+def _located(stem: str, build: Callable[[], object], announcement: str) -> Path:
+    name = f"lib{stem}.so"
+    packaged = PACKAGED / name
+    return packaged if packaged.is_file() else cached_or_built(cache_directory() / name, build, announcement)
+
+
 def _build(version: str, mpi: discover.Mpi) -> Path:
     tensorflow = discover.find_tensorflow()
-    if not in_checkout():
-        return compile_library(tensorflow, mpi, cache_directory())
-    # A developer's next build compiles only what changed. Its directory serves many versions of the sources,
-    # so it has a lock of its own.
-    build_dir = source_directory().parent / "build" / target_name(version, mpi.tag)
-    build_dir.mkdir(parents=True, exist_ok=True)
-    with locked(build_dir / "lock"):
+    with _build_directory(target_name(version, mpi.tag)) as build_dir:
         return compile_library(tensorflow, mpi, cache_directory(), build_dir)
 
 
+def _build_xla(version: str) -> Path:
+    tensorflow = discover.find_tensorflow()
+    if tensorflow is None:
+        raise discover.DiscoveryError("tfddl's XLA kernels need TensorFlow, which is not installed here.")
+    with _build_directory(f"xla-{target_name(version, None)}") as build_dir:
+        return compile_xla_library(tensorflow, cache_directory(), build_dir)
+
+
+@contextlib.contextmanager
+def _build_directory(name: str) -> Iterator[Path | None]:
+    """Where a developer's next build compiles only what changed; None in an installed package.
+
+    It serves many versions of the sources, so it has a lock of its own.
+    """
+    if not in_checkout():
+        yield None
+        return
+    directory = source_directory().parent / "build" / name
+    directory.mkdir(parents=True, exist_ok=True)
+    with locked(directory / "lock"):
+        yield directory
+
+
 def _packaged_hint() -> str:
-    targets = [path.name.removeprefix("libtfddl-").rsplit("-", 1)[0] for path in PACKAGED.glob("*.so")]
+    targets = [
+        path.name.removeprefix("libtfddl-").rsplit("-", 1)[0] for path in PACKAGED.glob("libtfddl-*.so")
+    ]
     return f" The installed package holds a library for {', '.join(targets)} only." if targets else ""

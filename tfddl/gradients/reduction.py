@@ -11,6 +11,7 @@ from tfddl.gradients.compression import Compression, Compressor, run_compressed
 from tfddl.ops import allreduce_gradient, names, native  # noqa: F401 the first registers the gradient
 from tfddl.ops.constants import NAMES, Adasum, Average, Sum
 from tfddl.ops.sparse import allreduce_slices
+from tfddl.runtime import xla
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 _MARK = "_tfddl_reduced"
@@ -69,7 +70,8 @@ def reduce_gradients(
         op: `tfddl.Average`, `tfddl.Sum` or `tfddl.Adasum`, which takes each gradient for one vector.
         compression: What gradients travel as.
         sparse_as_dense: Whether a `tf.IndexedSlices` becomes a dense tensor first. That is faster where the
-            rows of all ranks together are about as many as the variable has, or more.
+            rows of all ranks together are about as many as the variable has, or more. Inside a function
+            compiled by XLA it always does.
         process_set: Whose ranks take part. On another rank the gradients stay what they are.
 
     Returns:
@@ -77,17 +79,18 @@ def reduce_gradients(
         not reduce them again (`is_reduced`).
 
     Raises:
-        ValueError: For another `op`, for `tfddl.Adasum` and a `tf.IndexedSlices`, or inside a function compiled by XLA.
+        ValueError: For another `op`, for `tfddl.Adasum` and a `tf.IndexedSlices`, or inside a function compiled by XLA
+            where there are no XLA kernels.
         TypeError: If `compression` is no compressor.
     """
     check_op(op)
-    _check_not_compiled_by_xla()
+    xla.require(owner)
     results: list[Any] = list(gradients)
     number = id_of(process_set, owner)
     if process_set.included() is False:
         return results
     sparse = [index for index, gradient in enumerate(gradients) if isinstance(gradient, tf.IndexedSlices)]
-    if sparse_as_dense:
+    if sparse_as_dense or _compat.in_xla_context():  # whose shapes are fixed, while rows come in any number
         sparse = []
     if sparse and op == Adasum:
         raise ValueError(
@@ -167,15 +170,6 @@ def _marked(gradient: Any) -> Any:
     setattr(_values(gradient), _MARK, True)
     setattr(gradient, _MARK, True)
     return gradient
-
-
-def _check_not_compiled_by_xla() -> None:
-    if _compat.in_xla_context():
-        raise ValueError(
-            "tfddl cannot reduce gradients inside a function compiled by XLA yet: use "
-            "`model.compile(..., jit_compile=False)`, or `tf.function(jit_compile=False)` in a loop of your "
-            "own. Received: jit_compile=True"
-        )
 
 
 def _dense(gradient: Any, variable: Any) -> tf.Tensor:

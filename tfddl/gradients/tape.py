@@ -113,7 +113,7 @@ class DistributedGradientTape(tf.GradientTape):
             `tf.IndexedSlices` has the rows of all ranks, each index once.
 
         Raises:
-            ValueError: Inside a function compiled by XLA.
+            ValueError: Inside a function compiled by XLA where there are no XLA kernels.
         """
         gradients = self._wrapped.gradient(target, sources, output_gradients, unconnected_gradients)
         flat, variables = tf.nest.flatten(gradients), tf.nest.flatten(sources)

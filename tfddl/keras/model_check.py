@@ -1,4 +1,4 @@
-"""What `fit` needs to be right before ranks depend on each other: distributed, built, not compiled by XLA."""
+"""What `fit` needs to be right before ranks depend on each other: distributed, built, no jit that would fail."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,14 +6,15 @@ from typing import Any
 from tfddl import _compat, runtime
 from tfddl.keras.log import warn
 from tfddl.keras.optimizer import is_distributed
+from tfddl.runtime import xla
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
 
 def turn_off_jit(model: Any) -> None:
-    """Keeps Keras from compiling the train step with XLA, which knows no kernels of tfddl yet."""
-    if getattr(model, "jit_compile", False):
+    """Keeps Keras from compiling the train step with XLA where there are no XLA kernels."""
+    if getattr(model, "jit_compile", False) and not xla.xla_built():
         warn(
-            "jit_compile is switched off for this model: tfddl's ops cannot be compiled by XLA yet. "
+            f"jit_compile is switched off for this model, for tfddl has no XLA kernels ({xla.why_not()}). "
             "Say model.compile(..., jit_compile=False) to be rid of this line."
         )
         model.jit_compile = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 
@@ -28,19 +30,21 @@ def main() -> None:
 
 @main.command()
 def build() -> None:
-    """Compile the native library, unless one that fits is there, and print its path.
+    """Compile the native libraries, unless ones that fit are there, and print their paths.
 
-    It is made for the TensorFlow and the MPI of this Python and kept in the user's cache (TFDDL_CACHE_DIR).
-    The first use of tfddl does the same; `tfddl build` does it before a job starts, or on a host that has a
-    compiler.
+    They are made for the TensorFlow and the MPI of this Python and kept in the user's cache (TFDDL_CACHE_DIR).
+    The first use of tfddl does the same, and the first use of jit_compile=True for the one with the XLA kernels;
+    `tfddl build` does it before a job starts, or on a host that has a compiler.
     """
     from tfddl.build.compile import CompileError
     from tfddl.build.discover import DiscoveryError
-    from tfddl.build.locate import locate_library
+    from tfddl.build.locate import locate_library, locate_xla_library
     from tfddl.build.support import UnsupportedError
 
     try:
         click.echo(locate_library())
+        if os.environ.get("TFDDL_XLA") != "0":
+            click.echo(locate_xla_library())
     except (CompileError, DiscoveryError, UnsupportedError) as error:
         raise click.ClickException(str(error)) from None
 

@@ -6,32 +6,27 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl import _compat
 from tfddl.ops import names
 from tfddl.ops.support_table import check_dtype
-from tfddl.runtime import basics, fork
+from tfddl.runtime import basics, fork, xla
 
 
 def check_callable(kind: str) -> None:
     """Refuses a call where no collective can run.
 
     Raises:
-        ValueError: tfddl is not initialized, or the call is traced by XLA.
+        ValueError: tfddl is not initialized, or the call is traced by XLA where there are no XLA kernels.
     """
     basics.rank()  # raises before init
     fork.check(kind)
-    if _compat.in_xla_context():
-        raise ValueError(
-            f"tfddl's {kind} cannot run inside a function compiled by XLA yet: use jit_compile=False for the "
-            "function or `model.compile(..., jit_compile=False)`. Received: jit_compile=True"
-        )
+    xla.require(kind)
 
 
 def prepare(value: Any, kind: str, op: int | None = None) -> tf.Tensor:
     """Converts an argument to a tensor that the op takes.
 
     Raises:
-        ValueError: tfddl is not initialized, or the call is traced by XLA.
+        ValueError: See `check_callable`.
         TypeError: The dtype is not supported.
     """
     check_callable(kind)

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfddl import _compat
 from tfddl.ops import native
 from tfddl.ops.collective import check_callable
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
@@ -35,7 +36,7 @@ def join(*, average_over: str = "size", process_set: ProcessSet = global_process
         a scalar of int32.
 
     Raises:
-        ValueError: tfddl is not initialized, or `average_over` is something else.
+        ValueError: tfddl is not initialized, `average_over` is something else, or XLA compiles the call.
         tf.errors.FailedPreconditionError: On all ranks that have joined, when they disagree on `average_over`. They have
             not joined then.
         tf.errors.InvalidArgumentError: Another thread of this rank waits in it.
@@ -46,6 +47,10 @@ def join(*, average_over: str = "size", process_set: ProcessSet = global_process
     if average_over not in AVERAGE_OVER:
         raise ValueError(
             f"average_over of join is one of {', '.join(map(repr, AVERAGE_OVER))}. Received: average_over={average_over!r}"
+        )
+    if _compat.in_xla_context():
+        raise ValueError(
+            "hvd.join() cannot run inside a function compiled by XLA: call it outside of jit_compile=True."
         )
     if tf.executing_eagerly():
         return int(native.join(average_over, number))

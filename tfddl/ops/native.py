@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
 
-from tfddl.runtime import library
+from tfddl.runtime import library, xla
 
 
 def allreduce(
@@ -165,6 +166,7 @@ def join(average_over: str, process_set: int = 0) -> tf.Tensor:
 
 def place(what: str, name: str | None = None, process_set: int = 0) -> tf.Tensor:
     """What `tfddl.rank`, `size`, `local_rank` or `local_size` returns, when the op runs; or "included"."""
+    xla.require(f"{what}_op")
     result: tf.Tensor = library.ops().tfddl_place(what=what, name=name, process_set=process_set)
     _unchain(result)
     return result
@@ -175,9 +177,13 @@ def _unchain(result: tf.Tensor) -> None:
 
     TensorFlow runs the stateful ops of a function one after the other. Ours are agreed on by name and need no order, and
     a bucket of gradients must not wait for the one before it to come back. Only what stands behind a join has to wait
-    for that.
+    for that. For the same reason auto-clustering (`--tf_xla_auto_jit`) leaves them alone: in a cluster they would wait
+    for the whole of it. It does not look at this in a function with `jit_compile=True`.
     """
-    if not tf.executing_eagerly() and not hasattr(result.graph, "_tfddl_joins"):
+    if tf.executing_eagerly():
+        return
+    result.op._set_attr("_XlaCompile", attr_value_pb2.AttrValue(b=False))
+    if not hasattr(result.graph, "_tfddl_joins"):
         manager = getattr(result.graph, "experimental_acd_manager", None)
         if manager is not None:
             manager.run_independently(result.op)

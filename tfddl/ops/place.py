@@ -36,6 +36,7 @@ def size_op(process_set_id: int | ProcessSet = 0, name: str | None = None) -> tf
         A scalar of int32.
 
     Raises:
+        ValueError: The call is traced by XLA where there are no XLA kernels.
         tf.errors.FailedPreconditionError: When it runs and tfddl is not initialized.
         tf.errors.InvalidArgumentError: When it runs and there is no such set.
     """

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfddl import _compat
 from tfddl.gradients.compression import Compression, run_compressed
 from tfddl.ops import names, native
 from tfddl.ops.blocks import put_back
@@ -14,7 +15,7 @@ from tfddl.ops.collective import name_of, prepare_rows
 from tfddl.ops.constants import Average, Sum
 from tfddl.ops.groups import in_groups
 from tfddl.ops.support_table import SCATTERED, check_factors, check_op
-from tfddl.runtime.process_sets import ProcessSet, by_id, global_process_set, id_of, members
+from tfddl.runtime.process_sets import ProcessSet, by_id, global_process_set, id_of, members, place_in
 
 
 @tf.autograph.experimental.do_not_convert
@@ -120,9 +121,13 @@ def _gradient(operation: Any, *cotangents: tf.Tensor) -> list[tf.Tensor]:
     number = operation.get_attr("process_set")
     name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient", number)
     factor = float(operation.get_attr("prescale")) * float(operation.get_attr("postscale"))
-    size = len(members(by_id(number)))
-    gathered = native.gather([tf.convert_to_tensor(dense) for dense in cotangents], name, process_set=number)
-    if operation.get_attr("reduce_op") != Sum:
+    size, average = len(members(by_id(number))), operation.get_attr("reduce_op") != Sum
+    dense = [tf.convert_to_tensor(cotangent) for cotangent in cotangents]
+    if _compat.in_xla_context():
+        factor = factor / size if average else factor
+        return [_scaled(total, factor) for total in _in_fixed_shapes(operation.inputs, dense, name, number)]
+    gathered = native.gather(dense, name, process_set=number)
+    if average:
         factor = factor / tf.cast(gathered.divisor, tf.float64)
     return [
         _scaled(put_back(total, came, _rows_by_rank(x, size), x), factor)
@@ -133,6 +138,20 @@ def _gradient(operation: Any, *cotangents: tf.Tensor) -> list[tf.Tensor]:
 def _rows_by_rank(x: tf.Tensor, size: int) -> tf.Tensor:
     rows = tf.shape(x, tf.int64)[0]
     return rows // size + tf.cast(tf.range(size, dtype=tf.int64) < rows % size, tf.int64)
+
+
+def _in_fixed_shapes(
+    inputs: Sequence[tf.Tensor], cotangents: Sequence[tf.Tensor], name: str, process_set: int
+) -> list[tf.Tensor]:
+    """What allgather gives, as a sum: ranks may have different numbers of rows, which XLA's fixed shapes do not take."""
+    rank, size = place_in(by_id(process_set)), len(members(by_id(process_set)))
+    padded = []
+    for x, cotangent in zip(inputs, cotangents, strict=True):
+        rows = x.shape[0] if x.shape[0] is not None else tf.shape(x)[0]
+        begin, end = (rows // size * r + tf.minimum(r, rows % size) for r in (rank, rank + 1))
+        around = [[begin, rows - end]] + [[0, 0]] * (x.shape.rank - 1)
+        padded.append(tf.pad(cotangent, around))
+    return native.allreduce(padded, Sum, name, process_set=process_set)
 
 
 def _scaled(x: tf.Tensor, factor: float | tf.Tensor) -> tf.Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfddl import _compat
 from tfddl.gradients.compression import Compression, run_compressed
 from tfddl.ops import native
 from tfddl.ops.constants import NAMES, Average, Sum
@@ -45,9 +46,15 @@ def allreduce_slices(
         Slices with unique indices, equal on all ranks.
 
     Raises:
-        ValueError: For another `op`: where a rank has no row its value is zero, and the result would be dense.
+        ValueError: For another `op`: where a rank has no row its value is zero, and the result would be dense. Or
+            inside a function compiled by XLA.
         TypeError: `compression` is no compressor, or the dtype is not supported.
     """
+    if _compat.in_xla_context():
+        raise ValueError(
+            f"{kind} of tf.IndexedSlices cannot run inside a function compiled by XLA, whose shapes are fixed: "
+            "convert it with tf.convert_to_tensor(...), or use jit_compile=False. Received: jit_compile=True"
+        )
     if op not in (Average, Sum):
         raise ValueError(
             f"{kind} of tf.IndexedSlices supports op=Average and op=Sum: convert it with tf.convert_to_tensor(...) "

@@ -1,0 +1,47 @@
+// What the XLA kernels share: from an op with static shapes to a custom call in the compiled program.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/call.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+
+namespace tfddl {
+
+class CallKernel : public tensorflow::XlaOpKernel {
+ public:
+  CallKernel(tensorflow::OpKernelConstruction* context, Kind kind) : XlaOpKernel(context) {
+    call_.kind = kind;
+    OP_REQUIRES_OK(context, context->GetAttr("process_set", &call_.process_set));
+    if (context->HasAttr("tensor_name")) {
+      OP_REQUIRES_OK(context, context->GetAttr("tensor_name", &call_.name));
+    }
+  }
+
+  void Compile(tensorflow::XlaOpKernelContext* context) final;
+
+ protected:
+  // Adds to `call`, which has the op's attributes and this rank's place, what the inputs say. Defaults
+  // to the shapes of all of them.
+  virtual absl::Status Describe(tensorflow::XlaOpKernelContext* context, Call* call);
+
+  // The shapes of the results. Defaults to those of the inputs.
+  virtual std::vector<std::vector<int64_t>> ResultShapes(const Call& call) { return call.shapes; }
+
+  // Sets the outputs behind the results, whose values are known already.
+  virtual void SetConstants(tensorflow::XlaOpKernelContext* context, const Call& call) {}
+
+  Call call_;  // the attributes
+};
+
+// Takes over the first `count` inputs, which are of one type.
+absl::Status AddInputs(tensorflow::XlaOpKernelContext* context, int count, Call* call);
+
+// The same, of an op that splits or joins them along their first dimension.
+absl::Status AddRows(tensorflow::XlaOpKernelContext* context, int count, Call* call);
+
+}  // namespace tfddl
+
+// Not REGISTER_XLA_OP, which fails once the process has compiled anything.
+#define TFDDL_REGISTER_XLA_KERNEL(op, kernel) REGISTER_KERNEL_BUILDER(Name(op).Device("XLA_CPU_JIT"), kernel)

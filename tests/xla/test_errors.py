@@ -1,0 +1,97 @@
+"""Errors of collectives inside compiled programs: our text on every rank, and on it goes."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.harness import on_ranks
+from tests.xla.support import jit, without_kernels
+
+
+def _goes_on(hvd):
+    for run in (
+        jit(lambda x: hvd.allreduce(x, op=hvd.Sum)),
+        lambda x: hvd.allreduce(x, op=hvd.Sum, name="after"),
+    ):
+        assert float(run(tf.constant(1.0))) == hvd.size()
+
+
+@on_ranks(2, 3)
+def test_different_shapes(hvd):
+    run = jit(lambda x: hvd.allreduce(x, name="x") + 1)
+    for _ in range(2):
+        with pytest.raises(
+            tf.errors.OpError, match=r"The ranks submitted 'x' with different arguments: rank 0: float32"
+        ):
+            run(tf.ones([2 + hvd.rank()]))
+    _goes_on(hvd)
+
+
+@on_ranks(2, 3)
+def test_the_first_of_several_fails(hvd):
+    @jit
+    def run(x):
+        return hvd.allreduce(x, name="a", prescale_factor=1.0 + hvd.rank()), hvd.allreduce(x, name="b")
+
+    with pytest.raises(tf.errors.OpError, match=r"'a' with different arguments: rank 0: prescale 1.0"):
+        run(tf.ones([2]))
+    _goes_on(hvd)
+
+
+@on_ranks(2, 3)
+def test_allgather_of_different_numbers_of_rows(hvd):
+    with pytest.raises(tf.errors.OpError, match=r"needs equally many rows from all ranks.*rows by rank 1, 2"):
+        jit(lambda x: hvd.allgather(x))(tf.ones([hvd.rank() + 1, 2]))
+    _goes_on(hvd)
+
+
+@on_ranks(2, 3)
+def test_alltoall_that_does_not_split_evenly(hvd):
+    x = tf.range(hvd.size() + 1)
+    for splits in (None, tf.constant([2, *[1] * (hvd.size() - 1)])):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"sends equally many rows to each rank"):
+            jit(lambda x, splits=splits: hvd.alltoall(x, splits))(x)
+    _goes_on(hvd)
+
+
+@on_ranks(1, 2)
+def test_a_root_that_is_no_rank(hvd):
+    with pytest.raises(tf.errors.OpError, match=r"root_rank must be in \[0, \d\). Received: 7"):
+        jit(lambda x: hvd.broadcast(x, 7))(tf.ones([2]))
+    _goes_on(hvd)
+
+
+@on_ranks(1)
+def test_after_shutdown(hvd):
+    run = jit(lambda x: hvd.allreduce(x) + tf.cast(hvd.rank_op(), tf.float32))
+    run(tf.ones([2]))
+    hvd.shutdown()
+    try:
+        with pytest.raises(tf.errors.OpError, match=r"tfddl has not been initialized; use hvd.init\(\)"):
+            run(tf.ones([2]))
+    finally:
+        hvd.init()
+    np.testing.assert_array_equal(run(tf.ones([2])), [1.0, 1.0])
+
+
+@on_ranks(1, 2)
+def test_without_the_kernels(hvd):
+    """One sentence while the function is traced, and everything else works."""
+    with without_kernels():
+        assert not hvd.xla_built()
+        for call in (
+            lambda x: hvd.allreduce(x),
+            lambda x: hvd.allgather(x),
+            lambda x: hvd.rank_op() + tf.cast(x[0], tf.int32),
+        ):
+            with pytest.raises(
+                ValueError, match=r"cannot run inside a function compiled by XLA without XLA kernels"
+            ):
+                jit(call)(tf.ones([2]))
+        with (
+            pytest.raises(ValueError, match=r"use jit_compile=False for the function"),
+            hvd.DistributedGradientTape(tf.GradientTape()) as tape,
+        ):
+            v = tf.Variable(1.0)
+            jit(lambda: tape.gradient(v * 2.0, [v]))()
+        assert float(tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum))(tf.constant(1.0))) == hvd.size()

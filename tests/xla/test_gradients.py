@@ -1,0 +1,78 @@
+"""Gradients of the ops inside functions compiled by XLA, against those outside."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.harness import on_ranks
+from tests.xla.support import jit
+
+CASES = {
+    "sum": lambda hvd, x: hvd.allreduce(x, op=hvd.Sum),
+    "average": lambda hvd, x: hvd.allreduce(x, postscale_factor=2.0),
+    "max": lambda hvd, x: hvd.allreduce(x, op=hvd.Max),
+    "product": lambda hvd, x: hvd.allreduce(x, op=hvd.Product),
+    "group": lambda hvd, x: tf.concat(hvd.grouped_allreduce([x, x[:1] ** 2]), 0),
+    "broadcast": lambda hvd, x: hvd.broadcast(x, hvd.size() - 1),
+    "allgather": lambda hvd, x: hvd.allgather(x),
+    "reducescatter": lambda hvd, x: hvd.reducescatter(x[:-1]),  # not as many rows on each rank
+    "alltoall": lambda hvd, x: hvd.alltoall(x),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@on_ranks(1, 2, 3)
+def test_gradient(hvd, case):
+    rows = 2 * hvd.size()
+    x = tf.reshape(tf.range(2.0 * rows), [rows, 2]) * (hvd.rank() + 1) + 1
+
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = CASES[case](hvd, x)
+            weights = (
+                tf.reshape(tf.range(float(np.prod(y.shape or 1))), y.shape)
+                if y.shape.is_fully_defined()
+                else 3.0
+            )
+            loss = tf.reduce_sum(y * weights * (hvd.rank() + 1.0))
+        return tape.gradient(loss, x)
+
+    np.testing.assert_allclose(jit(run)(x), tf.function(run)(x), rtol=1e-6)
+
+
+@on_ranks(1, 2, 3)
+def test_tape(hvd):
+    """Several buckets, one of them of another dtype; the average of the ranks' gradients."""
+    variables = [tf.Variable(tf.ones([300, 300])) for _ in range(8)] + [tf.Variable(tf.ones([3], tf.float64))]
+
+    @jit
+    def step(x):
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = x * sum(tf.reduce_sum(tf.cast(v, tf.float32) ** 2) for v in variables)
+        return tape.gradient(loss, variables)
+
+    gradients = step(tf.constant(hvd.rank() + 1.0))
+    for variable, gradient in zip(variables, gradients, strict=True):
+        np.testing.assert_allclose(gradient, np.full(variable.shape, float(hvd.size() + 1)))
+
+
+@on_ranks(1, 2, 3)
+def test_sparse_gradients_become_dense(hvd):
+    table = tf.Variable(tf.ones([4, 2]))
+
+    @jit
+    def step(ids):
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = tf.reduce_sum(tf.gather(table, ids))
+        return tape.gradient(loss, [table])[0]
+
+    gradient = step(tf.constant([0, hvd.rank() % 4, 0]))
+    assert isinstance(gradient, tf.Tensor)
+    expected = sum(np.eye(4)[[0, r % 4, 0]].sum(0) for r in range(hvd.size())) / hvd.size()
+    np.testing.assert_allclose(gradient, np.stack([expected, expected], 1), rtol=1e-6)
+
+    with pytest.raises(
+        ValueError, match=r"allreduce of tf.IndexedSlices cannot run inside a function compiled by XLA"
+    ):
+        jit(lambda x: hvd.allreduce(tf.IndexedSlices(x, [0], [2, 1])).values)(tf.ones([1, 1]))

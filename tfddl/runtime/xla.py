@@ -1,0 +1,101 @@
+"""The library with the XLA kernels: what lets collectives run inside `jit_compile=True`."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+
+from tfddl import _compat
+from tfddl.runtime import basics, library
+
+VARIABLE = "TFDDL_XLA"
+
+
+_FUNCTIONS = ("call", "place", "last_error")
+
+
+class _EngineFunctions(ctypes.Structure):
+    """What the kernels need of the main library (custom_ops/xla/api.h)."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in _FUNCTIONS]
+
+
+def xla_built() -> bool:
+    """Whether collectives run inside functions that XLA compiles (`jit_compile=True`).
+
+    The first call loads the library with the XLA kernels, and compiles it where there is none yet, which takes a few
+    minutes. Without it everything else works.
+    """
+    return why_not() is None
+
+
+@functools.cache
+def why_not() -> str | None:
+    """Why there are no XLA kernels here, in a few words, or None. Loads them; a failure is said once on stderr."""
+    if os.environ.get(VARIABLE) == "0":
+        return f"{VARIABLE}=0"
+    if _compat.sees_gpus():
+        return "there are none for GPUs yet"
+    try:
+        _load()
+    except (OSError, RuntimeError, ImportError) as error:
+        print(f"tfddl: jit_compile=True is not available: {error}", file=sys.stderr, flush=True)
+        return "they could not be compiled or loaded"
+    _warn_about_threads()
+    return None
+
+
+def _warn_about_threads() -> None:
+    """A collective in a compiled program keeps a thread, and with it, where it is the only one, all other programs."""
+    import tensorflow as tf
+
+    threads = tf.config.threading.get_inter_op_parallelism_threads() or int(
+        os.environ.get("TF_NUM_INTEROP_THREADS") or len(os.sched_getaffinity(0))
+    )
+    if threads == 1 and basics.is_initialized() and basics.size() > 1 and basics.rank() == 0:
+        print(
+            "tfddl: a collective inside jit_compile=True keeps one of TensorFlow's inter-op threads, of which there is one. "
+            "Programs that run at the same time need one each, or they wait for each other for ever: "
+            "tf.config.threading.set_inter_op_parallelism_threads(2).",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def require(kind: str) -> None:
+    """Refuses a collective that is traced for XLA where XLA could not compile it.
+
+    Args:
+        kind: What is called, for the message.
+
+    Raises:
+        ValueError: There are no XLA kernels.
+    """
+    if _compat.in_xla_context() and not xla_built():
+        raise ValueError(
+            f"tfddl's {kind} cannot run inside a function compiled by XLA without XLA kernels ({why_not()}): use "
+            "jit_compile=False for the function, or `model.compile(..., jit_compile=False)`. Received: "
+            "jit_compile=True"
+        )
+
+
+def _load() -> None:
+    from tfddl.build.locate import locate_xla_library
+
+    native = library.native()
+    path = str(locate_xla_library())
+    import tensorflow as tf
+
+    # Registers the kernels. TensorFlow raises what it finds wrong as errors of its own.
+    try:
+        tf.load_library(path)
+    except (tf.errors.OpError, NotImplementedError) as error:
+        raise RuntimeError(str(error)) from None
+    attach = ctypes.CDLL(path).tfddl_xla_attach
+    attach.argtypes, attach.restype = [_EngineFunctions], ctypes.c_char_p
+    addresses = (ctypes.cast(getattr(native, f"tfddl_{name}"), ctypes.c_void_p) for name in _FUNCTIONS)
+    reason = attach(_EngineFunctions(*addresses))
+    if reason:
+        raise RuntimeError(reason.decode())
