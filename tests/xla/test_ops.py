@@ -140,3 +140,31 @@ def test_with_ranks_that_do_not_compile(hvd):
     for result in results:
         assert np.isfinite(result.numpy()).all()
     np.testing.assert_array_equal(results[0], tf.constant([0.5, 1.0]) * hvd.size())
+
+
+@on_ranks(2, 3)
+def test_process_sets(hvd):
+    """The members alone, and other programs on those that are none."""
+    last = hvd.size() - 1
+    pair = hvd.add_process_set([0, last])
+    if pair.included():
+        rows = tf.constant([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]) * (hvd.rank() + 1.0)
+        reduced, sent, gathered, scattered, place = jit(
+            lambda x: (
+                hvd.allreduce(x, op=hvd.Sum, process_set=pair),
+                hvd.broadcast(x, last, process_set=pair),
+                hvd.allgather(x, process_set=pair),
+                hvd.reducescatter(x, op=hvd.Sum, process_set=pair),
+                [hvd.rank_op(process_set=pair), hvd.size_op(pair)],
+            )
+        )(rows)
+        one = rows / (hvd.rank() + 1.0)
+        np.testing.assert_array_equal(reduced, one * (last + 2))
+        np.testing.assert_array_equal(sent, one * (last + 1))
+        np.testing.assert_array_equal(gathered, tf.concat([one, one * (last + 1)], 0))
+        np.testing.assert_array_equal(scattered, one[pair.rank() : pair.rank() + 1] * (last + 2))
+        assert [int(number) for number in place] == [pair.rank(), 2]
+    else:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"rank 1 is not a member of process set"):
+            jit(lambda x: hvd.allreduce(x, process_set=pair))(tf.ones([1]))
+    hvd.remove_process_set(pair)

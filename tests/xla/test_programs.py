@@ -15,7 +15,9 @@ def test_a_loop_runs_it_as_often_as_it_should(hvd):
     @jit
     def run(x, times):
         def body(i, x):
-            return i + 1, hvd.allreduce(x, op=hvd.Sum, name="in.loop") / tf.cast(hvd.size(), x.dtype) + 1
+            return i + 1, hvd.allreduce(x, op=hvd.Sum, name="in.loop", ignore_name_scope=True) / tf.cast(
+                hvd.size(), x.dtype
+            ) + 1
 
         return tf.while_loop(lambda i, _: i < times, body, [0, x])[1]
 
@@ -29,29 +31,28 @@ def test_a_loop_runs_it_as_often_as_it_should(hvd):
 def test_a_cond_runs_one_branch(hvd):
     @jit
     def run(x, first):
-        return tf.cond(
-            first,
-            lambda: hvd.allreduce(x, op=hvd.Sum, name="in.first"),
-            lambda: hvd.allreduce(
-                hvd.allreduce(x, op=hvd.Max, name="in.second"), op=hvd.Sum, name="in.second.2"
-            ),
-        )
+        def sum_of(x, name):
+            return hvd.allreduce(x, op=hvd.Sum, name=name, ignore_name_scope=True)
+
+        return tf.cond(first, lambda: sum_of(x, "one"), lambda: sum_of(sum_of(x, "two"), "three"))
 
     with recorded() as names:
-        assert float(run(tf.constant(hvd.rank() + 1.0), True)) == sum(range(1, hvd.size() + 1))
-        assert float(run(tf.constant(hvd.rank() + 1.0), False)) == hvd.size() ** 2
-    assert names == ["in.first", "in.second", "in.second.2"]
+        for first, factor in ((True, 1), (False, hvd.size())):
+            total = factor * sum(range(1, hvd.size() + 1))
+            assert float(run(tf.constant(hvd.rank() + 1.0), tf.constant(first))) == total
+    assert names == ["one", "two", "three"]
 
 
 @on_ranks(1, 2, 3)
 def test_a_cond_in_a_loop(hvd):
-    """As gradient accumulation: the collective in every third turn, and one in each."""
+    """As gradient accumulation: one collective in every third turn, and one in each."""
 
     @jit
     def run(x):
         def body(i, x):
-            y = tf.cond(i % 3 == 2, lambda: hvd.allreduce(x, name="every.third"), lambda: x)
-            return i + 1, hvd.allreduce(y, op=hvd.Max, name="each")
+            mean = lambda: hvd.allreduce(x, name="every.third", ignore_name_scope=True)  # noqa: E731
+            y = tf.cond(i % 3 == 2, mean, lambda: x)
+            return i + 1, hvd.allreduce(y, op=hvd.Max, name="each", ignore_name_scope=True)
 
         return tf.while_loop(lambda i, _: i < 9, body, [0, x])[1]
 
@@ -176,7 +177,7 @@ print("trained", hvd.rank(), flush=True)
 """
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [2])
 def test_auto_clustering(size):
     flags = {"TF_XLA_FLAGS": "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"}
     result = run_script(size, AUTO, environment=flags)
