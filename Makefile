@@ -68,8 +68,10 @@ TF_PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
   if $$p -c '$(PROBE)' >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info >= (3, 13))'; then echo $$p; break; fi; done)
 SMOKE := tests/gradients \
   $(addprefix tests/keras/test_,accumulation.py callbacks.py equal_to_one_process.py jit.py names.py optimizer.py overlap.py tape_and_optimizer.py) \
-  $(addprefix tests/ops/test_,allreduce.py allgather.py broadcast.py gradients.py)
+  $(addprefix tests/ops/test_,allreduce.py allgather.py broadcast.py gradients.py) \
+  $(addprefix tests/xla/test_,ops.py gradients.py errors.py fit.py)
 test-tf: $(TF_ENV)/ready
+	$(TF_ENV)/bin/tfddl build
 	timeout -k 10 1200 $(TF_ENV)/bin/python -m pytest --ranks 2 -m "not slow" $(SMOKE)
 
 $(TF_ENV)/ready: constraints/tf$(TF).txt setup.cfg setup.py pyproject.toml

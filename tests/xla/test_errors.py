@@ -1,11 +1,19 @@
 """Errors of collectives inside compiled programs: our text on every rank, and on it goes."""
 
+import contextlib
+import io
+import os
+from unittest import mock
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.harness import on_ranks
+from tests.harness import on_ranks, run_script
 from tests.xla.support import jit, without_kernels
+from tfddl.build import locate
+from tfddl.build.compile import CompileError
+from tfddl.runtime import xla
 
 
 def _goes_on(hvd):
@@ -95,3 +103,50 @@ def test_without_the_kernels(hvd):
             v = tf.Variable(1.0)
             jit(lambda: tape.gradient(v * 2.0, [v]))()
         assert float(tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum))(tf.constant(1.0))) == hvd.size()
+
+
+@on_ranks(1)
+def test_kernels_that_do_not_compile_are_said_once(hvd):
+    failure = CompileError("tfddl could not compile its XLA kernels")
+    said = io.StringIO()
+    with (
+        mock.patch.object(locate, "locate_xla_library", side_effect=failure),
+        contextlib.redirect_stderr(said),
+    ):
+        assert xla._outcome.__wrapped__() == "they could not be compiled or loaded"
+    assert said.getvalue() == f"tfddl: jit_compile=True is not available: {failure}\n"
+
+
+@on_ranks(1)
+def test_the_variable_leaves_them_out(hvd):
+    with mock.patch.dict(os.environ, TFDDL_XLA="0"):
+        assert xla._outcome.__wrapped__() == "TFDDL_XLA=0"
+
+
+LONELY = """
+import sys
+
+import tensorflow as tf
+from mpi4py import MPI
+
+import tfddl as hvd
+
+tf.config.threading.set_inter_op_parallelism_threads(1)
+hvd.init()
+run = tf.function(lambda x: hvd.allreduce(x, name="lonely"), jit_compile=True)
+run(tf.ones([2]))
+if hvd.rank() == 0:
+    try:
+        run(tf.ones([2]))
+    except tf.errors.OpError as error:
+        print("raised:", error, flush=True)
+MPI.COMM_WORLD.Barrier()
+MPI.COMM_WORLD.Abort(3)
+"""
+
+
+def test_a_rank_that_does_not_come_is_named():
+    result = run_script(2, LONELY, environment={"TFDDL_STALL_WARNING": "0.5", "TFDDL_STALL_LIMIT": "2"})
+    (raised,) = [line for line in result.output.splitlines() if "raised:" in line]
+    assert "lonely" in raised and "rank 1" in raised
+    assert "keeps one of TensorFlow's inter-op threads" in result.output

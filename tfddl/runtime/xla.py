@@ -6,13 +6,14 @@ import ctypes
 import functools
 import os
 import sys
+import threading
 
 from tfddl import _compat
 from tfddl.runtime import basics, library
 
 VARIABLE = "TFDDL_XLA"
 
-
+_lock = threading.Lock()
 _FUNCTIONS = ("call", "place", "last_error")
 
 
@@ -31,9 +32,14 @@ def xla_built() -> bool:
     return why_not() is None
 
 
-@functools.cache
 def why_not() -> str | None:
     """Why there are no XLA kernels here, in a few words, or None. Loads them; a failure is said once on stderr."""
+    with _lock:  # two threads may trace at the same time
+        return _outcome()
+
+
+@functools.cache
+def _outcome() -> str | None:
     if os.environ.get(VARIABLE) == "0":
         return f"{VARIABLE}=0"
     if _compat.sees_gpus():
