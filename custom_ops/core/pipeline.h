@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "transport/copy.h"
 #include "transport/transport.h"
 
 namespace tfddl {
@@ -31,7 +32,7 @@ class Pipeline {
         bytes_(bytes),
         allowed_(std::move(allowed)),
         slots_(slots),
-        views_(direction == Direction::kView ? slots : 0) {}
+        views_(direction == Direction::kSend ? 0 : std::max(slots, kPiecesInFlight)) {}
 
   static size_t Pieces(const Transport* transport, size_t bytes) {
     return (bytes + transport->piece_bytes() - 1) / transport->piece_bytes();
@@ -40,6 +41,7 @@ class Pipeline {
   void Poll() {
     while (!in_flight_.empty() && transport_->Test(in_flight_.front())) {
       in_flight_.pop_front();
+      if (direction_ == Direction::kReceive) Land(finished_);
       ++finished_;
     }
     const size_t limit =
@@ -51,23 +53,30 @@ class Pipeline {
   size_t finished() const { return finished_; }
   bool complete() const { return finished_ == Pieces(transport_, bytes_); }
 
-  const void* View(size_t piece) const { return views_[piece % slots_]; }
+  const void* View(size_t piece) const { return views_[piece % views_.size()]; }
   void Release(size_t piece) { transport_->Release(peer_, View(piece)); }
 
  private:
+  char* Place(size_t piece) const {
+    return data_ + (slots_ ? piece % slots_ : piece) * transport_->piece_bytes();
+  }
+  size_t Length(size_t piece) const {
+    return std::min(transport_->piece_bytes(), bytes_ - piece * transport_->piece_bytes());
+  }
+
   Transport::Handle Start() {
-    const size_t piece_bytes = transport_->piece_bytes();
-    const size_t length = std::min(piece_bytes, bytes_ - started_ * piece_bytes);
-    char* piece = data_ + (slots_ ? started_ % slots_ : started_) * piece_bytes;
-    switch (direction_) {
-      case Direction::kSend:
-        return transport_->Send(peer_, tag_, piece, length);
-      case Direction::kReceive:
-        return transport_->Receive(peer_, tag_, piece, length);
-      case Direction::kView:
-        return transport_->ReceiveView(peer_, tag_, piece, length, &views_[started_ % slots_]);
-    }
-    return Transport::kNothing;
+    char* place = Place(started_);
+    const size_t length = Length(started_);
+    if (direction_ == Direction::kSend) return transport_->Send(peer_, tag_, place, length);
+    return transport_->ReceiveView(peer_, tag_, place, length, &views_[started_ % views_.size()]);
+  }
+
+  // Brings a piece from where its sender put it, unless the transport has done that.
+  void Land(size_t piece) {
+    char* place = Place(piece);
+    if (View(piece) == place) return;
+    CopyPart(place, View(piece), Length(piece), bytes_);
+    Release(piece);
   }
 
   Transport* transport_;

@@ -60,6 +60,10 @@ struct Arithmetic<uint32_t> : Widened<uint32_t, uint64_t> {};
 template <typename T>
 using AccumulatorOf = typename Arithmetic<T>::Accumulator;
 
+// Converting these takes so many registers that a loop which does more besides is slower than two.
+template <typename T>
+constexpr bool kCostly = std::is_same_v<T, Float16>;
+
 template <typename A>
 constexpr bool kOrdered = std::is_arithmetic_v<A>;
 
@@ -130,65 +134,108 @@ void LoadBlock(const T* source, double prescale, AccumulatorOf<T>* accumulator, 
   }
 }
 
-template <typename Op, typename A, typename T, typename Load>
-void Combine(A* accumulator, const T* values, int64_t length, Load load) {
-  for (int64_t i = 0; i < length; ++i) accumulator[i] = Op::Combine(accumulator[i], load(values[i]));
-}
-
-// `load` turns a value of the block into what is accumulated.
-template <typename A, typename T, typename Load>
-void CombineBlock(ReduceOp op, A* accumulator, const T* values, int64_t length, Load load) {
+// Calls run(op) with the operation as a type, where A has it.
+template <typename A, typename Run>
+void WithOperation(ReduceOp op, Run run) {
   switch (op) {
     case ReduceOp::kAverage:
     case ReduceOp::kSum:
-      return Combine<Sum>(accumulator, values, length, load);
+      return run(Sum());
     case ReduceOp::kProduct:
-      return Combine<Product>(accumulator, values, length, load);
+      return run(Product());
     case ReduceOp::kMin:
-      if constexpr (kOrdered<A>) Combine<Min>(accumulator, values, length, load);
+      if constexpr (kOrdered<A>) run(Min());
       return;
     case ReduceOp::kMax:
-      if constexpr (kOrdered<A>) Combine<Max>(accumulator, values, length, load);
+      if constexpr (kOrdered<A>) run(Max());
       return;
     case ReduceOp::kAdasum:  // no sum of elements: core/adasum.h
       return;
   }
 }
 
+template <typename A, typename T, typename Load>
+void CombineBlock(ReduceOp op, A* accumulator, const T* values, int64_t length, Load load) {
+  WithOperation<A>(op, [&](auto operation) {
+    for (int64_t i = 0; i < length; ++i) accumulator[i] = operation.Combine(accumulator[i], load(values[i]));
+  });
+}
+
+// out[i] = store(a[i] op b[i]). `out` may be `a` or `b`, but overlap them in no other way.
+template <typename T, typename Out, typename Store>
+void CombinePair(ReduceOp op, const T* a, const T* b, Out* out, int64_t length, Store store) {
+  WithOperation<AccumulatorOf<T>>(op, [&](auto operation) {
+#ifndef __clang__
+#pragma GCC ivdep
+#endif
+    for (int64_t i = 0; i < length; ++i) {
+      out[i] = store(operation.Combine(Arithmetic<T>::Load(a[i]), Arithmetic<T>::Load(b[i])));
+    }
+  });
+}
+
+// What multiplies the result. An integers' Average without a factor divides, which this does not tell.
+double FinalFactor(const Reduction& r) {
+  return r.op == ReduceOp::kAverage ? r.postscale / r.divisor : r.postscale;
+}
+
 template <typename T>
-void Finish(const Reduction& r, AccumulatorOf<T>* values, int64_t count) {
+void FinishBlock(const Reduction& r, AccumulatorOf<T>* values, T* out, int64_t count) {
   using A = AccumulatorOf<T>;
-  const bool average = r.op == ReduceOp::kAverage;
+  const double factor = FinalFactor(r);
   if constexpr (std::is_integral_v<A>) {
-    if (average && r.postscale == 1.0) {
-      for (int64_t i = 0; i < count; ++i) values[i] = values[i] / static_cast<A>(r.divisor);
+    if (r.op == ReduceOp::kAverage && r.postscale == 1.0) {
+      const A divisor = static_cast<A>(r.divisor);
+      for (int64_t i = 0; i < count; ++i) out[i] = Arithmetic<T>::Store(values[i] / divisor);
       return;
     }
   }
-  const double factor = average ? r.postscale / r.divisor : r.postscale;
-  if (factor == 1.0) return;
-  for (int64_t i = 0; i < count; ++i) values[i] = Scale<T>(values[i], factor);
+  if (factor == 1.0) {
+    for (int64_t i = 0; i < count; ++i) out[i] = Arithmetic<T>::Store(values[i]);
+  } else if constexpr (kCostly<T>) {
+    for (int64_t i = 0; i < count; ++i) values[i] = Scale<T>(values[i], factor);
+    for (int64_t i = 0; i < count; ++i) out[i] = Arithmetic<T>::Store(values[i]);
+  } else {
+    for (int64_t i = 0; i < count; ++i) out[i] = Arithmetic<T>::Store(Scale<T>(values[i], factor));
+  }
+}
+
+template <typename T>
+void CombineScaled(const Reduction& r, const T* source, AccumulatorOf<T>* accumulator, int64_t length) {
+  using A = AccumulatorOf<T>;
+  A scaled[kBlock];
+  LoadBlock(source, r.prescale, scaled, length);
+  CombineBlock(r.op, accumulator, scaled, length, [](A value) { return value; });
 }
 
 template <typename T>
 void ReduceTyped(const Reduction& r, const void* const* sources, void* out, int64_t count) {
   using A = AccumulatorOf<T>;
-  A accumulator[kBlock], scaled[kBlock];
+  auto source = [&](int rank, int64_t start) { return static_cast<const T*>(sources[rank]) + start; };
+  T* result = static_cast<T*>(out);
+  const bool paired = r.size >= 2 && r.prescale == 1.0 && !kCostly<T>;
+  if (paired && r.size == 2 && r.op != ReduceOp::kAverage && r.postscale == 1.0) {
+    return CombinePair(r.op, source(0, 0), source(1, 0), result, count,
+                       [](A value) { return Arithmetic<T>::Store(value); });
+  }
+  A accumulator[kBlock];
   for (int64_t start = 0; start < count; start += kBlock) {
     const int64_t length = std::min(kBlock, count - start);
-    LoadBlock(static_cast<const T*>(sources[0]) + start, r.prescale, accumulator, length);
-    for (int rank = 1; rank < r.size; ++rank) {
-      const T* source = static_cast<const T*>(sources[rank]) + start;
+    if (paired) {
+      CombinePair(r.op, source(0, start), source(1, start), accumulator, length,
+                  [](A value) { return value; });
+    } else {
+      LoadBlock(source(0, start), r.prescale, accumulator, length);
+    }
+    for (int rank = paired ? 2 : 1; rank < r.size; ++rank) {
       if (r.prescale == 1.0) {
-        CombineBlock(r.op, accumulator, source, length, [](T value) { return Arithmetic<T>::Load(value); });
+        CombineBlock(r.op, accumulator, source(rank, start), length,
+                     [](T value) { return Arithmetic<T>::Load(value); });
       } else {
-        LoadBlock(source, r.prescale, scaled, length);
-        CombineBlock(r.op, accumulator, scaled, length, [](A value) { return value; });
+        CombineScaled(r, source(rank, start), accumulator, length);
       }
     }
-    Finish<T>(r, accumulator, length);
-    T* result = static_cast<T*>(out) + start;
-    for (int64_t i = 0; i < length; ++i) result[i] = Arithmetic<T>::Store(accumulator[i]);
+    FinishBlock(r, accumulator, result + start, length);
   }
 }
 

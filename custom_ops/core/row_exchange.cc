@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <deque>
@@ -7,6 +8,7 @@
 
 #include "core/collective.h"
 #include "core/pipeline.h"
+#include "transport/copy.h"
 
 namespace tfddl {
 namespace {
@@ -56,11 +58,10 @@ class RowExchange : public Collective {
           phase_ = Phase::kData;
           break;
         case Phase::kData:
-          for (Pipeline& transfer : transfers_) transfer.Poll();
-          for (Pipeline& transfer : transfers_) {
-            if (!transfer.complete()) return false;
-          }
-          return true;
+          do {
+            for (Pipeline& transfer : transfers_) transfer.Poll();
+          } while (CopyOwn());
+          return std::all_of(transfers_.begin(), transfers_.end(), [](auto& t) { return t.complete(); });
       }
     }
   }
@@ -74,6 +75,13 @@ class RowExchange : public Collective {
     std::atomic<int> verdict{kUndecided};
     std::vector<void*> out;
     Status status;
+  };
+
+  struct Own {  // rows from this rank to itself
+    char* out;
+    const char* in;
+    size_t bytes;
+    size_t copied = 0;
   };
 
   // Sends `bytes` at `mine`, and `stride` further on for each next rank; `all` receives the others', by rank.
@@ -136,7 +144,7 @@ class RowExchange : public Collective {
         char* in = static_cast<char*>(const_cast<void*>(buffers_[i].in)) + FirstSent(peer) * row;
         char* out = static_cast<char*>(shared_->out[i]) + FirstReceived(i, peer) * row;
         if (peer == rank_) {
-          if (bytes > 0) std::memcpy(out, in, bytes);
+          own_.push_back({out, in, bytes});
           continue;
         }
         using D = Pipeline::Direction;
@@ -156,6 +164,17 @@ class RowExchange : public Collective {
     transfers_.emplace_back(lane_.transport, direction, static_cast<int>(peer), lane_.tag + 1, data, bytes,
                             std::move(allowed));
     return &transfers_.back();
+  }
+
+  // A piece of the rows that stay here, while the others' are under way. False when there is none left.
+  bool CopyOwn() {
+    if (own_.empty()) return false;
+    Own& own = own_.back();
+    const size_t length = std::min(lane_.transport->piece_bytes(), own.bytes - own.copied);
+    CopyPart(own.out + own.copied, own.in + own.copied, length, own.bytes);
+    own.copied += length;
+    if (own.copied == own.bytes) own_.pop_back();
+    return true;
   }
 
   size_t FirstSent(size_t peer) const {
@@ -189,6 +208,7 @@ class RowExchange : public Collective {
   Phase phase_ = Phase::kRows;
   Status status_;
   std::vector<Transport::Handle> handles_;
+  std::vector<Own> own_;
   std::deque<Pipeline> transfers_;  // they refer to each other
 };
 

@@ -1,6 +1,7 @@
 // The arithmetic of reductions, against plain loops.
 #include "core/reduce.h"
 
+#include <algorithm>
 #include <cmath>
 #include <complex>
 #include <cstdio>
@@ -133,6 +134,52 @@ void TestFactorsOnIntegers() {
   CHECK(ReduceOne<int8_t>(DataType::kInt8, ReduceOp::kSum, {100, 100}) == -56);
 }
 
+// The bits do not depend on where a piece begins, nor on whether the result overwrites a source, and are
+// those of a plain loop. The numbers are such that the order of additions shows.
+template <typename T>
+void TestPieces(DataType dtype, ReduceOp op, int size, double postscale) {
+  constexpr int64_t kCount = 3001;
+  std::vector<std::vector<T>> parts(static_cast<size_t>(size), std::vector<T>(kCount));
+  unsigned state = 1;
+  for (auto& part : parts) {
+    for (T& value : part)
+      value = static_cast<T>(static_cast<int>(state = state * 1664525u + 1013904223u) / 7.0);
+  }
+  std::vector<T> expected = parts[0];
+  const double factor = op == ReduceOp::kAverage ? postscale / size : postscale;
+  for (size_t i = 0; i < kCount; ++i) {
+    for (size_t rank = 1; rank < parts.size(); ++rank) {
+      const T value = parts[rank][i];
+      expected[i] = op == ReduceOp::kMax ? std::max(expected[i], value) : expected[i] + value;
+    }
+    expected[i] *= static_cast<T>(factor);
+  }
+  const Reduction reduction{dtype, op, 1.0, postscale, size, size};
+  for (int64_t piece : {kCount, int64_t{1024}, int64_t{17}}) {
+    for (size_t target = 0; target <= parts.size(); ++target) {  // beyond the sources: memory of its own
+      auto sources = parts;
+      sources.emplace_back(kCount);
+      for (int64_t begin = 0; begin < kCount; begin += piece) {
+        std::vector<const void*> places;
+        for (auto& source : sources) places.push_back(source.data() + begin);
+        Reduce(reduction, places.data(), sources[target].data() + begin, std::min(piece, kCount - begin));
+      }
+      CHECK(sources[target] == expected);
+    }
+  }
+}
+
+void TestAllPieces() {
+  for (int size : {1, 2, 3, 5}) {
+    for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMax}) {
+      for (double postscale : {1.0, 0.3}) {
+        TestPieces<float>(DataType::kFloat32, op, size, postscale);
+        TestPieces<double>(DataType::kFloat64, op, size, postscale);
+      }
+    }
+  }
+}
+
 void TestSupport() {
   CHECK(Supports(ReduceOp::kMin, DataType::kBool) && !Supports(ReduceOp::kSum, DataType::kBool));
   CHECK(Supports(ReduceOp::kSum, DataType::kComplex64) && !Supports(ReduceOp::kMax, DataType::kComplex128));
@@ -149,6 +196,7 @@ int main() {
   tfddl::TestIntegers();
   tfddl::TestExtremes();
   tfddl::TestProducts();
+  tfddl::TestAllPieces();
   tfddl::TestFactorsOnIntegers();
   tfddl::TestSupport();
   std::puts("reduce: ok");

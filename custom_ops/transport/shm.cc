@@ -1,39 +1,17 @@
 #include "transport/shm.h"
 
-#include <deque>
 #include <limits>
-#include <map>
 #include <mutex>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
 #include <utility>
 
+#include "transport/copy.h"
+#include "transport/shm_peer.h"
+
 namespace tfddl {
 namespace {
-
-// Up to here the copy into the ring and out of it costs less than asking for memory first.
-constexpr size_t kShortBytes = size_t{4} << 10;
-
-// Of equal keys a multimap keeps the order of insertion.
-template <typename T>
-std::optional<T> TakeFirst(std::multimap<int, T>* map, int tag) {
-  const auto it = map->lower_bound(tag);
-  if (it == map->end() || it->first != tag) return std::nullopt;
-  T value = std::move(it->second);
-  map->erase(it);
-  return value;
-}
-
-template <typename T, typename Predicate>
-void EraseFirst(std::multimap<int, T>* map, int tag, Predicate predicate) {
-  for (auto it = map->lower_bound(tag); it != map->end() && it->first == tag; ++it) {
-    if (!predicate(it->second)) continue;
-    map->erase(it);
-    return;
-  }
-}
 
 class ShmTransport : public Transport {
  public:
@@ -43,7 +21,7 @@ class ShmTransport : public Transport {
       if (peer == rank_) continue;
       const ShmChannel out(segments_[Index(rank_)].get(), geometry, Place(rank_, peer));
       const ShmChannel in(segments_[Index(peer)].get(), geometry, Place(peer, rank_));
-      peers_[Index(peer)] = std::make_unique<Peer>(out, in, geometry.ring_bytes);
+      peers_[Index(peer)] = std::make_unique<ShmPeer>(out, in, geometry.ring_bytes);
     }
   }
 
@@ -54,8 +32,8 @@ class ShmTransport : public Transport {
 
   Handle Send(int peer, int tag, const void* data, size_t bytes) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    Peer* to = peers_.at(Index(peer)).get();
-    if (bytes <= kShortBytes) {
+    ShmPeer* to = peers_.at(Index(peer)).get();
+    if (bytes <= kShmShortBytes) {
       const ShmRecord record{ShmKind::kMessage, tag, bytes, 0, 0};
       if (to->waiting.empty() && to->writer.Write(record, data)) return kNothing;
       const Handle handle = Add({peer, tag, nullptr, data, bytes, nullptr});
@@ -78,10 +56,10 @@ class ShmTransport : public Transport {
 
   Handle ReceiveView(int peer, int tag, void* scratch, size_t bytes, const void** data) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    Peer* from = peers_.at(Index(peer)).get();
+    ShmPeer* from = peers_.at(Index(peer)).get();
     const Handle handle = Add({peer, tag, static_cast<char*>(scratch), nullptr, bytes, data});
     if (data) *data = scratch;
-    if (bytes > kShortBytes) Write(from, {ShmKind::kReady, tag, bytes, handle, 0});
+    if (bytes > kShmShortBytes) Write(from, {ShmKind::kReady, tag, bytes, handle, 0});
     if (auto message = TakeFirst(&from->unexpected, tag)) {
       Accept(&transfers_.at(handle), message->bytes, message->payload.data());
     } else {
@@ -92,7 +70,7 @@ class ShmTransport : public Transport {
 
   void Release(int peer, const void* data) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    Peer* from = peers_.at(Index(peer)).get();
+    ShmPeer* from = peers_.at(Index(peer)).get();
     const char* place = static_cast<const char*>(data);
     if (place < from->in.data || place >= from->in.Slot(from->in.slots)) return;
     --from->views;
@@ -116,10 +94,10 @@ class ShmTransport : public Transport {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto it = transfers_.find(handle);
     if (it == transfers_.end()) return;
-    const Transfer& transfer = it->second;
-    Peer* from = peers_[Index(transfer.peer)].get();
+    const ShmTransfer& transfer = it->second;
+    ShmPeer* from = peers_[Index(transfer.peer)].get();
     EraseFirst(&from->posted, transfer.tag, [&](Handle posted) { return posted == handle; });
-    if (transfer.bytes > kShortBytes) Write(from, {ShmKind::kWithdraw, transfer.tag, 0, handle, 0});
+    if (transfer.bytes > kShmShortBytes) Write(from, {ShmKind::kWithdraw, transfer.tag, 0, handle, 0});
     transfers_.erase(it);
   }
 
@@ -132,59 +110,16 @@ class ShmTransport : public Transport {
   }
 
  private:
-  struct Transfer {
-    int peer;
-    int tag;
-    char* to;          // of a receive
-    const void* from;  // of a send
-    size_t bytes;
-    const void** view;  // where to say that the message lies in a slot; null if it must not
-    size_t moved = 0;
-    bool complete = false;
-  };
-  struct Waiting {  // for room in the ring
-    ShmRecord record;
-    Handle handle;  // of a short message that the record stands for
-  };
-  struct Ready {  // memory at the peer
-    Handle handle;
-    size_t bytes;
-  };
-  struct Message {
-    size_t bytes;
-    std::vector<char> payload;  // of a short one
-  };
-  struct Filling {
-    Handle send;
-    Handle receive;  // the peer's
-  };
-  struct Peer {
-    Peer(const ShmChannel& out_, const ShmChannel& in_, size_t ring_bytes)
-        : out(out_), in(in_), writer(out.ring, ring_bytes), reader(in.ring, ring_bytes) {}
-    ShmChannel out, in;
-    ShmWriter writer;
-    ShmReader reader;
-    std::deque<Waiting> waiting;
-    // By tag. Sends meet ready memory, messages meet posted receives, in the order of each.
-    std::multimap<int, Handle> sends;
-    std::multimap<int, Ready> ready;
-    std::multimap<int, Handle> posted;
-    std::multimap<int, Message> unexpected;
-    std::deque<Filling> filling;
-    size_t next_slot = 0;
-    size_t views = 0;
-  };
-
   static size_t Index(int rank) { return static_cast<size_t>(rank); }
   // A segment has no channel from its owner to itself.
   static size_t Place(int owner, int peer) { return Index(peer < owner ? peer : peer - 1); }
 
-  Handle Add(const Transfer& transfer) {
+  Handle Add(const ShmTransfer& transfer) {
     transfers_.emplace(++last_handle_, transfer);
     return last_handle_;
   }
 
-  void Write(Peer* peer, const ShmRecord& record) {
+  void Write(ShmPeer* peer, const ShmRecord& record) {
     if (peer->waiting.empty() && peer->writer.Write(record, nullptr)) return;
     peer->waiting.push_back({record, kNothing});
   }
@@ -202,17 +137,17 @@ class ShmTransport : public Transport {
     }
   }
 
-  void WriteWaiting(Peer* peer) {
+  void WriteWaiting(ShmPeer* peer) {
     while (!peer->waiting.empty()) {
-      const Waiting& next = peer->waiting.front();
-      Transfer* transfer = next.handle == kNothing ? nullptr : &transfers_.at(next.handle);
+      const ShmWaiting& next = peer->waiting.front();
+      ShmTransfer* transfer = next.handle == kNothing ? nullptr : &transfers_.at(next.handle);
       if (!peer->writer.Write(next.record, transfer ? transfer->from : nullptr)) return;
       if (transfer) transfer->complete = true;
       peer->waiting.pop_front();
     }
   }
 
-  void Take(Peer* peer, const ShmRecord& record, const char* payload) {
+  void Take(ShmPeer* peer, const ShmRecord& record, const char* payload) {
     switch (record.kind) {
       case ShmKind::kMessage:
       case ShmKind::kAnnounce:
@@ -220,11 +155,11 @@ class ShmTransport : public Transport {
       case ShmKind::kReady:
         if (auto send = TakeFirst(&peer->sends, record.tag))
           return Fill(peer, *send, {record.handle, record.bytes});
-        peer->ready.emplace(record.tag, Ready{record.handle, record.bytes});
+        peer->ready.emplace(record.tag, ShmReady{record.handle, record.bytes});
         return;
       case ShmKind::kWithdraw:
         return EraseFirst(&peer->ready, record.tag,
-                          [&](const Ready& r) { return r.handle == record.handle; });
+                          [&](const ShmReady& r) { return r.handle == record.handle; });
       case ShmKind::kData:
         return TakeData(peer, record);
       case ShmKind::kSkip:
@@ -232,36 +167,36 @@ class ShmTransport : public Transport {
     }
   }
 
-  void TakeMessage(Peer* peer, const ShmRecord& record, const char* payload) {
+  void TakeMessage(ShmPeer* peer, const ShmRecord& record, const char* payload) {
     if (auto handle = TakeFirst(&peer->posted, record.tag)) {
       return Accept(&transfers_.at(*handle), record.bytes, payload);
     }
     const size_t length = record.kind == ShmKind::kMessage ? record.bytes : 0;
-    peer->unexpected.emplace(record.tag, Message{record.bytes, {payload, payload + length}});
+    peer->unexpected.emplace(record.tag, ShmMessage{record.bytes, {payload, payload + length}});
   }
 
   // A message has met a receive. The bytes of a long one come later, for its handle.
-  static void Accept(Transfer* receive, size_t bytes, const char* payload) {
+  static void Accept(ShmTransfer* receive, size_t bytes, const char* payload) {
     CheckLength(bytes, receive->bytes);
-    if (bytes > kShortBytes) return;
+    if (bytes > kShmShortBytes) return;
     if (bytes > 0) std::memcpy(receive->to, payload, bytes);
     receive->complete = true;
   }
 
-  void Fill(Peer* peer, Handle send, const Ready& ready) {
+  void Fill(ShmPeer* peer, Handle send, const ShmReady& ready) {
     CheckLength(transfers_.at(send).bytes, ready.bytes);
     peer->filling.push_back({send, ready.handle});
     FillSlots(peer);
   }
 
-  void FillSlots(Peer* peer) {
+  void FillSlots(ShmPeer* peer) {
     while (!peer->filling.empty()) {
       const auto slot = FindSlot(peer);
       if (!slot) return;
-      const Filling& next = peer->filling.front();
-      Transfer* send = &transfers_.at(next.send);
+      const ShmFilling& next = peer->filling.front();
+      ShmTransfer* send = &transfers_.at(next.send);
       const size_t length = std::min(geometry_.slot_bytes, send->bytes - send->moved);
-      std::memcpy(peer->out.Slot(*slot), static_cast<const char*>(send->from) + send->moved, length);
+      StreamCopy(peer->out.Slot(*slot), static_cast<const char*>(send->from) + send->moved, length);
       peer->out.states[*slot].busy.store(1, std::memory_order_relaxed);  // the ring publishes it
       Write(peer, {ShmKind::kData, send->tag, length, next.receive, *slot});
       send->moved += length;
@@ -271,7 +206,7 @@ class ShmTransport : public Transport {
     }
   }
 
-  static std::optional<size_t> FindSlot(Peer* peer) {
+  static std::optional<size_t> FindSlot(ShmPeer* peer) {
     for (size_t i = 0; i < peer->out.slots; ++i) {
       const size_t slot = (peer->next_slot + i) % peer->out.slots;
       if (peer->out.states[slot].busy.load(std::memory_order_acquire)) continue;
@@ -281,10 +216,10 @@ class ShmTransport : public Transport {
     return std::nullopt;
   }
 
-  void TakeData(Peer* peer, const ShmRecord& record) {
+  void TakeData(ShmPeer* peer, const ShmRecord& record) {
     const auto it = transfers_.find(record.handle);
     if (it == transfers_.end()) return FreeSlot(peer, record.slot);  // cancelled meanwhile
-    Transfer* receive = &it->second;
+    ShmTransfer* receive = &it->second;
     const char* data = peer->in.Slot(record.slot);
     // Half of the slots never wait for a reader: with all of them in views, what he waits for could not come.
     if (receive->view && record.bytes == receive->bytes && peer->views < peer->in.slots / 2) {
@@ -299,7 +234,7 @@ class ShmTransport : public Transport {
     receive->complete = receive->moved == receive->bytes;
   }
 
-  static void FreeSlot(Peer* peer, size_t slot) {
+  static void FreeSlot(ShmPeer* peer, size_t slot) {
     peer->in.states[slot].busy.store(0, std::memory_order_release);
   }
 
@@ -313,8 +248,8 @@ class ShmTransport : public Transport {
   const std::vector<ShmSegment> segments_;
   const ShmGeometry geometry_;
   std::mutex mutex_;  // everything below
-  std::vector<std::unique_ptr<Peer>> peers_;
-  std::unordered_map<Handle, Transfer> transfers_;
+  std::vector<std::unique_ptr<ShmPeer>> peers_;
+  std::unordered_map<Handle, ShmTransfer> transfers_;
   Handle last_handle_ = kNothing;
 };
 

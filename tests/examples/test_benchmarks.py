@@ -29,6 +29,7 @@ def test_resnet50_has_its_published_size(shapes):
     [
         ("allreduce.py", ["--rounds", "1"], 5),
         ("gradients.py", ["--rounds", "1"], 2),
+        ("transport.py", ["--rounds", "1"], 12),
         ("training.py", ["--rounds", "1", "--steps", "2", "--batch", "8"], 2),
     ],
 )

@@ -1,0 +1,121 @@
+"""How much faster ranks of one host move a tensor through shared memory than through MPI.
+
+    tfddlrun -np 2 python benchmarks/transport.py [--json FILE]
+
+Columns, one line for each operation and size. `measure.py` says how the time of a block comes about; here every
+block is a job that was started anew over one transport, with a block before it to warm up, and the transports take
+turns. All numbers are medians over the blocks.
+
+- `bytes`: size of the float32 tensor that each rank gives.
+- `shm us`, `MPI us`: one call of a tf.function that holds the operation, until its result is there.
+- `nothing us`: the same function with `TfddlNothing` in its place: what TensorFlow costs.
+- `gain` = (MPI - nothing) / (shm - nothing).
+- `shm moved us`, `MPI moved us`: of the same calls, from the moment when all ranks have agreed to run the operation
+  until its result lies in its place, on the slowest rank, by the engine's flight log. It leaves out what the
+  transports have in common: the call of the engine, the vote, and the way back into TensorFlow.
+- `moved gain` = MPI moved / shm moved. The bar is 2 from 64 KiB on; `ok` says whether the line reaches it.
+- `#wrong`: elements of the checked results that were not exactly right, over all blocks and ranks.
+"""
+
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import measure
+import numpy as np
+import report
+import tensorflow as tf
+from allreduce import restart, tensorflow_way, values
+from mpi4py import MPI
+
+import tfddl as hvd
+from tfddl.runtime import flight_log, library
+
+SIZES = (64 << 10, 1 << 20, 16 << 20, 64 << 20)
+BAR = 2.0
+
+
+def operations(size: int) -> dict[str, measure.Way]:
+    """What is compared for a tensor of `size` bytes, by name, and the op that does nothing."""
+    count = size // 4
+    x = values(hvd.rank(), count)
+    ranks = [values(rank, count) for rank in range(hvd.size())]
+    run: dict[str, tuple[Callable[[tf.Tensor], tf.Tensor], np.ndarray]] = {
+        "allreduce": (lambda t: hvd.allreduce(t, op=hvd.Sum, name=f"allreduce.{size}"), sum(ranks)),
+        "broadcast": (lambda t: hvd.broadcast(t, 0, name=f"broadcast.{size}"), ranks[0]),
+        "allgather": (lambda t: hvd.allgather(t, name=f"allgather.{size}"), np.concatenate(ranks)),
+        "nothing": (lambda t: library.ops().tfddl_nothing([t])[0], x),
+    }
+    return {name: tensorflow_way(function, x, expected) for name, (function, expected) in run.items()}
+
+
+def moved(name: str, calls: int) -> float:
+    """Median microseconds from "start" to "done" of the last calls, of the slowest rank."""
+    times: dict[str, list[int]] = {"start": [], "done": []}
+    for event in flight_log():
+        if event["name"] == name and event["event"] in times:
+            times[event["event"]].append(event["time_us"])
+    spent = [done - start for start, done in zip(times["start"], times["done"], strict=True)]
+    return MPI.COMM_WORLD.allreduce(float(statistics.median(spent[-calls:])), MPI.MAX)
+
+
+def rows(size: int, rounds: int) -> list[dict[str, Any]]:
+    """Measures one size: a line for each operation."""
+    calls = max(3, min(200, (32 << 20) // size))
+    ways = operations(size)
+    nothing = measure.measure({"nothing": ways.pop("nothing")}, rounds=rounds, calls=calls)["nothing"]
+    whole: dict[tuple[str, str], list[float]] = {}
+    inside: dict[tuple[str, str], list[float]] = {}
+    wrong = dict.fromkeys(ways, nothing.wrong)
+    for _ in range(rounds):
+        for transport in ("auto", "mpi"):
+            restart(transport)
+            for name, way in ways.items():
+                timing = measure.measure({name: way}, rounds=1, calls=calls)[name]
+                whole.setdefault((name, transport), []).append(timing.median)
+                inside.setdefault((name, transport), []).append(moved(f"{name}.{size}", calls))
+                wrong[name] += timing.wrong
+    return [
+        line(
+            name,
+            size,
+            nothing.median,
+            {transport: statistics.median(whole[name, transport]) for transport in ("auto", "mpi")},
+            {transport: statistics.median(inside[name, transport]) for transport in ("auto", "mpi")},
+            wrong[name],
+        )
+        for name in ways
+    ]
+
+
+def line(
+    name: str, size: int, nothing: float, whole: dict[str, float], inside: dict[str, float], wrong: int
+) -> dict[str, Any]:
+    """One line of the table."""
+    gain = inside["mpi"] / inside["auto"]
+    return {
+        "operation": name,
+        "bytes": size,
+        "shm us": whole["auto"],
+        "MPI us": whole["mpi"],
+        "nothing us": nothing,
+        "gain": (whole["mpi"] - nothing) / (whole["auto"] - nothing),
+        "shm moved us": inside["auto"],
+        "MPI moved us": inside["mpi"],
+        "moved gain": gain,
+        "ok": "yes" if gain >= BAR else "NO",
+        "#wrong": wrong,
+    }
+
+
+def main() -> None:
+    """Measures every size."""
+    arguments = report.parser(__doc__).parse_args()
+    restart("auto")
+    table = [row for size in SIZES for row in rows(size, arguments.rounds)]
+    report.show(f"shared memory against MPI, float32, {hvd.size()} ranks", table, arguments.json)
+    report.fail_if_wrong(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+// Copies that do not go through the caches of the core that makes them.
+#pragma once
+
+#include <cstddef>
+
+namespace tfddl {
+
+// From here on a range is too large to stay in the caches that ranks share, so that its copy goes past them:
+// what it overwrites need not be read first, and what others wait for is not displaced.
+constexpr size_t kStreamBytes = size_t{4} << 20;
+
+// As std::memcpy, but `to` is not brought into the caches where the processor can do that. The way to fill
+// memory that another core has just read: to get its lines back first takes several times as long as the
+// copy.
+void StreamCopy(void* to, const void* from, size_t bytes);
+
+// Copies a part of a range of `whole` bytes.
+void CopyPart(void* to, const void* from, size_t bytes, size_t whole);
+
+}  // namespace tfddl
