@@ -31,6 +31,7 @@ def test_resnet50_has_its_published_size(shapes):
         ("gradients.py", ["--rounds", "1"], 2),
         ("transport.py", ["--rounds", "1"], 12),
         ("training.py", ["--rounds", "1", "--steps", "2", "--batch", "8"], 2),
+        ("xla.py", ["--rounds", "1", "--steps", "2", "--batch", "4", "--models", "demo"], 4),
     ],
 )
 def test_benchmark_runs_and_its_results_are_right(name, options, lines, tmp_path):
