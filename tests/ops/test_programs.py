@@ -20,7 +20,7 @@ from tests.harness.group import RankGroup
 from tests.harness.on_ranks import report
 from tests.ops.calls import Arrays, Call, calls
 
-PROGRAMS = 15
+PROGRAMS = 10
 """For each number of ranks and each way to run them."""
 
 LIMIT = 60.0
