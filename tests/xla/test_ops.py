@@ -142,7 +142,7 @@ def test_with_ranks_that_do_not_compile(hvd):
     np.testing.assert_array_equal(results[0], tf.constant([0.5, 1.0]) * hvd.size())
 
 
-@on_ranks(2, 3)
+@on_ranks(3)
 def test_process_sets(hvd):
     """The members alone, and other programs on those that are none."""
     last = hvd.size() - 1
