@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from tfddl.runtime.basics import shutdown as shutdown
     from tfddl.runtime.basics import size as size
     from tfddl.runtime.process_sets import ProcessSet as ProcessSet
-    from tfddl.runtime.process_sets import add_process_set as add_process_set
     from tfddl.runtime.process_sets import global_process_set as global_process_set
-    from tfddl.runtime.process_sets import remove_process_set as remove_process_set
+    from tfddl.runtime.registration import add_process_set as add_process_set
+    from tfddl.runtime.registration import remove_process_set as remove_process_set
     from tfddl.runtime.xla import xla_built as xla_built
 
 _MODULES = {
@@ -90,12 +90,8 @@ _MODULES = {
         "shutdown",
         "size",
     ],
-    "tfddl.runtime.process_sets": [
-        "ProcessSet",
-        "add_process_set",
-        "global_process_set",
-        "remove_process_set",
-    ],
+    "tfddl.runtime.process_sets": ["ProcessSet", "global_process_set"],
+    "tfddl.runtime.registration": ["add_process_set", "remove_process_set"],
     "tfddl.runtime.xla": ["xla_built"],
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

@@ -9,7 +9,17 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from tfddl.runtime import exit_code, failure, fork, library, process_sets, ranks, roll_call, software
+from tfddl.runtime import (
+    exit_code,
+    failure,
+    fork,
+    library,
+    process_sets,
+    ranks,
+    registration,
+    roll_call,
+    software,
+)
 
 # Peers answer a shutdown within a fraction of a second, also while they compute; who does not is dead or stopped.
 SHUTDOWN_LIMIT = 30.0
@@ -132,7 +142,7 @@ def _start(comm: Any, sets: Any) -> None:
             exit_code.observe()
         job = _join(MPI, ranks.communicator(MPI, comm), warning, limit)
         try:
-            process_sets.add_static(sets)
+            registration.add_static(sets)
         except BaseException:
             _stop(job)
             raise

@@ -1,0 +1,204 @@
+"""How process sets become part of the job, and leave it again: all ranks agree on each change."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from tfddl.runtime import fork, library, roll_call
+from tfddl.runtime.process_sets import Job, ProcessSet, current, global_process_set, lock, serials
+from tfddl.runtime.proposal import Proposal, agreed_groups
+
+_INIT = "init"
+_REMOVAL_LIMIT = 30.0  # seconds; all ranks have agreed by then
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Makes a process set part of the job. All ranks call it, members or not, with equal ranks and in one order.
+
+    Args:
+        process_set: A `ProcessSet`, or ranks.
+
+    Returns:
+        The `ProcessSet`, ready for use.
+
+    Raises:
+        ValueError: On all ranks: they give different ranks, or one that is not in the job, or there is a set of these
+            ranks already. Or tfddl is not initialized.
+        RuntimeError: The job has failed meanwhile, or this process was forked from a rank.
+    """
+    job = _require("add_process_set")
+    objection = ""
+    try:
+        made = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    except ValueError as error:
+        made, objection = ProcessSet([]), str(error)
+    with lock:
+        return _add(job, "add_process_set", [made], objection)[0]
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Takes a process set out of the job. All ranks call it, members or not, in one order.
+
+    Args:
+        process_set: One that `init` or `add_process_set` has made part of the job.
+
+    Returns:
+        False, and nothing happens, for the global set and one that is not part of the job; else True. The number of
+        the set may be given to another one then.
+
+    Raises:
+        TypeError: It is no `ProcessSet`.
+        ValueError: On all ranks: they give different sets, or a collective of this one is still in flight.
+        RuntimeError: The job has failed meanwhile, or this process was forked from a rank.
+    """
+    if not isinstance(process_set, ProcessSet):
+        raise TypeError(f"remove_process_set takes a ProcessSet. Received: {process_set!r}")
+    if process_set is global_process_set or not process_set.registered():
+        return False
+    job = _require("remove_process_set")
+    with lock:
+        number, native = process_set.process_set_id, library.native()
+        assert number is not None
+        busy = native.tfddl_set_in_flight(number).decode()
+        objection = f"{busy} still in flight: wait for it first" if busy else ""
+        mine = Proposal("remove_process_set", [("ranks", process_set.ranks or [])], objection)
+        agreed_groups(mine, _gather(job, mine))
+        if native.tfddl_remove_set(number, min(_REMOVAL_LIMIT, job.limits[1])) != 0:
+            raise RuntimeError(f"remove_process_set: {native.tfddl_last_error().decode()}")
+        communicator = job.communicators.pop(number, None)
+        if communicator is not None:
+            communicator.Free()
+        del job.sets[number]
+        process_set.process_set_id = None
+    return True
+
+
+def add_static(given: Any) -> None:
+    """Adds those that `init()` was given; the ranks compare them.
+
+    Raises:
+        ValueError: On all ranks: they are no list of `ProcessSet`, differ by rank, or cannot be added.
+    """
+    wrong = ""
+    sets = [] if given is None or isinstance(given, str) else given
+    if isinstance(given, str) and given != "dynamic":
+        wrong = f"process_sets is a list of ProcessSet, or 'dynamic', not {given!r}"
+    elif not isinstance(sets, (list, tuple)) or not all(isinstance(one, ProcessSet) for one in sets):
+        sets, wrong = [], f"process_sets is a list of ProcessSet, not {given!r}"
+    with lock:
+        _add(_require(_INIT), _INIT, [one for one in sets if one is not global_process_set], wrong)
+
+
+def _require(call: str) -> Job:
+    fork.check(call)
+    return current()
+
+
+def _add(job: Job, call: str, process_sets: list[ProcessSet], objection: str) -> list[ProcessSet]:
+    slots = []
+    for process_set in process_sets:
+        ranks, wrong = _ranks_in(job, process_set)
+        objection = objection or wrong
+        slots.append(("ranks" if process_set.mpi_comm is None else "comm", ranks))
+    mine = Proposal(call, slots, objection)
+    groups = agreed_groups(mine, _gather(job, mine))
+    _refuse_known(job, [ranks for slot in groups for ranks in slot])
+    for slot, process_set in enumerate(process_sets):
+        for ranks in groups[slot]:
+            own = process_set if slots[slot][1] == ranks else ProcessSet(ranks)
+            own.ranks = ranks
+            _register(job, call, own)
+    return process_sets
+
+
+def _ranks_in(job: Job, process_set: ProcessSet) -> tuple[list[int], str]:
+    """The members by their rank in the job, and what is wrong with them."""
+    if process_set.registered():
+        return process_set.ranks or [], f"it is part of the job already: {process_set}"
+    if process_set.mpi_comm is None:
+        ranks = process_set.ranks or []
+        wrong = [rank for rank in ranks if rank >= job.size]
+        return (
+            ranks,
+            f"the ranks of the job are 0 to {job.size - 1}" if wrong else "" if ranks else "it has no ranks",
+        )
+    if process_set.mpi_comm == job.MPI.COMM_NULL:
+        return [], ""
+    group, all_ranks = process_set.mpi_comm.Get_group(), job.communicator.Get_group()
+    ranks = sorted(job.MPI.Group.Translate_ranks(group, None, all_ranks))
+    group.Free()
+    all_ranks.Free()
+    if job.MPI.UNDEFINED in ranks:
+        return [], "the communicator has processes that are not in the job"
+    return ranks, ""
+
+
+def _refuse_known(job: Job, groups: list[list[int]]) -> None:
+    for index, ranks in enumerate(groups):
+        for number, known in job.sets.items():
+            if known.ranks == ranks:
+                raise ValueError(
+                    f"The job has a process set of these ranks already, number {number}. Received: ranks {ranks}"
+                )
+        if ranks in groups[:index]:
+            raise ValueError(f"Each process set must have ranks of its own. Received: ranks {ranks} twice")
+
+
+def _register(job: Job, call: str, process_set: ProcessSet) -> None:
+    """Makes the engine of an agreed set on its members; all or none have it in the end."""
+    ranks, native = process_set.ranks or [], library.native()
+    number = next(number for number in range(1, len(job.sets) + 1) if number not in job.sets)
+    address, failure, communicator = None, "", None
+    try:
+        with _bounded(job, call):
+            if job.rank in ranks:
+                communicator = _communicator_of(job, ranks, number)
+                address = job.MPI._addressof(communicator)
+            if native.tfddl_add_set(number, (ctypes.c_int * len(ranks))(*ranks), len(ranks), address) != 0:
+                failure = native.tfddl_last_error().decode()
+    except job.MPI.Exception as error:
+        failure = str(error)
+    made = Proposal(call, [("ranks", ranks)], failure)
+    try:
+        agreed_groups(made, _gather(job, made))
+    except ValueError:
+        native.tfddl_drop_set(number)  # its communicator stays: a message may be under way
+        raise
+    job.sets[number], job.serials[number] = process_set, next(serials)
+    process_set.process_set_id = number
+    if communicator is not None:
+        job.communicators[number] = communicator
+
+
+def _bounded(job: Job, call: str) -> AbstractContextManager[None]:
+    if call == _INIT:  # which has bounded its wait itself
+        return nullcontext()
+    return roll_call.bounded(f"hvd.{call}()", job.rank, job.size, job.limits)
+
+
+def _communicator_of(job: Job, ranks: list[int], number: int) -> Any:
+    """Collective over the members only."""
+    everybody = job.communicator.Get_group()
+    group = everybody.Incl(ranks)
+    try:
+        return job.communicator.Create_group(group, number)
+    finally:
+        group.Free()
+        everybody.Free()
+
+
+def _gather(job: Job, mine: Proposal) -> list[Proposal]:
+    """Every rank's proposal, through the engine of the global set: a rank that does not come is named.
+
+    `init()` waits for all ranks inside MPI anyway, and the engine has run nothing when it returns.
+    """
+    if mine.call == _INIT:
+        return list(job.communicator.allgather(mine))
+    native = library.native()
+    text = native.tfddl_gather(b"process sets", mine.encode())
+    if text is None:
+        raise RuntimeError(f"{mine.call}: {native.tfddl_last_error().decode()}")
+    return [Proposal.decode(line) for line in text.decode().splitlines()]
