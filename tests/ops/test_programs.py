@@ -18,7 +18,7 @@ from tests.harness import on_ranks
 from tests.harness.case import Case
 from tests.harness.group import RankGroup
 from tests.harness.on_ranks import report
-from tests.ops.calls import Arrays, Call, calls
+from tests.ops.calls import Arrays, Barrier, Call, calls
 
 PROGRAMS = 10
 """For each number of ranks and each way to run them."""
@@ -126,8 +126,14 @@ WAYS = {
 @st.composite
 def programs(draw: Any, size: int, way: str) -> Program:
     made = tuple(draw(st.lists(calls, min_size=2, max_size=6)))
-    orders = tuple(tuple(draw(st.permutations(range(len(made))))) for _ in range(size))
+    orders = tuple(with_barriers_in_order(made, draw(st.permutations(range(len(made))))) for _ in range(size))
     return Program(made, orders, way, draw(st.integers(1, 2)))
+
+
+def with_barriers_in_order(made: tuple[Call, ...], order: list[int]) -> tuple[int, ...]:
+    """A tf.function runs its barriers one after the other, so that all ranks have to build them in one order."""
+    barriers = iter(sorted(index for index in order if isinstance(made[index], Barrier)))
+    return tuple(next(barriers) if isinstance(made[index], Barrier) else index for index in order)
 
 
 @on_ranks()
