@@ -59,7 +59,7 @@ test-core: setup
 
 test-python: setup
 	$(BIN)/tfddl build
-	timeout -k 10 3000 $(BIN)/python -m pytest
+	timeout -k 10 4200 $(BIN)/python -m pytest
 
 # TensorFlow has wheels for Python 3.13 from 2.20 on. Two ranks find what differs between versions.
 TF ?= 2.16

@@ -17,6 +17,7 @@ def test_wheel_with_a_binary_runs_in_a_fresh_environment(tmp_path: Path) -> None
     assert "tfddl/custom_ops/CMakeLists.txt" in names
     assert "tfddl/py.typed" in names
     assert len([name for name in names if name.startswith("tfddl/binaries/libtfddl-tf2.")]) == 1
+    assert len([name for name in names if name.startswith("tfddl/binaries/libtfddl_xla-tf2.")]) == 1
 
     environment = make_environment(tmp_path / "venv", f"{wheel}[cpu]")
     launcher = [environment / "tfddlrun", "-np", "2"]

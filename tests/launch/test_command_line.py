@@ -209,11 +209,28 @@ def test_tfddl_lists_its_commands():
     assert "build" in text and "--version" in text
 
 
-def test_tfddl_build_prints_the_path(monkeypatch):
+def test_tfddl_build_prints_the_paths(monkeypatch):
     from tfddl.build import locate
 
     monkeypatch.setattr(locate, "locate_library", lambda: "/cache/libtfddl.so")
+    monkeypatch.setattr(locate, "locate_xla_library", lambda: "/cache/libtfddl_xla.so")
+    assert CliRunner().invoke(cli.main, ["build"]).output == "/cache/libtfddl.so\n/cache/libtfddl_xla.so\n"
+    monkeypatch.setenv("TFDDL_XLA", "0")
     assert CliRunner().invoke(cli.main, ["build"]).output == "/cache/libtfddl.so\n"
+
+
+def test_tfddl_build_without_xla_kernels(monkeypatch):
+    """They are no condition of the rest."""
+    from tfddl.build import compile, locate
+
+    def fail():
+        raise compile.CompileError("no headers")
+
+    monkeypatch.setattr(locate, "locate_library", lambda: "/cache/libtfddl.so")
+    monkeypatch.setattr(locate, "locate_xla_library", fail)
+    result = CliRunner().invoke(cli.main, ["build"])
+    assert (result.exit_code, result.stdout) == (0, "/cache/libtfddl.so\n")
+    assert result.stderr == "tfddl: jit_compile=True is not available, all else is: no headers\n"
 
 
 def test_tfddl_build_fails_in_one_sentence(monkeypatch):

@@ -43,10 +43,14 @@ def build() -> None:
 
     try:
         click.echo(locate_library())
-        if os.environ.get("TFDDL_XLA") != "0":
-            click.echo(locate_xla_library())
     except (CompileError, DiscoveryError, UnsupportedError) as error:
         raise click.ClickException(str(error)) from None
+    if os.environ.get("TFDDL_XLA") == "0":
+        return
+    try:
+        click.echo(locate_xla_library())
+    except CompileError as error:
+        click.echo(f"tfddl: jit_compile=True is not available, all else is: {error}", err=True)
 
 
 if __name__ == "__main__":
