@@ -69,6 +69,7 @@ def report(model: keras.Model, data: images.Images, speed: dict[str, float] | No
         for name, value in (speed or {}).items():
             print(f"{name}: {value:,.0f}")
         print(f"held-out accuracy: {correct:.4f}", flush=True)
+    hvd.barrier()  # The first process that ends with an error ends all of them.
     if not equal:
         sys.exit("The weights differ between ranks.")
     if correct < REQUIRED_ACCURACY:
