@@ -174,7 +174,7 @@ void Engine::Loop() {
       Fail(Me() + ": " + error.what());
       continue;
     }
-    if (idle_turns > 0) Wait(idle_turns);
+    if (idle_turns > 0) Wait(idle_turns, failed);
     std::lock_guard<std::mutex> lock(mutex_);
     if (stop_ && inbox_.empty() && (closed_ || failed)) {
       stopped_ = true;
@@ -202,8 +202,8 @@ bool Engine::Idle() const {
          outgoing_.empty() && !agreement_.ShouldEnter(vote_) && !transport_->unsent();
 }
 
-void Engine::Wait(int idle_turns) {
-  const bool failed = failure().has_value();
+// `failed` is what this turn has acted on: a failure that came since wakes.
+void Engine::Wait(int idle_turns, bool failed) {
   std::unique_lock<std::mutex> lock(mutex_);
   auto woken = [&] { return stop_ || !inbox_.empty() || failure_.has_value() != failed; };
   if (failed || Idle()) {

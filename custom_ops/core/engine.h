@@ -128,7 +128,7 @@ class Engine {
   bool Turn();
   bool IsLive(const std::string& key) const;
   bool Idle() const;
-  void Wait(int idle_turns);
+  void Wait(int idle_turns, bool failed);
   bool DrainInbox();
   void Admit(Request request);
   std::string Refusal(const Request& request, Code* code) const;

@@ -107,6 +107,22 @@ void TestStopWithoutShutdown() {
   CHECK(outcomes.Wait()[0].message() == "tfddl has been shut down on this rank (0).");
 }
 
+// A failure that comes at any moment of the engine's turn is seen: what waits raises. (An engine that went to
+// sleep on a failure it had not acted on never woke.)
+void TestFailedAtAnyMoment() {
+  for (int round = 0; round < 1000; ++round) {
+    Job job(2);
+    std::vector<float> values(3);
+    Outcomes outcomes(1);
+    job.engines[0]->Submit(Allreduce("x", &values, outcomes.At(0)));
+    const auto moment = std::chrono::steady_clock::now() + std::chrono::nanoseconds(150 * round);
+    while (std::chrono::steady_clock::now() < moment) {
+    }
+    job.engines[0]->Fail("it is over");
+    CHECK(outcomes.Wait()[0].message() == "it is over");
+  }
+}
+
 }  // namespace
 }  // namespace tfddl
 
@@ -115,6 +131,7 @@ int main() {
   tfddl::TestStoppedWhileInUse(true);
   tfddl::TestRefusedAfterStop();
   tfddl::TestStopWithoutShutdown();
+  tfddl::TestFailedAtAnyMoment();
   std::puts("stop: ok");
   return 0;
 }
