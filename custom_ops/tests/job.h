@@ -85,6 +85,17 @@ void OverBothTransports(Test test) {
   Job::over_shm = false;
 }
 
+// Element `i` of what `rank` brings as member `member` of a group.
+inline float Value(size_t rank, size_t member, size_t i) {
+  return static_cast<float>(1000 * rank + 100 * member + i % 97);
+}
+
+inline std::vector<float> Values(size_t rank, size_t member, size_t count) {
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i) values[i] = Value(rank, member, i);
+  return values;
+}
+
 inline Request Allreduce(const std::string& name, std::vector<float>* values,
                          std::function<void(const Status&)> done) {
   Request request;

@@ -66,17 +66,6 @@ void TestReductions(int size) {
   job.End();
 }
 
-// Which rank brings what as element `i` of member `member`.
-float Value(size_t rank, size_t member, size_t i) {
-  return static_cast<float>(1000 * rank + 100 * member + i % 97);
-}
-
-std::vector<float> Values(size_t rank, size_t member, size_t count) {
-  std::vector<float> values(count);
-  for (size_t i = 0; i < count; ++i) values[i] = Value(rank, member, i);
-  return values;
-}
-
 void TestReducescatter(int size, unsigned mask, std::vector<int64_t> rows, int64_t row) {
   Job job(size, 3);
   const auto active = ActiveOf(job.engines.size(), mask);
@@ -224,10 +213,7 @@ void TestAll() {
 }  // namespace tfddl
 
 int main() {
-  for (bool over_shm : {false, true}) {
-    tfddl::Job::over_shm = over_shm;
-    tfddl::TestAll();
-  }
+  tfddl::OverBothTransports(tfddl::TestAll);
   std::puts("join_data: ok");
   return 0;
 }

@@ -219,10 +219,7 @@ void TestAll() {
 }  // namespace tfddl
 
 int main() {
-  for (bool over_shm : {false, true}) {
-    tfddl::Job::over_shm = over_shm;
-    tfddl::TestAll();
-  }
+  tfddl::OverBothTransports(tfddl::TestAll);
   tfddl::TestEnds();
   tfddl::TestStalls();
   std::puts("join: ok");

@@ -4,17 +4,6 @@
 namespace tfddl {
 namespace {
 
-// Element `i` of what `rank` brings as member `member`.
-float Value(size_t rank, size_t member, size_t i) {
-  return static_cast<float>(1000 * rank + 100 * member + i % 97);
-}
-
-std::vector<float> Values(size_t rank, size_t member, size_t count) {
-  std::vector<float> values(count);
-  for (size_t i = 0; i < count; ++i) values[i] = Value(rank, member, i);
-  return values;
-}
-
 Request Rows(Kind kind, const std::vector<std::vector<float>>& members, const std::vector<int64_t>& row,
              std::function<void(const Status&)> done) {
   Request request;

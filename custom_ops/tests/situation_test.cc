@@ -12,6 +12,9 @@
 namespace tfddl {
 namespace {
 
+constexpr int64_t kStill = 10000000;
+using Ranks = std::vector<int>;
+
 Situation Waits(std::vector<std::string> keys, int64_t seconds = 12) {
   Situation situation;
   for (auto& key : keys) situation.waiting.push_back({std::move(key), seconds * 1000000, 0, false, ""});
@@ -27,8 +30,6 @@ Situation Joined() {
 }
 
 void TestJoined() {
-  constexpr int64_t kStill = 10000000;
-  using Ranks = std::vector<int>;
   CHECK(Stuck({Joined(), Waits({"a"}), Waits({"b"})}, 0, kStill) == (Ranks{0, 1, 2}));
   CHECK(Stuck({Joined(), Waits({"a"}), Waits({"b"})}, 1, kStill) == (Ranks{1, 2}));
   CHECK(Stuck({Joined(), Waits({"a"}), Waits({"a", "b"})}, 0, kStill).empty());  // a can run
@@ -47,8 +48,6 @@ void TestJoined() {
 }
 
 void TestStuck() {
-  constexpr int64_t kStill = 10000000;
-  using Ranks = std::vector<int>;
   CHECK(Stuck({Waits({"a"}), Waits({"b"})}, 0, kStill) == (Ranks{0, 1}));
   CHECK(Stuck({Waits({"a"}), Waits({"a"}), Waits({"b"})}, 0, kStill) == (Ranks{0, 1, 2}));
   CHECK(Stuck({Waits({"a", "b"}), Waits({"b", "c"}), Waits({"a", "c"})}, 0, kStill) == (Ranks{0, 1, 2}));
@@ -68,8 +67,6 @@ Situation WaitsIn(int set, const std::string& key) {
 }
 
 void TestStuckInSets() {
-  constexpr int64_t kStill = 10000000;
-  using Ranks = std::vector<int>;
   SetDirectory sets;
   sets.Add(1, {1, 2});
   sets.Add(2, {0, 1});

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tests.harness import on_ranks
+from tests.ops.support import in_threads
 from tests.ops.test_mismatch import works
 from tfddl.ops.constants import Adasum, Average, Max, Min, Product, Sum
 
@@ -382,14 +382,14 @@ def test_a_name_in_flight_twice(hvd, kind, mode):
     body = EVERY_KIND[kind]
     if hvd.rank() == 0:
         done = []
-        thread = threading.Thread(target=lambda: done.append(run(mode, hvd, body)))
-        thread.start()
-        while [entry["event"] for entry in flight_log() if entry["name"] == NAME][-1:] != ["submit"]:
-            time.sleep(0.01)
-        with pytest.raises(Invalid, match=rf"'{NAME}' was submitted while an earlier call.*different names"):
-            run("eager", hvd, body)
-        MPI.COMM_WORLD.Barrier()
-        thread.join(60)
+        with in_threads(lambda: done.append(run(mode, hvd, body))):
+            while [entry["event"] for entry in flight_log() if entry["name"] == NAME][-1:] != ["submit"]:
+                time.sleep(0.01)
+            with pytest.raises(
+                Invalid, match=rf"'{NAME}' was submitted while an earlier call.*different names"
+            ):
+                run("eager", hvd, body)
+            MPI.COMM_WORLD.Barrier()
         assert len(done) == 1
     else:
         MPI.COMM_WORLD.Barrier()

@@ -4,7 +4,7 @@ Hypothesis runs here and not in the ranks: one program is drawn for all of them.
 """
 
 import dataclasses
-import threading
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -19,6 +19,7 @@ from tests.harness.case import Case
 from tests.harness.group import RankGroup
 from tests.harness.on_ranks import report
 from tests.ops.calls import Arrays, Barrier, Call, calls
+from tests.ops.support import at_once
 
 PROGRAMS = 8
 """For each number of ranks and each way to run them."""
@@ -65,11 +66,7 @@ def in_threads(hvd: Any, program: Program, turns: list[list[Arrays]]) -> list[li
             given = list(map(tf.constant, inputs[index]))
             results[index] = program.calls[index].make(hvd, given, f"program.{index}")
 
-        threads = [threading.Thread(target=work, args=(index,)) for index in program.orders[hvd.rank()]]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(*(partial(work, index) for index in program.orders[hvd.rank()]))
         everything.append(results)
     return everything
 

@@ -6,8 +6,9 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from tests.ops.support import arrays
+from tests.ops.support import arrays, check
 
 
 @contextmanager
@@ -17,6 +18,12 @@ def added(hvd: Any, *groups: Sequence[int]) -> Iterator[list[Any]]:
     yield sets
     for process_set in sets:
         assert hvd.remove_process_set(process_set)
+
+
+def sum_of_ones(hvd: Any, process_set: Any, name: str | None = None) -> None:
+    """A collective of the set, by this name, with its result checked."""
+    result = hvd.allreduce(tf.ones([3]), op=hvd.Sum, name=name, process_set=process_set)
+    check(result, np.full(3, process_set.size(), "float32"))
 
 
 def subsets(size: int) -> list[list[int]]:

@@ -1,13 +1,13 @@
 """Sets that share ranks: they meet in opposite order and run side by side."""
 
-import threading
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
 
 from tests.harness import on_ranks
-from tests.ops.support import check
-from tests.sets.support import added
+from tests.ops.support import at_once, check, in_threads
+from tests.sets.support import added, sum_of_ones
 
 
 def _pairs(size):
@@ -34,11 +34,7 @@ def test_opposite_order_from_threads(hvd):
                     wrong.append((one, seed, result))
 
         order = mine if hvd.rank() % 2 else mine[::-1]
-        threads = [threading.Thread(target=work, args=(one,)) for one in order]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(*(partial(work, one) for one in order))
         assert not wrong
 
 
@@ -63,24 +59,14 @@ def test_opposite_order_in_one_function(hvd):
 def test_one_set_does_not_wait_for_another(hvd):
     """Ranks 0 and 1 finish their work while a collective of ranks 1 and 2 waits for rank 2."""
     with added(hvd, [0, 1], [1, 2]) as (first, second):
-        late = []
-        if hvd.rank() == 1:
-            thread = threading.Thread(
-                target=lambda: late.append(
-                    hvd.allreduce(tf.ones([3]), op=hvd.Sum, name="late", process_set=second)
-                )
-            )
-            thread.start()
-        if first.included():
-            for _ in range(20):
-                check(hvd.allreduce(tf.ones([3]), op=hvd.Sum, process_set=first), np.full(3, 2, "float32"))
-        hvd.barrier()
-        if hvd.rank() == 2:
-            late.append(hvd.allreduce(tf.ones([3]), op=hvd.Sum, name="late", process_set=second))
-        if hvd.rank() == 1:
-            thread.join()
-        for result in late:
-            check(result, np.full(3, 2, "float32"))
+        late = partial(sum_of_ones, hvd, second, "late")
+        with in_threads(*([late] if hvd.rank() == 1 else [])):
+            if first.included():
+                for _ in range(20):
+                    sum_of_ones(hvd, first)
+            hvd.barrier()
+            if hvd.rank() == 2:
+                late()
         hvd.barrier()
 
 

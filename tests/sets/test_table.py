@@ -3,23 +3,15 @@
 import copy
 import os
 import pickle
-import threading
+from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.harness import on_ranks
-from tests.ops.support import check
-from tests.sets.support import added, subsets
-
-
-def sum_of_ones(hvd, process_set):
-    check(
-        hvd.allreduce(tf.ones([3]), op=hvd.Sum, process_set=process_set),
-        np.full(3, process_set.size(), "float32"),
-    )
+from tests.ops.support import in_threads
+from tests.sets.support import added, subsets, sum_of_ones
 
 
 @on_ranks(1, 2, 3, 4)
@@ -183,24 +175,15 @@ def test_a_set_that_is_gone(hvd):
 @on_ranks(3)
 def test_a_set_in_use_stays(hvd):
     with added(hvd, [0, 1]) as (pair,):
-        waiting = []
-        if hvd.rank() == 0:
-            thread = threading.Thread(
-                target=lambda: waiting.append(
-                    hvd.allreduce(tf.ones([3]), op=hvd.Sum, name="late", process_set=pair)
-                )
-            )
-            thread.start()
-            while not _in_flight(1):
+        late = partial(sum_of_ones, hvd, pair, "late")
+        with in_threads(*([late] if hvd.rank() == 0 else [])):
+            while hvd.rank() == 0 and not _in_flight(1):
                 pass
-        hvd.barrier()
-        with pytest.raises(ValueError, match=r"rank 0: .*'late' still in flight"):
-            hvd.remove_process_set(pair)
-        if hvd.rank() == 1:
-            hvd.allreduce(tf.ones([3]), op=hvd.Sum, name="late", process_set=pair)
-        if hvd.rank() == 0:
-            thread.join()
-            check(waiting[0], np.full(3, 2, "float32"))
+            hvd.barrier()
+            with pytest.raises(ValueError, match=r"rank 0: .*'late' still in flight"):
+                hvd.remove_process_set(pair)
+            if hvd.rank() == 1:
+                late()
         hvd.barrier()
 
 

@@ -1,12 +1,13 @@
 """Programs: loops, conds, nesting, recompilation, many collectives, several programs, auto-clustering."""
 
-import threading
+from functools import partial
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.harness import on_ranks, run_script
+from tests.ops.support import at_once
 from tests.xla.support import counts, jit, recorded
 
 
@@ -143,11 +144,7 @@ def test_two_programs_at_once(hvd):
 
     # Each rank starts them in an order of its own.
     order = programs if hvd.rank() % 2 else programs[::-1]
-    threads = [threading.Thread(target=run, args=[program]) for program in order]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(run, program) for program in order))
     assert sums == [hvd.size()] * 40
 
 

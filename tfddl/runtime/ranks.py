@@ -50,10 +50,15 @@ def communicator(MPI: Any, comm: Any) -> Any:
             f"and include this one, {world.rank}. Received: {comm!r}"
         )
     _compare(MPI, wanted)
-    everybody = world.Get_group()
-    group = everybody.Incl(wanted)
+    return part(world, wanted, _TAG)
+
+
+def part(whole: Any, ranks: list[int], tag: int) -> Any:
+    """A communicator of some of a communicator's ranks; only these call it, with equal arguments."""
+    everybody = whole.Get_group()
+    group = everybody.Incl(ranks)
     try:
-        return world.Create_group(group, _TAG)
+        return whole.Create_group(group, tag)
     finally:
         group.Free()
         everybody.Free()

@@ -10,6 +10,7 @@ from typing import Any
 from tfddl.runtime import fork, library, roll_call
 from tfddl.runtime.process_sets import Job, ProcessSet, current, global_process_set, lock, serials
 from tfddl.runtime.proposal import Proposal, agreed_groups
+from tfddl.runtime.ranks import part
 
 _INIT = "init"
 _REMOVAL_LIMIT = 30.0  # seconds; all ranks have agreed by then
@@ -155,7 +156,7 @@ def _register(job: Job, call: str, process_set: ProcessSet) -> None:
     try:
         with _bounded(job, call):
             if job.rank in ranks:
-                communicator = _communicator_of(job, ranks, number)
+                communicator = part(job.communicator, ranks, number)
                 address = job.MPI._addressof(communicator)
             if native.tfddl_add_set(number, (ctypes.c_int * len(ranks))(*ranks), len(ranks), address) != 0:
                 failure = native.tfddl_last_error().decode()
@@ -177,17 +178,6 @@ def _bounded(job: Job, call: str) -> AbstractContextManager[None]:
     if call == _INIT:  # which has bounded its wait itself
         return nullcontext()
     return roll_call.bounded(f"hvd.{call}()", job.rank, job.size, job.limits)
-
-
-def _communicator_of(job: Job, ranks: list[int], number: int) -> Any:
-    """Collective over the members only."""
-    everybody = job.communicator.Get_group()
-    group = everybody.Incl(ranks)
-    try:
-        return job.communicator.Create_group(group, number)
-    finally:
-        group.Free()
-        everybody.Free()
 
 
 def _gather(job: Job, mine: Proposal) -> list[Proposal]:
