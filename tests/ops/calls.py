@@ -1,25 +1,26 @@
-"""Random collectives with their NumPy models, for test_programs.py.
+"""Collectives with their NumPy models, for the random programs of test_programs.py.
 
-A call knows what a rank brings, how it is made, and what must come of it. Models take the parts of those who take part and
-the place of this rank among them: a subset of the ranks is modelled by fewer parts.
+A call knows what a rank brings, how it is made, and what must come of it. Ranks are counted by their place in the process
+set that the call is made in.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from hypothesis import strategies as st
 
 from tests.ops.support import numpy_type
 from tests.ops.test_adasum import adasum
 from tfddl.ops.constants import Adasum, Average, Max, Min, Product, Sum
-from tfddl.ops.support_table import COMPLEX, DTYPES, FLOATS, INTEGERS, REDUCTIONS, SCATTERED
+from tfddl.ops.support_table import COMPLEX, INTEGERS
 
 Arrays = list[np.ndarray]
+Parts = Mapping[int, Arrays]
+"""What each place brings that takes part."""
 FUNCTIONS = {Average: np.add, Sum: np.add, Product: np.multiply, Min: np.minimum, Max: np.maximum}
 TOLERANCE = {"float16": 4e-3, "bfloat16": 2e-2, "float32": 2e-6, "complex64": 2e-6}
 
@@ -45,7 +46,7 @@ def scaled(x: np.ndarray, factor: float, dtype: str) -> np.ndarray:
 
 
 def reduced(
-    parts: Arrays, op: int, prescale: float = 1, postscale: float = 1, whole_range: bool = False
+    parts: Arrays, divisor: int, op: int, prescale: float, postscale: float, whole_range: bool
 ) -> np.ndarray:
     """What the reduction of one tensor has to be; small numbers fit int64 or float64, others wrap as NumPy's do."""
     own = parts[0].dtype
@@ -57,7 +58,7 @@ def reduced(
     total = FUNCTIONS[op].reduce(
         np.stack([scaled(part.astype(wide), prescale, own.name) for part in parts]), axis=0
     )
-    factor = postscale / len(parts) if op == Average else postscale
+    factor = postscale / divisor if op == Average else postscale
     return scaled(total, factor, own.name).astype(own)
 
 
@@ -73,6 +74,30 @@ def same(result: Any, expected: np.ndarray) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
+class Meeting:
+    """Who takes part in a call.
+
+    Attributes:
+        ranks: The members of the process set.
+        present: The places of those that have not joined.
+        average_over: What they have asked of `join`.
+    """
+
+    ranks: tuple[int, ...]
+    present: tuple[int, ...]
+    average_over: str
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def divisor(self) -> int:
+        """Of an Average."""
+        return len(self.present) if self.average_over == "active" else self.size
+
+
+@dataclasses.dataclass(frozen=True)
 class Call:
     """A collective.
 
@@ -84,20 +109,24 @@ class Call:
     equal = True
     """Whether all ranks get the same bits."""
 
-    def bring(self, rank: int, size: int, turn: int) -> Arrays:
-        """The inputs of `rank`, of `size` that take part; new ones each turn."""
+    def bring(self, place: int, size: int, turn: int) -> Arrays:
+        """The inputs of the member at `place`, of `size`; new ones each turn."""
         raise NotImplementedError
 
-    def make(self, hvd: Any, inputs: list[tf.Tensor], name: str | None) -> list[tf.Tensor]:
+    def make(self, hvd: Any, process_set: Any, inputs: list[tf.Tensor], name: str | None) -> list[tf.Tensor]:
         """Makes the call; returns the results without Nones."""
         raise NotImplementedError
 
-    def model(self, parts: list[Arrays], place: int) -> Arrays:
-        """What the rank at `place` gets when rank i brings parts[i]."""
+    def refusal(self, meeting: Meeting) -> str:
+        """What the error says that all get instead of a result; empty when there is none."""
+        return ""
+
+    def model(self, parts: Parts, place: int, meeting: Meeting) -> Arrays:
+        """What the member at `place` gets."""
         raise NotImplementedError
 
-    def check(self, results: Arrays, parts: list[Arrays], place: int) -> None:
-        for result, expected in zip(results, self.model(parts, place), strict=True):
+    def check(self, results: Arrays, parts: Parts, place: int, meeting: Meeting) -> None:
+        for result, expected in zip(results, self.model(parts, place, meeting), strict=True):
             same(result, expected)
 
 
@@ -108,9 +137,9 @@ class Group(Call):
     members: tuple[tuple[str, tuple[int, ...]] | None, ...]
     whole_range: bool
 
-    def bring(self, rank: int, size: int, turn: int) -> Arrays:
-        present = [(i, member) for i, member in enumerate(self.members) if member]
-        return [values((self.seed, turn, i, rank), *member, self.whole_range) for i, member in present]
+    def bring(self, place: int, size: int, turn: int) -> Arrays:
+        given = [(i, member) for i, member in enumerate(self.members) if member]
+        return [values((self.seed, turn, i, place), *member, self.whole_range) for i, member in given]
 
     def apply(self, hvd: Any, kind: str, inputs: list[tf.Tensor], **options: Any) -> list[tf.Tensor]:
         if len(self.members) == 1:
@@ -127,14 +156,17 @@ class Allreduce(Group):
     op: int
     factors: tuple[float, float]
 
-    def make(self, hvd, inputs, name):
-        factors = dict(zip(("prescale_factor", "postscale_factor"), self.factors, strict=True))
-        return self.apply(hvd, "allreduce", inputs, op=self.op, name=name, **factors)
+    def options(self) -> dict[str, Any]:
+        prescale, postscale = self.factors
+        return {"op": self.op, "prescale_factor": prescale, "postscale_factor": postscale}
 
-    def model(self, parts, place):
+    def make(self, hvd, process_set, inputs, name):
+        return self.apply(hvd, "allreduce", inputs, name=name, process_set=process_set, **self.options())
+
+    def model(self, parts, place, meeting):
         return [
-            reduced(list(tensor), self.op, *self.factors, self.whole_range)
-            for tensor in zip(*parts, strict=True)
+            reduced(list(tensor), meeting.divisor, self.op, *self.factors, self.whole_range)
+            for tensor in zip(*parts.values(), strict=True)
         ]
 
 
@@ -142,42 +174,46 @@ class Allreduce(Group):
 class Reducescatter(Allreduce):
     equal = False
 
-    def make(self, hvd, inputs, name):
-        factors = dict(zip(("prescale_factor", "postscale_factor"), self.factors, strict=True))
-        return self.apply(hvd, "reducescatter", inputs, op=self.op, name=name, **factors)
+    def make(self, hvd, process_set, inputs, name):
+        return self.apply(hvd, "reducescatter", inputs, name=name, process_set=process_set, **self.options())
 
-    def model(self, parts, place):
-        return [np.array_split(whole, len(parts))[place] for whole in super().model(parts, place)]
+    def model(self, parts, place, meeting):
+        return [np.array_split(whole, meeting.size)[place] for whole in super().model(parts, place, meeting)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Allgather(Group):
-    def bring(self, rank, size, turn):
-        """Rank r brings the first dimension plus or minus a few rows."""
-        arrays = super().bring(rank, size, turn)
-        return [x[: max(0, len(x) - (self.seed + rank * (i + 1)) % 3)] for i, x in enumerate(arrays)]
+    def bring(self, place, size, turn):
+        """As many rows as the first dimension says, or some less."""
+        arrays = super().bring(place, size, turn)
+        return [x[: max(0, len(x) - (self.seed + place * (i + 1)) % 3)] for i, x in enumerate(arrays)]
 
-    def make(self, hvd, inputs, name):
-        return self.apply(hvd, "allgather", inputs, name=name)
+    def make(self, hvd, process_set, inputs, name):
+        return self.apply(hvd, "allgather", inputs, name=name, process_set=process_set)
 
-    def model(self, parts, place):
-        return [np.concatenate(tensor) for tensor in zip(*parts, strict=True)]
+    def model(self, parts, place, meeting):
+        return [np.concatenate(tensor) for tensor in zip(*parts.values(), strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Broadcast(Group):
     root: int
 
-    def make(self, hvd, inputs, name):
-        return [hvd.broadcast(inputs[0], self.root % hvd.size(), name=name)]
+    def make(self, hvd, process_set, inputs, name):
+        root = process_set.ranks[self.root % process_set.size()]
+        return [hvd.broadcast(inputs[0], root, name=name, process_set=process_set)]
 
-    def model(self, parts, place):
-        return parts[self.root % len(parts)]
+    def refusal(self, meeting):
+        root = self.root % meeting.size
+        return "" if root in meeting.present else f"root, rank {meeting.ranks[root]}, has joined"
+
+    def model(self, parts, place, meeting):
+        return parts[self.root % meeting.size]
 
 
 @dataclasses.dataclass(frozen=True)
 class Alltoall(Call):
-    """Rank r sends splits[r, p] rows to rank p and keeps `rest` rows; or equally many to all."""
+    """Place r sends splits[r, p] rows to place p and keeps `rest` rows; or equally many to all."""
 
     dtype: str
     row: tuple[int, ...]
@@ -191,20 +227,25 @@ class Alltoall(Call):
             return generator.integers(0, 4, (size, size))
         return np.repeat(generator.integers(0, 4, (size, 1)), size, axis=1)
 
-    def bring(self, rank, size, turn):
-        splits = self.splits(size)[rank]
+    def bring(self, place, size, turn):
+        splits = self.splits(size)[place]
         rows = splits.sum() + (self.rest if self.given else 0)
-        x = values((self.seed, turn, rank), self.dtype, (rows, *self.row))
+        x = values((self.seed, turn, place), self.dtype, (rows, *self.row))
         return [x, splits.astype("int32")] if self.given else [x]
 
-    def make(self, hvd, inputs, name):
-        return list(hvd.alltoall(*inputs, name=name)) if self.given else [hvd.alltoall(*inputs, name=name)]
+    def make(self, hvd, process_set, inputs, name):
+        result = hvd.alltoall(*inputs, name=name, process_set=process_set)
+        return list(result) if self.given else [result]
 
-    def model(self, parts, place):
-        splits = self.splits(len(parts))
+    def model(self, parts, place, meeting):
+        splits = self.splits(meeting.size)
         ends = splits.cumsum(axis=1)[:, place]
-        rows = [x[end - n : end] for (x, *_), n, end in zip(parts, splits[:, place], ends, strict=True)]
-        return [np.concatenate(rows), splits[:, place].astype("int32")][: 2 if self.given else 1]
+        came = np.zeros(meeting.size, "int32")
+        came[list(parts)] = splits[list(parts), place]
+        rows = np.concatenate(
+            [x[ends[other] - came[other] : ends[other]] for other, (x, *_) in parts.items()]
+        )
+        return [rows, came] if self.given else [rows]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,87 +256,42 @@ class Slices(Call):
     width: int
     op: int
 
-    def bring(self, rank, size, turn):
-        generator = np.random.default_rng([self.seed, turn, rank])
+    def bring(self, place, size, turn):
+        generator = np.random.default_rng([self.seed, turn, place])
         indices = generator.integers(0, 6, generator.integers(0, 5))
-        return [values((self.seed, turn, rank), self.dtype, (len(indices), self.width)), indices]
+        return [values((self.seed, turn, place), self.dtype, (len(indices), self.width)), indices]
 
-    def make(self, hvd, inputs, name):
+    def make(self, hvd, process_set, inputs, name):
         rows = tf.IndexedSlices(*inputs, tf.constant([6, self.width]))
-        result = hvd.allreduce(rows, op=self.op, name=name)
+        result = hvd.allreduce(rows, op=self.op, name=name, process_set=process_set)
         return [result.values, result.indices]
 
-    def model(self, parts, place):
+    def model(self, parts, place, meeting):
         wide = "int64" if self.dtype in INTEGERS else "float64"
         tables = []
-        for rows, indices in parts:
+        for rows, indices in parts.values():
             tables.append(np.zeros((6, self.width), wide))
             np.add.at(tables[-1], indices, rows.astype(wide))
-        total = sum(tables) / (len(parts) if self.op == Average else 1)
+        total = sum(tables) / (meeting.divisor if self.op == Average else 1)
         return [(np.trunc(total) if self.dtype in INTEGERS else total).astype(numpy_type(self.dtype))]
 
-    def check(self, results, parts, place):
+    def check(self, results, parts, place, meeting):
         rows, indices = map(np.asarray, results)
-        assert sorted(indices) == sorted(set(np.concatenate([part[1] for part in parts]))), indices
+        assert sorted(indices) == sorted({*np.concatenate([part[1] for part in parts.values()])}), indices
         table = np.zeros((6, self.width), rows.dtype)
         table[indices] = rows
-        same(table, self.model(parts, place)[0])
+        same(table, self.model(parts, place, meeting)[0])
 
 
 @dataclasses.dataclass(frozen=True)
 class Barrier(Call):
-    def bring(self, rank, size, turn):
+    def bring(self, place, size, turn):
         return []
 
-    def make(self, hvd, inputs, name):
-        operation = hvd.barrier(name=name)
+    def make(self, hvd, process_set, inputs, name):
+        operation = hvd.barrier(name=name, process_set=process_set)
         with tf.control_dependencies([] if operation is None else [operation]):
             return [tf.constant(1)]
 
-    def model(self, parts, place):
+    def model(self, parts, place, meeting):
         return [np.array(1, "int32")]
-
-
-seeds = st.integers(0, 2**20)
-small_shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
-shapes = st.one_of(small_shapes, small_shapes, st.sampled_from([(70_001,), (3, 20_011)]))
-row_shapes = shapes.filter(len)
-
-
-@st.composite
-def reductions(draw: Any, kind: type[Allreduce]) -> Allreduce:
-    op = draw(st.sampled_from(SCATTERED if kind is Reducescatter else tuple(REDUCTIONS)))
-    factors = draw(st.sampled_from([(1.0, 1.0), (1.0, 1.0), (0.5, 1.0), (1.0, 3.0), (2.0, 0.5), (-1.5, 2.0)]))
-    dtypes = [dtype for dtype in REDUCTIONS[op] if factors == (1.0, 1.0) or dtype != "bool"]
-    if op == Adasum:
-        factors = (1.0, 1.0)
-    tensor = st.tuples(st.sampled_from(dtypes), row_shapes if kind is Reducescatter else shapes)
-    members = draw(members_of(tensor))
-    # Factors and the average of 64 bits are exact for small numbers only.
-    whole_range = factors == (1.0, 1.0) and not (op == Average and any("64" in m[0] for m in members if m))
-    return kind(draw(seeds), members, draw(st.booleans()) and whole_range, op, factors)
-
-
-def members_of(tensor: st.SearchStrategy) -> st.SearchStrategy:
-    several = st.lists(st.one_of(tensor, tensor, st.none()), min_size=2, max_size=4)
-    return st.one_of(st.tuples(tensor), several.map(tuple).filter(any))
-
-
-calls = st.one_of(
-    reductions(Allreduce),
-    reductions(Allreduce),
-    reductions(Reducescatter),
-    st.builds(Allgather, seeds, members_of(st.tuples(st.sampled_from(DTYPES), row_shapes)), st.booleans()),
-    st.builds(
-        Broadcast,
-        seeds,
-        st.tuples(st.tuples(st.sampled_from(DTYPES), shapes)),
-        st.booleans(),
-        st.integers(0, 5),
-    ),
-    st.builds(Alltoall, seeds, st.sampled_from(DTYPES), small_shapes, st.booleans(), st.integers(0, 2)),
-    st.builds(
-        Slices, seeds, st.sampled_from(FLOATS + INTEGERS), st.integers(1, 3), st.sampled_from([Average, Sum])
-    ),
-    st.builds(Barrier, seeds),
-)

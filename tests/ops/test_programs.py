@@ -3,161 +3,133 @@
 Hypothesis runs here and not in the ranks: one program is drawn for all of them. The programs are the same each time.
 """
 
-import dataclasses
-from functools import partial
-from itertools import chain
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis import strategies as st
+from mpi4py import MPI
 
 from tests.harness import on_ranks
 from tests.harness.case import Case
 from tests.harness.group import RankGroup
 from tests.harness.on_ranks import report
-from tests.ops.calls import Arrays, Barrier, Call, calls
-from tests.ops.support import at_once
+from tests.ops import ways
+from tests.ops.programs import WAYS, Program, programs
 
 PROGRAMS = 8
-"""For each number of ranks and each way to run them."""
+"""For each number of ranks, each way to run them, and each dimension."""
 
-LIMIT = 60.0
+LIMIT = 120.0
 """Seconds for one program, which takes a fraction of one, until its ranks are called hung."""
 
-
-@dataclasses.dataclass(frozen=True)
-class Program:
-    """What all ranks run.
-
-    Attributes:
-        calls: Those of one step.
-        orders: By rank, in what order it makes the calls where their order is free.
-        way: How they are made, a key of `WAYS`.
-        turns: How often, each time with new values.
-    """
-
-    calls: tuple[Call, ...]
-    orders: tuple[tuple[int, ...], ...]
-    way: str
-    turns: int
+SETS, JOINS = "sets", "joins"
+DIMENSIONS = {1: [[], [JOINS]], 2: [[], [SETS], [JOINS]], 3: [[], [SETS], [SETS, JOINS]], 4: [[SETS, JOINS]]}
+"""By number of ranks; a job of one has no other set."""
 
 
-def eagerly(hvd: Any, program: Program, turns: list[list[Arrays]]) -> list[list[Arrays]]:
-    """One after the other, without names."""
-    return [
-        [
-            call.make(hvd, list(map(tf.constant, given)), None)
-            for call, given in zip(program.calls, inputs, strict=True)
-        ]
-        for inputs in turns
-    ]
+@contextmanager
+def process_sets(hvd: Any, program: Program) -> Iterator[list[Any]]:
+    """Those of the program, the first of them static; they are removed when it has run well."""
+    new = [hvd.ProcessSet(group.ranks) for group in program.groups[1:]]
+    static, dynamic = new[: program.static], new[program.static :]
+    if static:
+        hvd.shutdown()
+        hvd.init(process_sets=static)
+    for one in dynamic:
+        hvd.add_process_set(one)
+    yield [hvd.global_process_set, *new]
+    for one in new:
+        assert hvd.remove_process_set(one)
 
 
-def in_threads(hvd: Any, program: Program, turns: list[list[Arrays]]) -> list[list[Arrays]]:
-    """All at once, each in a thread of its own, started in the rank's order."""
-    everything = []
-    for inputs in turns:
-        results: list[Any] = [None] * len(program.calls)
-
-        def work(index, inputs=inputs, results=results):
-            given = list(map(tf.constant, inputs[index]))
-            results[index] = program.calls[index].make(hvd, given, f"program.{index}")
-
-        at_once(*(partial(work, index) for index in program.orders[hvd.rank()]))
-        everything.append(results)
-    return everything
-
-
-def in_a_function(hvd: Any, program: Program, turns: list[list[Arrays]]) -> list[list[Arrays]]:
-    """As ops of one tf.function that do not depend on each other, built in the rank's order."""
-
-    def step(inputs):
-        return made_in_order(hvd, program, inputs)
-
-    function = tf.function(step)
-    return [function([list(map(tf.constant, given)) for given in inputs]) for inputs in turns]
-
-
-def in_a_function_without_names(hvd: Any, program: Program, turns: list[list[Arrays]]) -> list[list[Arrays]]:
-    """The names follow from the place in the function."""
-
-    @tf.function
-    def program_step(inputs):
-        return [call.make(hvd, given, None) for call, given in zip(program.calls, inputs, strict=True)]
-
-    return [program_step([list(map(tf.constant, given)) for given in inputs]) for inputs in turns]
+def played(hvd: Any, program: Program, sets: list[Any]) -> tuple[dict[tuple[int, int], Any], list[Any]]:
+    """Runs it; returns the results by turn, counted through all rounds, and call, and what `join` has returned."""
+    rank = hvd.rank()
+    step = getattr(ways, program.way)(hvd, program, sets)
+    # Not left before its time: an error here has to reach the report while other threads wait.
+    threads = ThreadPoolExecutor(len(sets))
+    results, ends = {}, []
+    for start in range(0, program.rounds * program.turns, program.turns):
+        waiting: list[Future[int] | None] = [None] * len(sets)
+        for turn in range(program.turns + 1):
+            for number, group in enumerate(program.groups):
+                if group.joins(rank, turn):
+                    waiting[number] = threads.submit(
+                        hvd.join, average_over=group.average_over, process_set=sets[number]
+                    )
+            if turn < program.turns:
+                indices = program.made_by(rank, turn)
+                inputs = [brought(program, index, rank, start + turn) for index in indices]
+                outcomes = step(indices, inputs)
+                results.update({(start + turn, i): x for i, x in zip(indices, outcomes, strict=True)})
+        ends.append([None if one is None else one.result() for one in waiting])
+    threads.shutdown()
+    return results, ends
 
 
-def in_a_session(hvd: Any, program: Program, turns: list[list[Arrays]]) -> list[list[Arrays]]:
-    """As in a function, in a graph of TF1."""
-    with tf.Graph().as_default():
-        places = [
-            [tf.compat.v1.placeholder(tf.dtypes.as_dtype(x.dtype), [None] * x.ndim) for x in given]
-            for given in turns[0]
-        ]
-        fetches = made_in_order(hvd, program, places)
-        with tf.compat.v1.Session() as session:
-            return [
-                session.run(fetches, dict(zip(chain(*places), chain(*inputs), strict=True)))
-                for inputs in turns
-            ]
+def brought(program: Program, index: int, rank: int, turn: int) -> list[np.ndarray]:
+    """What a rank brings to a call in a turn, counted through all rounds."""
+    ranks = program.group(index).ranks
+    return program.calls[index].bring(ranks.index(rank), len(ranks), turn)
 
 
-def made_in_order(hvd: Any, program: Program, inputs: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
-    made = {
-        index: program.calls[index].make(hvd, inputs[index], f"program.{index}")
-        for index in program.orders[hvd.rank()]
-    }
-    return [made[index] for index in range(len(program.calls))]
-
-
-WAYS = {
-    way.__name__: way
-    for way in (eagerly, in_threads, in_a_function, in_a_function_without_names, in_a_session)
-}
-
-
-@st.composite
-def programs(draw: Any, size: int, way: str) -> Program:
-    made = tuple(draw(st.lists(calls, min_size=2, max_size=6)))
-    orders = tuple(with_barriers_in_order(made, draw(st.permutations(range(len(made))))) for _ in range(size))
-    return Program(made, orders, way, draw(st.integers(1, 2)))
-
-
-def with_barriers_in_order(made: tuple[Call, ...], order: list[int]) -> tuple[int, ...]:
-    """A tf.function runs its barriers one after the other, so that all ranks have to build them in one order."""
-    barriers = iter(sorted(index for index in order if isinstance(made[index], Barrier)))
-    return tuple(next(barriers) if isinstance(made[index], Barrier) else index for index in order)
+def checked(program: Program, rank: int, turn: int, index: int, result: Any) -> list[bytes] | None:
+    """The bits of a result that has to be the same on all, once it is what the model says."""
+    call, group = program.calls[index], program.group(index)
+    meeting = group.meeting(turn % program.turns)
+    refusal = call.refusal(meeting)
+    if refusal:
+        assert refusal in str(result), (call, result)
+        return None
+    assert not isinstance(result, Exception), (call, result)
+    parts = {place: brought(program, index, group.ranks[place], turn) for place in meeting.present}
+    # NumPy does not turn TensorFlow's bfloat16 scalars into arrays.
+    arrays = [np.asarray(x.numpy() if tf.is_tensor(x) else x) for x in result]
+    call.check(arrays, parts, group.ranks.index(rank), meeting)
+    return [x.tobytes() for x in arrays] if call.equal else None
 
 
 @on_ranks()
 def run_program(hvd, program):
-    from mpi4py import MPI
+    with process_sets(hvd, program) as sets:
+        results, ends = played(hvd, program, sets)
+    rank = hvd.rank()
+    bits = {(turn, i): checked(program, rank, turn, i, result) for (turn, i), result in results.items()}
+    everywhere = MPI.COMM_WORLD.allgather((bits, ends))
+    for other, _ in everywhere:
+        for turn, i in bits.keys() & other.keys():
+            assert other[turn, i] == bits[turn, i], (turn, program.calls[i])
+    for number, group in enumerate(program.groups):
+        for lasts in zip(*(everywhere[member][1] for member in group.ranks), strict=True):
+            assert_last(program, number, {one[number] for one in lasts})
 
-    size, rank = hvd.size(), hvd.rank()
-    parts = [
-        [[call.bring(other, size, turn) for other in range(size)] for call in program.calls]
-        for turn in range(program.turns)
-    ]
-    everything = WAYS[program.way](hvd, program, [[part[rank] for part in turn] for turn in parts])
-    bits = []
-    for results, turn in zip(everything, parts, strict=True):
-        for call, result, part in zip(program.calls, results, turn, strict=True):
-            # NumPy does not turn TensorFlow's bfloat16 scalars into arrays.
-            arrays = [np.asarray(x.numpy() if tf.is_tensor(x) else x) for x in result]
-            call.check(arrays, part, rank)
-            bits.append([x.tobytes() for x in arrays] if call.equal else None)
-    everywhere = MPI.COMM_WORLD.allgather(bits)
-    for index, call in enumerate(program.calls * program.turns):
-        assert all(other[index] == bits[index] for other in everywhere), call
+
+def assert_last(program: Program, number: int, said: set[int | None]) -> None:
+    """All members say the same, one of those with the most turns, whom the others' calls had to wait for."""
+    group = program.groups[number]
+    assert len(said) == 1, (group, said)
+    (last,) = said
+    assert (last is None) == (group.ends is None), (group, last)
+    if group.ends is not None and number in program.places:
+        assert group.ends[group.ranks.index(last)] == max(group.ends), (group, last)
+
+
+CASES = [(size, dimensions) for size in DIMENSIONS for dimensions in DIMENSIONS[size]]
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("rank_group", [1, 2, 3], indirect=True, ids="np{}".format)
-def test_random_programs(rank_group: RankGroup, way: str) -> None:
+@pytest.mark.parametrize(
+    ("rank_group", "dimensions"),
+    CASES,
+    indirect=["rank_group"],
+    ids=[f"np{n}-{'-'.join(d) or 'plain'}" for n, d in CASES],
+)
+def test_random_programs(rank_group: RankGroup, dimensions: list[str], way: str) -> None:
     # A program that fails is reported as it is: making it smaller would start new ranks for each attempt.
     @settings(
         max_examples=PROGRAMS,
@@ -166,8 +138,8 @@ def test_random_programs(rank_group: RankGroup, way: str) -> None:
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
-    @seed(100 * rank_group.size + list(WAYS).index(way))
-    @given(programs(rank_group.size, way))
+    @seed(100 * rank_group.size + WAYS.index(way))
+    @given(programs(rank_group.size, way, SETS in dimensions, JOINS in dimensions))
     def check(program: Program) -> None:
         report(rank_group, rank_group.run(Case(__name__, run_program.__name__, {"program": program}), LIMIT))
 
