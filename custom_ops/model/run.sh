@@ -109,4 +109,21 @@ check error join N=2 B=1 K=2 NO_ANSWER
 check error join N=2 B=1 K=2 JOIN_BUSY
 check error join N=2 B=1 K=2 JOIN_SILENT
 
+check ok sets M=3 S=2 B=2
+check ok sets M=2 S=2 B=2
+check ok sets M=3 S=3 B=1
+check ok sets M=3 S=2 B=1 LEAVE
+check ok sets M=2 S=2 B=1 LEAVE
+check error sets M=3 S=3 B=1 ONE_ENGINE
+check error sets M=2 S=2 B=1 ONE_WIRE
+check error sets M=3 S=3 B=1 IN_TURN
+check error sets M=2 S=2 B=1 LEAVE NO_ANSWER
+
+check ok goodbye N=2 K=2
+check ok goodbye N=3 K=2
+check ok goodbye N=3 K=1 ALL_PART
+check error goodbye N=2 K=2 FREE_EARLY
+check error goodbye N=2 K=2 LATE_LETTER
+check error goodbye N=2 K=1 NO_ECHO
+
 exit "$failed"
