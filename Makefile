@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint test-core test-python test-tf sanitize model format clean
+.PHONY: help setup demo test lint test-core test-python test-tf test-mpich sanitize model format clean
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -22,6 +22,7 @@ help:
 	@echo "make demo      train on handwritten digits with 2 processes"
 	@echo "make test      lint, the engine's tests, then every Python test"
 	@echo "make test-tf TF=2.16   the tests nearest to TensorFlow and Keras on an older TensorFlow (2.16, 2.18)"
+	@echo "make test-mpich        the collectives, process sets and gradients on MPICH, with 2 and 3 ranks"
 	@echo "make lint      ruff, mypy, clang-format: check only"
 	@echo "make sanitize  the engine's tests under the thread and address sanitizers"
 	@echo "make model     check the model of the protocol (needs spin)"
@@ -79,6 +80,21 @@ $(TF_ENV)/ready: constraints/tf$(TF).txt setup.cfg setup.py pyproject.toml
 	test -x $(TF_ENV)/bin/python || $(TF_PYTHON) -m venv $(TF_ENV)
 	$(TF_ENV)/bin/python -m pip install --quiet -c $< setuptools wheel cmake
 	$(TF_ENV)/bin/python -m pip install --quiet -c $< --no-build-isolation -e '.[cpu,test]'
+	touch $@
+
+# An environment of its own, since the wheels of both MPIs bring an mpirun.
+MPICH_ENV := build/env-mpich
+test-mpich: $(MPICH_ENV)/ready
+	$(MPICH_ENV)/bin/tfddl build
+	for ranks in 2 3; do \
+	  timeout -k 10 1800 $(MPICH_ENV)/bin/python -m pytest --ranks $$ranks -m "not slow" tests/ops tests/sets tests/gradients; \
+	done
+
+$(MPICH_ENV)/ready: constraints.txt setup.cfg setup.py pyproject.toml
+	@test -n "$(PYTHON)" || { echo "tfddl needs Python 3.11, 3.12 or 3.13: make PYTHON=/path/to/python" >&2; exit 1; }
+	test -x $(MPICH_ENV)/bin/python || $(PYTHON) -m venv $(MPICH_ENV)
+	$(MPICH_ENV)/bin/python -m pip install --quiet -c constraints.txt setuptools wheel cmake tensorflow-cpu keras mpich
+	$(MPICH_ENV)/bin/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[test]'
 	touch $@
 
 # Some kernels place memory where the thread sanitizer cannot follow, which setarch turns off where it is allowed to.
