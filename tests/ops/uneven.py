@@ -1,0 +1,24 @@
+"""Ranks whose data ends at different times, for the tests of join."""
+
+import numpy as np
+
+STEPS = (3, 1, 4, 2)
+"""By rank: how often it calls before its data ends."""
+
+
+def active(step, size):
+    """The ranks that still have data at this step."""
+    return [rank for rank in range(size) if step < STEPS[rank]]
+
+
+def longest(size):
+    """Whoever has the most steps joins last."""
+    return int(np.argmax(STEPS[:size]))
+
+
+def without(hvd, joined, body, **options):
+    """Calls `body` on the ranks that are not among `joined`, while those have joined; all join in the end."""
+    result = None if hvd.rank() in joined else body()
+    last = hvd.join(**options)
+    assert last not in joined
+    return result
