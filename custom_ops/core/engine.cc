@@ -54,6 +54,7 @@ void Engine::Stop() {
     stop_ = true;
   }
   wake_.notify_one();
+  closed_or_failed_.notify_all();
   if (!thread_.joinable()) return;
   thread_.join();
   completion_.Stop();
@@ -190,7 +191,7 @@ bool Engine::Turn() {
   const bool ran = PollRunning();
   // Only now may the caller of Shutdown() go: what all had submitted has run, and the messages that tell
   // the peers of the outcome have left.
-  if (agreement_.closed() && running_.empty() && outgoing_.empty()) {
+  if (agreement_.closed() && running_.empty() && outgoing_.empty() && !transport_->unsent()) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!std::exchange(closed_, true)) closed_or_failed_.notify_all();
   }
@@ -226,7 +227,10 @@ bool Engine::DrainInbox() {
   }
   for (Item& item : items) {
     if (auto* request = std::get_if<Request>(&item)) {
+      const bool cancelled = request->cancelled && *request->cancelled;
+      const CancelItem again{cancelled ? request->key() : ""};
       Admit(std::move(*request));
+      if (cancelled) Handle(again);  // nothing was known of it when the word came
     } else if (auto* cancel = std::get_if<CancelItem>(&item)) {
       Handle(*cancel);
     } else if (std::get<ShutdownItem>(item).mine) {

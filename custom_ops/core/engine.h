@@ -107,8 +107,8 @@ class Engine {
   };
   struct Running {
     std::shared_ptr<const Attendance> attendance;
-    std::unique_ptr<Transport> part;  // where not all members attend
-    std::unique_ptr<Collective> collective;
+    std::unique_ptr<Transport> part;         // where not all members attend
+    std::unique_ptr<Collective> collective;  // null: it could not be started, so that the job has failed
     Request request;
   };
   struct CancelItem {
@@ -143,6 +143,7 @@ class Engine {
   void EndSteps(const std::set<int64_t>& steps, const std::string& name);
 
   void Start(Request request, uint64_t ticket, const std::shared_ptr<const Attendance>& attendance);
+  std::unique_ptr<Collective> MakeCollective(const Lane& lane, const Request& request);
   bool PollRunning();
   void Complete(Request request, Status status);
   void FailEverything();

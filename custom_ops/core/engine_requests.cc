@@ -1,5 +1,6 @@
 // What happens to a request in the engine: admitted, decided, started, completed.
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "core/engine.h"
@@ -186,15 +187,24 @@ void Engine::EndSteps(const std::set<int64_t>& steps, const std::string& name) {
   }
 }
 
+// Whatever happens here, the request is among the running ones, so that it will be answered.
 void Engine::Start(Request request, uint64_t ticket, const std::shared_ptr<const Attendance>& attendance) {
   recorder_.Record("start", request.key());
-  const auto lanes = static_cast<uint64_t>((transport_->tags() - kFirstDataTag) / 2);
-  std::unique_ptr<Transport> part;
-  if (!attendance->complete()) part = TransportAmong(transport_.get(), *attendance);
-  const Lane lane{part ? part.get() : transport_.get(), kFirstDataTag + 2 * static_cast<int>(ticket % lanes),
-                  attendance.get()};
-  if (request.divisor) *request.divisor = attendance->divisor;
-  std::unique_ptr<Collective> collective;
+  running_.push_back({attendance, nullptr, nullptr, std::move(request)});
+  Running& running = running_.back();
+  try {
+    const auto lanes = static_cast<uint64_t>((transport_->tags() - kFirstDataTag) / 2);
+    if (!attendance->complete()) running.part = TransportAmong(transport_.get(), *attendance);
+    const Lane lane{running.part ? running.part.get() : transport_.get(),
+                    kFirstDataTag + 2 * static_cast<int>(ticket % lanes), attendance.get()};
+    if (running.request.divisor) *running.request.divisor = attendance->divisor;
+    running.collective = MakeCollective(lane, running.request);
+  } catch (const std::exception& error) {  // no memory, or the transport's
+    Fail(Me() + " could not start '" + running.request.key() + "': " + error.what());
+  }
+}
+
+std::unique_ptr<Collective> Engine::MakeCollective(const Lane& lane, const Request& request) {
   if (request.kind == Kind::kAllreduce || request.kind == Kind::kReducescatter) {
     for (const Buffer& buffer : request.buffers) {
       recorder_.counters.bytes_reduced += static_cast<uint64_t>(buffer.count) * SizeOf(request.dtype);
@@ -202,31 +212,25 @@ void Engine::Start(Request request, uint64_t ticket, const std::shared_ptr<const
   }
   switch (request.kind) {
     case Kind::kAllreduce:
-      collective = MakeAllreduce(lane, &scratch_, request);
-      break;
+      return MakeAllreduce(lane, &scratch_, request);
     case Kind::kReducescatter:
-      collective = MakeReducescatter(lane, &scratch_, request);
-      break;
+      return MakeReducescatter(lane, &scratch_, request);
     case Kind::kBroadcast:
-      collective = MakeBroadcast(lane, request);
-      break;
-    case Kind::kBarrier:
-    case Kind::kJoin:  // never comes here
-      collective = MakeBarrier();
-      break;
+      return MakeBroadcast(lane, request);
     case Kind::kAllgather:
     case Kind::kAlltoall:
-      collective =
-          MakeRowExchange(lane, request, [this](auto function) { completion_.Post(std::move(function)); });
+      return MakeRowExchange(lane, request, [this](auto function) { completion_.Post(std::move(function)); });
+    case Kind::kBarrier:
+    case Kind::kJoin:  // never comes here
       break;
   }
-  running_.push_back({attendance, std::move(part), std::move(collective), std::move(request)});
+  return MakeBarrier();
 }
 
 bool Engine::PollRunning() {
   bool moved = false;
   for (auto it = running_.begin(); it != running_.end();) {
-    if (!it->collective->Poll()) {
+    if (!it->collective || !it->collective->Poll()) {
       ++it;
       continue;
     }

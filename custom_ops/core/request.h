@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -63,6 +64,10 @@ struct Request {
 
   // Where to store what an Average divides by at this time, for a caller that gathers and divides by itself.
   int64_t* divisor = nullptr;
+
+  // Set before Engine::Cancel(), whose word may overtake the request: that must not wait for ever. Null:
+  // nobody cancels it.
+  std::shared_ptr<const std::atomic<bool>> cancelled;
 
   // Called exactly once, on the completion thread.
   std::function<void(const Status&)> done;

@@ -1,5 +1,6 @@
 #include "tensorflow/kernel.h"
 
+#include <atomic>
 #include <memory>
 #include <utility>
 
@@ -155,12 +156,18 @@ void CollectiveKernel::Submit(std::shared_ptr<Engine> engine, tf::OpKernelContex
   tf::CancellationManager* manager = context->cancellation_manager();
   const auto token = manager ? manager->get_cancellation_token() : tf::CancellationManager::kInvalidToken;
   const std::string key = request.key();
-  if (manager && !manager->RegisterCallback(token, [engine, key] { engine->Cancel(key); })) {
+  const auto cancelled = std::make_shared<std::atomic<bool>>(false);
+  const auto cancel = [engine, key, cancelled] {
+    *cancelled = true;
+    engine->Cancel(key);
+  };
+  if (manager && !manager->RegisterCallback(token, cancel)) {
     context->SetStatus(
         MakeStatus(absl::StatusCode::kCancelled, "tfddl '" + key + "': its step was cancelled"));
     done();
     return;
   }
+  request.cancelled = cancelled;
   request.keep_alive = std::move(keep);
   request.done = [context, manager, token, name = request.name,
                   done = std::move(done)](const Status& status) {

@@ -14,6 +14,14 @@ namespace tfddl {
 // So small that rings and slots run out all the time.
 inline ShmGeometry SmallGeometry() { return {size_t{16} << 10, size_t{8} << 10, 4}; }
 
+constexpr size_t kLong = 30000;  // bytes of a message that takes several of its slots
+
+inline std::vector<char> Pattern(size_t bytes, unsigned seed) {
+  std::vector<char> data(bytes);
+  for (size_t i = 0; i < bytes; ++i) data[i] = static_cast<char>(i * 31 + seed * 17 + i / 251);
+  return data;
+}
+
 class ShmWorld {
  public:
   explicit ShmWorld(int size, const ShmGeometry& geometry = SmallGeometry()) : geometry_(geometry) {

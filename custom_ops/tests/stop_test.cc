@@ -107,6 +107,72 @@ void TestStopWithoutShutdown() {
   CHECK(outcomes.Wait()[0].message() == "tfddl has been shut down on this rank (0).");
 }
 
+// Who waits for the others to agree to a shutdown hears of a stop.
+void TestStopEndsShutdown() {
+  Job job(2);
+  std::thread leaver(
+      [&] { job.engines[0]->Shutdown(1e6); });  // the other one does not know, and never answers
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  job.engines[0]->Stop();
+  leaver.join();
+}
+
+// Keeps data back, without a handle, until it has been asked a few times after the vote to leave.
+class Late : public Transport {
+ public:
+  explicit Late(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  int tags() const override { return inner_->tags(); }
+  Handle Send(int peer, int tag, const void* data, size_t bytes) override {
+    const std::string text(static_cast<const char*>(data), bytes);
+    if (tag == 0) leaving_ |= (VoteRecord::Decode(text).flags & VoteRecord::kShutdown) != 0;
+    if (tag <= 3) return inner_->Send(peer, tag, data, bytes);
+    kept_.push_back([this, peer, tag, text] { inner_->Send(peer, tag, text.data(), text.size()); });
+    return kNothing;
+  }
+  Handle Receive(int peer, int tag, void* data, size_t bytes) override {
+    return inner_->Receive(peer, tag, data, bytes);
+  }
+  bool Test(Handle handle) override { return inner_->Test(handle); }
+  void Cancel(Handle handle) override { inner_->Cancel(handle); }
+  bool unsent() override {
+    if (leaving_ && ++asked_ > 3) {
+      for (const auto& send : std::exchange(kept_, {})) send();
+    }
+    return !kept_.empty();
+  }
+
+ private:
+  std::unique_ptr<Transport> inner_;
+  std::vector<std::function<void()>> kept_;
+  bool leaving_ = false;
+  int asked_ = 0;
+};
+
+// Nobody leaves before all that the peers wait for has left.
+void TestLeavesNothingUnsent() {
+  MemoryWorld world(2);
+  std::vector<std::unique_ptr<Engine>> engines;
+  engines.push_back(std::make_unique<Engine>(std::make_unique<Late>(world.Join(0))));
+  engines.push_back(std::make_unique<Engine>(world.Join(1)));
+  std::vector<std::vector<float>> values = {Values(0, 0, 5), Values(1, 0, 5)};
+  Outcomes outcomes(2);
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < 2; ++rank) {
+    Request request = Allreduce("x", &values[rank], outcomes.At(rank));
+    request.kind = Kind::kBroadcast;
+    engines[rank]->Submit(std::move(request));
+    threads.emplace_back([&engines, rank] {
+      CHECK(engines[rank]->Shutdown(250));
+      engines[rank]->Stop();
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const Status& status : outcomes.Wait()) CHECK(status.ok());
+  CHECK(values[1] == Values(0, 0, 5));
+}
+
 // A failure that comes at any moment of the engine's turn is seen: what waits raises. (An engine that went to
 // sleep on a failure it had not acted on never woke.)
 void TestFailedAtAnyMoment() {
@@ -131,6 +197,8 @@ int main() {
   tfddl::TestStoppedWhileInUse(true);
   tfddl::TestRefusedAfterStop();
   tfddl::TestStopWithoutShutdown();
+  tfddl::TestStopEndsShutdown();
+  tfddl::TestLeavesNothingUnsent();
   tfddl::TestFailedAtAnyMoment();
   std::puts("stop: ok");
   return 0;

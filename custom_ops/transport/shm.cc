@@ -103,10 +103,13 @@ class ShmTransport : public Transport {
 
   bool unsent() override {
     std::lock_guard<std::mutex> lock(mutex_);
+    bool unsent = false;
     for (const auto& peer : peers_) {
-      if (peer && !peer->waiting.empty()) return true;
+      if (!peer) continue;
+      WriteWaiting(peer.get());
+      unsent |= !peer->waiting.empty();
     }
-    return false;
+    return unsent;
   }
 
  private:

@@ -46,7 +46,7 @@ class Transport {
   // Gives up a Receive that nobody will send to any more.
   virtual void Cancel(Handle handle) = 0;
 
-  // Something that no handle stands for still has to leave: Test must go on being called.
+  // Whether something that no handle stands for still has to leave, after another attempt to send it.
   virtual bool unsent() { return false; }
 
   // How many transfers have completed: tells a waiting thread whether anything moves.
