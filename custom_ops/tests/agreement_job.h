@@ -186,4 +186,22 @@ inline uint64_t CheckJoins(const std::vector<Member>& members, const Boundary& b
   return active.empty() || over == 3 ? 0 : joined;
 }
 
+// Whether it runs: what was decided for one name, held against what the members have submitted.
+inline bool CheckDecision(const std::vector<Member>& members, const Boundary& boundary,
+                          const tfddl::Decision& decision) {
+  const int index = IndexOf(decision.name);
+  Require(!boundary.active.empty() && boundary.join_error.empty(), decision.name + " was decided by nobody");
+  const Name& first = members[boundary.active[0]].names[index];
+  bool equal = true;
+  for (int rank : boundary.active) {
+    const Name& name = members[rank].names[index];
+    Require(name.pending, decision.name + " was decided before all had submitted it");
+    Require(name.submitted == first.submitted, decision.name + ": two instances were taken for one");
+    equal &= name.signature == first.signature;
+  }
+  Require(equal || !decision.error.empty(), decision.name + " runs with unequal signatures");
+  Require(!equal || decision.error.empty(), decision.name + " fails with equal signatures");
+  return equal;
+}
+
 }  // namespace tfddl_test

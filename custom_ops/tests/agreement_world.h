@@ -206,22 +206,11 @@ class World {
     Require(static_cast<int>(log_.size()) < votes, "more votes than submits can open");
     joined_ = CheckJoins(members_, boundary, joined_);
     for (const Decision& decision : boundary.decisions) {
-      const int index = IndexOf(decision.name);
-      Require(!boundary.active.empty() && boundary.join_error.empty(),
-              decision.name + " was decided by nobody");
-      const Name& first = members_[boundary.active[0]].names[index];
-      bool equal = true;
-      for (int rank : boundary.active) {
-        const Name& name = members_[rank].names[index];
-        Require(name.pending, decision.name + " was decided before all had submitted it");
-        Require(name.submitted == first.submitted, decision.name + ": two instances were taken for one");
-        equal &= name.signature == first.signature;
-      }
-      Require(equal || !decision.error.empty(), decision.name + " runs with unequal signatures");
-      Require(!equal || decision.error.empty(), decision.name + " fails with equal signatures");
-      if (!equal) continue;
+      if (!CheckDecision(members_, boundary, decision)) continue;
       Require(decision.ticket >= next_ticket_, decision.name + " shares a ticket");
-      next_ticket_ = decision.ticket + static_cast<uint64_t>(TicketsOf(index, first.signature));
+      const int index = IndexOf(decision.name);
+      const Name& name = members_[boundary.active[0]].names[index];
+      next_ticket_ = decision.ticket + static_cast<uint64_t>(TicketsOf(index, name.signature));
     }
   }
 
