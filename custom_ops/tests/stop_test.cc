@@ -117,7 +117,8 @@ void TestStopEndsShutdown() {
   leaver.join();
 }
 
-// Keeps data back, without a handle, until it has been asked a few times after the vote to leave.
+// Keeps data back, without a handle, until it has been asked so often after the vote to leave that an engine
+// which does not wait for it has stopped.
 class Late : public Transport {
  public:
   explicit Late(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
@@ -137,7 +138,7 @@ class Late : public Transport {
   bool Test(Handle handle) override { return inner_->Test(handle); }
   void Cancel(Handle handle) override { inner_->Cancel(handle); }
   bool unsent() override {
-    if (leaving_ && ++asked_ > 3) {
+    if (leaving_ && ++asked_ > 400) {
       for (const auto& send : std::exchange(kept_, {})) send();
     }
     return !kept_.empty();
