@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <stdexcept>
 
+#include "core/rows.h"
 #include "core/signature.h"
 #include "core/wire.h"
 
@@ -62,7 +63,7 @@ struct Writing {
   void Number(const T* number) {
     writer.Int(static_cast<int64_t>(*number));
   }
-  void Shapes(const std::vector<std::vector<int64_t>>* shapes) {
+  void Shapes(const std::vector<Shape>* shapes) {
     writer.Int(static_cast<int64_t>(shapes->size()));
     for (const auto& shape : *shapes) {
       writer.Int(static_cast<int64_t>(shape.size()));
@@ -78,9 +79,9 @@ struct Reading {
   void Number(T* number) {
     *number = static_cast<T>(reader.Int());
   }
-  void Shapes(std::vector<std::vector<int64_t>>* shapes) {
+  void Shapes(std::vector<Shape>* shapes) {
     for (int64_t left = reader.Int(); left > 0; --left) {
-      std::vector<int64_t>& shape = shapes->emplace_back();
+      Shape& shape = shapes->emplace_back();
       for (int64_t dims = reader.Int(); dims > 0; --dims) shape.push_back(reader.Int());
     }
   }
@@ -89,7 +90,7 @@ struct Reading {
 
 }  // namespace
 
-std::string Call::Signature() const {
+std::string Call::Signature(const std::vector<Shape>& inputs) const {
   std::vector<std::string> fields = {NameOf(kind)};
   const bool reduces = kind == Kind::kAllreduce || kind == Kind::kReducescatter;
   const bool open = kind == Kind::kAllgather || kind == Kind::kAlltoall;  // first dimensions
@@ -102,11 +103,21 @@ std::string Call::Signature() const {
   if (kind == Kind::kAlltoall) fields.push_back(splits);
   if (!context.empty()) fields.push_back(context);
   if (buckets > 1) return MakeSignature(fields);
-  for (std::vector<int64_t> shape : shapes) {
+  for (Shape shape : inputs) {
     if (open) shape.at(0) = -1;
     fields.push_back(DescribeTensor(dtype, shape));
   }
   return MakeSignature(fields);
+}
+
+std::vector<Shape> Call::OutputShapes() const {
+  if (!place.empty()) return {{}};
+  std::vector<Shape> outputs = shapes;
+  for (Shape& shape : outputs) {
+    if (kind == Kind::kAllgather) shape.at(0) *= size;
+    if (kind == Kind::kReducescatter) shape.at(0) = RowsOf(shape.at(0), rank, size);
+  }
+  return outputs;
 }
 
 std::string Call::Encode() const {
@@ -123,11 +134,9 @@ Call Call::Decode(const std::string& text) {
   return call;
 }
 
-int64_t Elements(const std::vector<int64_t>& shape) {
-  return shape.empty() ? 1 : shape[0] * RowElements(shape);
-}
+int64_t Elements(const Shape& shape) { return shape.empty() ? 1 : shape[0] * RowElements(shape); }
 
-int64_t RowElements(const std::vector<int64_t>& shape) {
+int64_t RowElements(const Shape& shape) {
   int64_t elements = 1;
   for (size_t i = 1; i < shape.size(); ++i) elements *= shape[i];
   return elements;

@@ -10,6 +10,8 @@
 
 namespace tfddl {
 
+using Shape = std::vector<int64_t>;
+
 struct Call {
   // What is asked for (place.h); empty: the call is a collective.
   std::string place;
@@ -32,21 +34,25 @@ struct Call {
   // get equally many rows.
   std::string splits;
 
-  std::vector<std::vector<int64_t>> shapes;  // of the inputs
+  std::vector<Shape> shapes;  // of the inputs
 
   // This rank's number in the process set and the set's size, when the shapes of the outputs were computed.
   int rank = 0;
   int size = 1;
 
-  // What must be equal on all ranks, also where some of them compile and others do not.
-  std::string Signature() const;
+  // What must be equal on all ranks, also where some of them compile and others do not. `inputs` are the
+  // shapes of the tensors.
+  std::string Signature(const std::vector<Shape>& inputs) const;
+
+  // The shapes of the results on this rank, for the shapes of the inputs here.
+  std::vector<Shape> OutputShapes() const;
 
   std::string Encode() const;                   // letters and digits only
   static Call Decode(const std::string& text);  // raises std::runtime_error
 };
 
 // The numbers of elements of a tensor and, where it has a first dimension, of one of its rows.
-int64_t Elements(const std::vector<int64_t>& shape);
-int64_t RowElements(const std::vector<int64_t>& shape);
+int64_t Elements(const Shape& shape);
+int64_t RowElements(const Shape& shape);
 
 }  // namespace tfddl

@@ -27,6 +27,8 @@ int Run(const tfddl::Call& call, const void* const* in, void* const* out) {
 
 }  // namespace
 
+// Read anew each time, which takes a few microseconds beside a vote and copies. A cache would have to keep
+// what XLA drops without a word.
 int tfddl_call(const char* call, size_t length, const void* const* in, void* const* out) {
   try {
     return Run(tfddl::Call::Decode(std::string(call, length)), in, out);

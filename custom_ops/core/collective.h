@@ -44,7 +44,7 @@ class ScratchPool {
 // result has the same bits on all ranks, from run to run.
 std::unique_ptr<Collective> MakeAllreduce(Lane lane, ScratchPool* pool, const Request& request);
 
-// The same reduction, of which each rank keeps its own slice: RowsBegin() in request.h.
+// The same reduction, of which each rank keeps its own slice: RowsBegin() in rows.h.
 std::unique_ptr<Collective> MakeReducescatter(Lane lane, ScratchPool* pool, const Request& request);
 
 // Binomial tree from request.root, which has to attend, in pieces that travel one behind the other.

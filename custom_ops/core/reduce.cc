@@ -241,22 +241,6 @@ void ReduceTyped(const Reduction& r, const void* const* sources, void* out, int6
 
 }  // namespace
 
-bool Supports(ReduceOp op, DataType dtype) {
-  switch (op) {
-    case ReduceOp::kAverage:
-    case ReduceOp::kSum:
-    case ReduceOp::kProduct:
-      return dtype != DataType::kBool;
-    case ReduceOp::kMin:
-    case ReduceOp::kMax:
-      return dtype != DataType::kComplex64 && dtype != DataType::kComplex128;
-    case ReduceOp::kAdasum:
-      return dtype == DataType::kFloat16 || dtype == DataType::kBFloat16 || dtype == DataType::kFloat32 ||
-             dtype == DataType::kFloat64;
-  }
-  return false;
-}
-
 void Reduce(const Reduction& reduction, const void* const* sources, void* out, int64_t count) {
   switch (reduction.dtype) {
     case DataType::kFloat16:

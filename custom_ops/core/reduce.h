@@ -14,10 +14,6 @@ struct Reduction {
   int divisor;       // of Average: the number of ranks
 };
 
-// Whether `op` has a meaning for `dtype`: complex numbers have no order, and truth values have nothing
-// else. tfddl/ops/support_table.py says the same, and a test compares the two.
-bool Supports(ReduceOp op, DataType dtype);
-
 // out[i] = postscale * op over r of (prescale * sources[r][i]), in the order of the ranks, so that
 // the result does not depend on who computes it or in which pieces. `out` may be a source.
 //

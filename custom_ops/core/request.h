@@ -1,13 +1,13 @@
 // What a caller hands to the engine: one collective on one or more tensors.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "core/rows.h"
 #include "core/types.h"
 
 namespace tfddl {
@@ -21,11 +21,6 @@ struct Buffer {
   int64_t rows = 0;
   int64_t row = 0;
 };
-
-// The rows of a reducescatter's result begin here for `rank`: the first rows % size ranks get one more.
-inline int64_t RowsBegin(int64_t rows, int rank, int size) {
-  return rows / size * rank + std::min<int64_t>(rank, rows % size);
-}
 
 // The name of hvd.join() among the live requests of a rank.
 constexpr char kJoinKey[] = "hvd.join()";

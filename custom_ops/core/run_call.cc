@@ -59,13 +59,6 @@ void Copy(void* to, const void* from, size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
-// How many rows of input `i` come back on this rank.
-int64_t OutputRows(const Call& call, int64_t rows) {
-  if (call.kind == Kind::kAllgather) return rows * call.size;
-  if (call.kind != Kind::kReducescatter) return rows;
-  return RowsBegin(rows, call.rank + 1, call.size) - RowsBegin(rows, call.rank, call.size);
-}
-
 bool InPlace(Kind kind) { return kind == Kind::kAllreduce || kind == Kind::kBroadcast; }
 
 // Where the call's tensors lie in the staging memory: all inputs, then all outputs; one range where both are
@@ -73,13 +66,9 @@ bool InPlace(Kind kind) { return kind == Kind::kAllreduce || kind == Kind::kBroa
 struct Layout {
   explicit Layout(const Call& call) {
     const auto element = static_cast<int64_t>(SizeOf(call.dtype));
-    for (const auto& shape : call.shapes) in.push_back(static_cast<size_t>(Elements(shape) * element));
-    for (size_t i = 0; i < in.size(); ++i) {
-      const auto& shape = call.shapes[i];
-      out.push_back(InPlace(call.kind)
-                        ? in[i]
-                        : static_cast<size_t>(OutputRows(call, shape[0]) * RowElements(shape) * element));
-    }
+    for (const Shape& shape : call.shapes) in.push_back(static_cast<size_t>(Elements(shape) * element));
+    for (const Shape& shape : call.OutputShapes())
+      out.push_back(static_cast<size_t>(Elements(shape) * element));
     out_begin = InPlace(call.kind) ? 0 : std::accumulate(in.begin(), in.end(), size_t{0});
     total = out_begin + std::accumulate(out.begin(), out.end(), size_t{0});
   }
@@ -136,16 +125,7 @@ Status CheckRows(const Call& call, const std::vector<int64_t>& rows) {
 }
 
 Request MakeRequest(const Call& call, int root, const Layout& layout, char* memory) {
-  Request request;
-  request.name = call.name;
-  request.signature = call.Signature();
-  request.bucket = call.bucket;
-  request.buckets = call.buckets;
-  request.kind = call.kind;
-  request.dtype = call.dtype;
-  request.op = call.op;
-  request.prescale = std::strtod(call.prescale.c_str(), nullptr);
-  request.postscale = std::strtod(call.postscale.c_str(), nullptr);
+  Request request = ToRequest(call, call.shapes);
   request.root = root;
   request.buffers = Buffers(call, layout, memory);
   if (call.kind == Kind::kAlltoall) {
@@ -178,6 +158,20 @@ Status Refusal(const Engine& engine, const Call& call) {
 }
 
 }  // namespace
+
+Request ToRequest(const Call& call, const std::vector<Shape>& inputs) {
+  Request request;
+  request.name = call.name;
+  request.signature = call.Signature(inputs);
+  request.bucket = call.bucket;
+  request.buckets = call.buckets;
+  request.kind = call.kind;
+  request.dtype = call.dtype;
+  request.op = call.op;
+  request.prescale = std::strtod(call.prescale.c_str(), nullptr);
+  request.postscale = std::strtod(call.postscale.c_str(), nullptr);
+  return request;
+}
 
 Status RunCall(Engine* engine, const Call& call, const void* const* in, void* const* out) {
   const Status refusal = Refusal(*engine, call);

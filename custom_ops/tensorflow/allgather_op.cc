@@ -37,21 +37,17 @@ REGISTER_OP("TfddlAllgather")
 
 class AllgatherKernel : public CollectiveKernel {
  public:
-  explicit AllgatherKernel(tf::OpKernelConstruction* context) : CollectiveKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("context", &context_));
+  explicit AllgatherKernel(tf::OpKernelConstruction* context) : CollectiveKernel(context, Kind::kAllgather) {
+    OP_REQUIRES_OK(context, context->GetAttr("context", &call_.context));
   }
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
     const auto engine = RequireEngine(context, done);
-    if (!engine) return;
-    Request request = MakeRequest(context, Kind::kAllgather);
-    std::vector<std::string> fields = {NameOf(Kind::kAllgather)};
-    if (!context_.empty()) fields.push_back(context_);
+    if (!engine || !RequireRows(context, context->num_inputs(), done)) return;
+    Request request = MakeRequest(context, context->num_inputs());
     auto keep = std::make_shared<std::vector<tf::Tensor>>();
     for (int i = 0; i < context->num_inputs(); ++i) {
       const tf::Tensor& x = context->input(i);
-      if (!RequireRows(context, x, done)) return;
-      fields.push_back(DescribeRows(x));
       request.buffers.push_back({x.data(), nullptr, x.NumElements(), x.dim_size(0), RowElements(x)});
       keep->push_back(x);
     }
@@ -60,7 +56,6 @@ class AllgatherKernel : public CollectiveKernel {
         context, context->allocate_output(context->num_inputs() + 1, tf::TensorShape({}), &divisor), done);
     request.divisor = divisor->scalar<int64_t>().data();
     keep->push_back(*divisor);
-    request.signature = MakeSignature(fields);
     request.allocate = [context, keep](const std::vector<int64_t>& rows, std::vector<void*>* out) {
       return Allocate(context, keep, rows, out);
     };
@@ -84,8 +79,6 @@ class AllgatherKernel : public CollectiveKernel {
     }
     return Status();
   }
-
-  std::string context_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfddlAllgather").Device(tf::DEVICE_CPU), AllgatherKernel);

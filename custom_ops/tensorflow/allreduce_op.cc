@@ -3,7 +3,7 @@
 
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow/reduction_kernel.h"
+#include "tensorflow/kernel.h"
 
 namespace tfddl {
 namespace {
@@ -33,20 +33,17 @@ REGISTER_OP("TfddlAllreduce")
       return absl::OkStatus();
     });
 
-class AllreduceKernel : public ReductionKernel {
+class AllreduceKernel : public CollectiveKernel {
  public:
-  explicit AllreduceKernel(tf::OpKernelConstruction* context) : ReductionKernel(context, Kind::kAllreduce) {
-    OP_REQUIRES_OK(context, context->GetAttr("bucket", &bucket_));
-    OP_REQUIRES_OK(context, context->GetAttr("buckets", &buckets_));
+  explicit AllreduceKernel(tf::OpKernelConstruction* context) : CollectiveKernel(context, Kind::kAllreduce) {
+    OP_REQUIRES_OK(context, ReadReduction(context, &call_));
+    OP_REQUIRES_OK(context, ReadBucket(context, &call_));
   }
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
     const auto engine = RequireEngine(context, done);
     if (!engine) return;
-    Request request = MakeReduction(context);
-    request.bucket = bucket_;
-    request.buckets = buckets_;
-    request.signature = Signature(context);
+    Request request = MakeRequest(context, context->num_inputs());
     auto keep = std::make_shared<std::vector<tf::Tensor>>();
     for (int i = 0; i < context->num_inputs(); ++i) {
       tf::Tensor* out = nullptr;
@@ -58,20 +55,6 @@ class AllreduceKernel : public ReductionKernel {
     }
     Submit(engine, context, std::move(request), std::move(keep), std::move(done));
   }
-
- private:
-  std::string Signature(tf::OpKernelContext* context) const {
-    if (buckets_ > 1) return MakeSignature(SignatureHead({std::to_string(buckets_) + " buckets"}));
-    std::vector<std::string> fields = SignatureHead();
-    for (int i = 0; i < context->num_inputs(); ++i) {
-      const tf::Tensor& x = context->input(i);
-      fields.push_back(DescribeTensor(ToDataType(x.dtype()), ToShape(x.shape())));
-    }
-    return MakeSignature(fields);
-  }
-
-  int bucket_ = 0;
-  int buckets_ = 1;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfddlAllreduce").Device(tf::DEVICE_CPU), AllreduceKernel);

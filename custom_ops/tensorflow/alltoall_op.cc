@@ -60,23 +60,20 @@ std::string Objection(const std::vector<int64_t>& splits, int64_t rows, int size
 
 class AlltoallKernel : public CollectiveKernel {
  public:
-  explicit AlltoallKernel(tf::OpKernelConstruction* context) : CollectiveKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("even", &even_));
+  explicit AlltoallKernel(tf::OpKernelConstruction* context) : CollectiveKernel(context, Kind::kAlltoall) {
+    OP_REQUIRES_OK(context, ReadSplits(context, &call_, &even_));
   }
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
     const auto engine = RequireEngine(context, done);
-    if (!engine) return;
+    if (!engine || !RequireRows(context, 1, done)) return;
     const tf::Tensor& x = context->input(0);
-    if (!RequireRows(context, x, done)) return;
-    Request request = MakeRequest(context, Kind::kAlltoall);
+    Request request = MakeRequest(context, 1);
     std::string objection;
     request.splits = Splits(context, engine->size(), &objection);
     OP_REQUIRES_ASYNC(context, objection.empty(),
-                      MakeStatus(absl::StatusCode::kInvalidArgument, "'" + tensor_name() + "': " + objection),
+                      MakeStatus(absl::StatusCode::kInvalidArgument, "'" + call_.name + "': " + objection),
                       done);
-    request.signature = MakeSignature(
-        {NameOf(Kind::kAlltoall), even_ ? "without splits" : SplitsType(context), DescribeRows(x)});
     request.buffers.push_back({x.data(), nullptr, x.NumElements(), x.dim_size(0), RowElements(x)});
     auto keep = std::make_shared<std::vector<tf::Tensor>>(std::vector<tf::Tensor>{x});
     request.allocate = [context, keep](const std::vector<int64_t>& rows, std::vector<void*>* out) {
@@ -106,11 +103,6 @@ class AlltoallKernel : public CollectiveKernel {
     }
     *objection = Objection(splits, rows, size);
     return splits;
-  }
-
-  // With int32 on one rank and more rows than that holds on another, a count would not fit.
-  static std::string SplitsType(tf::OpKernelContext* context) {
-    return std::string("splits ") + NameOf(ToDataType(context->input(1).dtype()));
   }
 
   static Status Allocate(tf::OpKernelContext* context, const Tensors& keep, const std::vector<int64_t>& rows,

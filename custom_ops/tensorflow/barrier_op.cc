@@ -18,14 +18,12 @@ REGISTER_OP("TfddlBarrier")
 
 class BarrierKernel : public CollectiveKernel {
  public:
-  using CollectiveKernel::CollectiveKernel;
+  explicit BarrierKernel(tf::OpKernelConstruction* context) : CollectiveKernel(context, Kind::kBarrier) {}
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
     const auto engine = RequireEngine(context, done);
     if (!engine) return;
-    Request request = MakeRequest(context, Kind::kBarrier);
-    request.signature = NameOf(Kind::kBarrier);
-    Submit(engine, context, std::move(request), nullptr, std::move(done));
+    Submit(engine, context, MakeRequest(context, 0), nullptr, std::move(done));
   }
 };
 

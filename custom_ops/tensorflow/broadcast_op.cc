@@ -26,33 +26,28 @@ REGISTER_OP("TfddlBroadcast")
 
 class BroadcastKernel : public CollectiveKernel {
  public:
-  explicit BroadcastKernel(tf::OpKernelConstruction* context) : CollectiveKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("root_rank", &root_));
+  explicit BroadcastKernel(tf::OpKernelConstruction* context) : CollectiveKernel(context, Kind::kBroadcast) {
+    OP_REQUIRES_OK(context, context->GetAttr("root_rank", &call_.root));
   }
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
     const auto engine = RequireEngine(context, done);
     if (!engine) return;
-    const int root = engine->MemberOf(root_);
+    const int root = engine->MemberOf(call_.root);
     OP_REQUIRES_ASYNC(context, root >= 0,
                       MakeStatus(absl::StatusCode::kInvalidArgument,
-                                 "root_rank of '" + tensor_name() + "' must be " + engine->DescribeMembers() +
-                                     ". Received: " + std::to_string(root_)),
+                                 "root_rank of '" + call_.name + "' must be " + engine->DescribeMembers() +
+                                     ". Received: " + std::to_string(call_.root)),
                       done);
     const tf::Tensor& x = context->input(0);
     tf::Tensor* out = nullptr;
     OP_REQUIRES_OK_ASYNC(context, context->forward_input_or_allocate_output({0}, 0, x.shape(), &out), done);
-    Request request = MakeRequest(context, Kind::kBroadcast);
+    Request request = MakeRequest(context, 1);
     request.root = root;
-    request.signature = MakeSignature({NameOf(Kind::kBroadcast), "root_rank " + std::to_string(root_),
-                                       DescribeTensor(request.dtype, ToShape(x.shape()))});
     request.buffers.push_back({x.data(), out->data(), x.NumElements()});
     auto keep = std::make_shared<std::vector<tf::Tensor>>(std::vector<tf::Tensor>{x, *out});
     Submit(engine, context, std::move(request), std::move(keep), std::move(done));
   }
-
- private:
-  int root_ = 0;  // in the job
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfddlBroadcast").Device(tf::DEVICE_CPU), BroadcastKernel);

@@ -26,7 +26,7 @@ REGISTER_OP("TfddlJoin")
 
 class JoinKernel : public CollectiveKernel {
  public:
-  explicit JoinKernel(tf::OpKernelConstruction* context) : CollectiveKernel(context) {
+  explicit JoinKernel(tf::OpKernelConstruction* context) : CollectiveKernel(context, Kind::kJoin) {
     std::string over;
     OP_REQUIRES_OK(context, context->GetAttr("average_over", &over));
     average_over_ = over == NameOf(AverageOver::kActive) ? AverageOver::kActive : AverageOver::kSize;
@@ -37,7 +37,7 @@ class JoinKernel : public CollectiveKernel {
     if (!engine) return;
     tf::Tensor* last = nullptr;
     OP_REQUIRES_OK_ASYNC(context, context->allocate_output(0, tf::TensorShape({}), &last), done);
-    Request request = MakeRequest(context, Kind::kJoin);
+    Request request = MakeRequest(context, 0);
     request.average_over = average_over_;
     request.buffers.push_back({nullptr, last->data(), 1});
     auto keep = std::make_shared<std::vector<tf::Tensor>>(1, *last);

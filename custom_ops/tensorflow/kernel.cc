@@ -4,46 +4,22 @@
 #include <memory>
 #include <utility>
 
+#include "core/run_call.h"
 #include "tensorflow/core/framework/cancellation.h"
 
 namespace tfddl {
 
 namespace tf = tensorflow;
 
-DataType ToDataType(tf::DataType dtype) {
-  switch (dtype) {
-    case tf::DT_HALF:
-      return DataType::kFloat16;
-    case tf::DT_BFLOAT16:
-      return DataType::kBFloat16;
-    case tf::DT_DOUBLE:
-      return DataType::kFloat64;
-    case tf::DT_INT8:
-      return DataType::kInt8;
-    case tf::DT_INT16:
-      return DataType::kInt16;
-    case tf::DT_INT32:
-      return DataType::kInt32;
-    case tf::DT_INT64:
-      return DataType::kInt64;
-    case tf::DT_UINT8:
-      return DataType::kUInt8;
-    case tf::DT_UINT16:
-      return DataType::kUInt16;
-    case tf::DT_UINT32:
-      return DataType::kUInt32;
-    case tf::DT_UINT64:
-      return DataType::kUInt64;
-    case tf::DT_BOOL:
-      return DataType::kBool;
-    case tf::DT_COMPLEX64:
-      return DataType::kComplex64;
-    case tf::DT_COMPLEX128:
-      return DataType::kComplex128;
-    default:
-      return DataType::kFloat32;
-  }
+namespace {
+
+Shape ToShape(const tf::Tensor& x) {
+  Shape shape;
+  for (int i = 0; i < x.dims(); ++i) shape.push_back(x.dim_size(i));
+  return shape;
 }
+
+}  // namespace
 
 absl::Status ToStatus(const Status& status, const std::string& name) {
   absl::StatusCode code = absl::StatusCode::kUnknown;
@@ -68,23 +44,7 @@ absl::Status ToStatus(const Status& status, const std::string& name) {
   return MakeStatus(code, "tfddl '" + name + "': " + status.message());
 }
 
-std::vector<int64_t> ToShape(const tf::TensorShape& shape) {
-  std::vector<int64_t> dims;
-  for (int i = 0; i < shape.dims(); ++i) dims.push_back(shape.dim_size(i));
-  return dims;
-}
-
-std::string DescribeRows(const tf::Tensor& x) {
-  std::vector<int64_t> shape = ToShape(x.shape());
-  shape[0] = -1;
-  return DescribeTensor(ToDataType(x.dtype()), shape);
-}
-
-int64_t RowElements(const tf::Tensor& x) {
-  int64_t elements = 1;
-  for (int i = 1; i < x.dims(); ++i) elements *= x.dim_size(i);
-  return elements;
-}
+int64_t RowElements(const tf::Tensor& x) { return RowElements(ToShape(x)); }
 
 absl::Status WithOpenRows(tf::shape_inference::InferenceContext* context, tf::shape_inference::ShapeHandle x,
                           tf::shape_inference::ShapeHandle* y) {
@@ -103,38 +63,37 @@ absl::Status OpenRows(tf::shape_inference::InferenceContext* context) {
   return absl::OkStatus();
 }
 
-CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* context) : AsyncOpKernel(context) {
-  OP_REQUIRES_OK(context, context->GetAttr("tensor_name", &tensor_name_));
-  OP_REQUIRES_OK(context, context->GetAttr("process_set", &process_set_));
+CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* context, Kind kind) : AsyncOpKernel(context) {
+  call_.kind = kind;
+  OP_REQUIRES_OK(context, ReadCall(context, &call_));
 }
 
 std::shared_ptr<Engine> CollectiveKernel::RequireEngine(tf::OpKernelContext* context,
                                                         const DoneCallback& done) const {
   std::shared_ptr<Engine> engine;
-  const Status found = FindEngine(process_set_, &engine);
+  const Status found = FindEngine(call_.process_set, &engine);
   if (!found.ok()) {
-    context->SetStatus(ToStatus(found, tensor_name_));
+    context->SetStatus(ToStatus(found, call_.name));
     done();
   }
   return engine;
 }
 
-Request CollectiveKernel::MakeRequest(tf::OpKernelContext* context, Kind kind) const {
-  Request request;
-  request.name = tensor_name_;
-  request.kind = kind;
-  if (context->num_inputs() > 0) request.dtype = ToDataType(context->input(0).dtype());
+Request CollectiveKernel::MakeRequest(tf::OpKernelContext* context, int count) const {
+  std::vector<Shape> shapes;
+  for (int i = 0; i < count; ++i) shapes.push_back(ToShape(context->input(i)));
+  Request request = ToRequest(call_, shapes);
   // An op that runs eagerly is a step of its own, and all of them share one number.
   request.step = context->step_id();
   return request;
 }
 
-bool CollectiveKernel::RequireRows(tf::OpKernelContext* context, const tf::Tensor& x,
-                                   const DoneCallback& done) const {
-  if (x.dims() > 0) return true;
-  context->SetStatus(
-      MakeStatus(absl::StatusCode::kInvalidArgument,
-                 "'" + tensor_name_ + "' needs tensors of rank 1 or more. Received: a scalar"));
+bool CollectiveKernel::RequireRows(tf::OpKernelContext* context, int count, const DoneCallback& done) const {
+  int i = 0;
+  while (i < count && context->input(i).dims() > 0) ++i;
+  if (i == count) return true;
+  context->SetStatus(MakeStatus(absl::StatusCode::kInvalidArgument,
+                                "'" + call_.name + "' needs tensors of rank 1 or more. Received: a scalar"));
   done();
   return false;
 }

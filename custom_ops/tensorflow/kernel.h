@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "core/call.h"
 #include "core/process.h"
-#include "core/signature.h"
-#include "tensorflow/compat.h"
+#include "tensorflow/attributes.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
 namespace tfddl {
@@ -28,14 +28,7 @@ absl::Status WithOpenRows(tensorflow::shape_inference::InferenceContext* context
 // The shape function of an op each of whose outputs is like its input with an open first dimension.
 absl::Status OpenRows(tensorflow::shape_inference::InferenceContext* context);
 
-// Raises nothing: the op's T attribute admits these types only.
-DataType ToDataType(tensorflow::DataType dtype);
 absl::Status ToStatus(const Status& status, const std::string& name);
-std::vector<int64_t> ToShape(const tensorflow::TensorShape& shape);
-
-// For a signature: `x`, whose first dimension may differ by rank.
-std::string DescribeRows(const tensorflow::Tensor& x);
-
 // The number of elements of one row, also where there is none.
 int64_t RowElements(const tensorflow::Tensor& x);
 
@@ -44,18 +37,18 @@ using Tensors = std::shared_ptr<std::vector<tensorflow::Tensor>>;
 
 class CollectiveKernel : public tensorflow::AsyncOpKernel {
  public:
-  explicit CollectiveKernel(tensorflow::OpKernelConstruction* context);
+  CollectiveKernel(tensorflow::OpKernelConstruction* context, Kind kind);
 
  protected:
   // The engine of the op's process set now; null after having reported why there is none.
   std::shared_ptr<Engine> RequireEngine(tensorflow::OpKernelContext* context, const DoneCallback& done) const;
 
-  // A request with this op's name, step and, where it has an input, type.
-  Request MakeRequest(tensorflow::OpKernelContext* context, Kind kind) const;
+  // The request of this op's call on its first `count` inputs, less what concerns memory.
+  Request MakeRequest(tensorflow::OpKernelContext* context, int count) const;
 
-  // False after having reported that `x`, a scalar, has no first dimension.
-  bool RequireRows(tensorflow::OpKernelContext* context, const tensorflow::Tensor& x,
-                   const DoneCallback& done) const;
+  // False after having reported that one of the first `count` inputs is a scalar, which has no first
+  // dimension.
+  bool RequireRows(tensorflow::OpKernelContext* context, int count, const DoneCallback& done) const;
 
   // For Request::allocate: makes output `i` of input `i` with `rows` rows, and stores its memory in *out.
   static Status AllocateRows(tensorflow::OpKernelContext* context, const Tensors& keep, int i, int64_t rows,
@@ -66,11 +59,7 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   static void Submit(std::shared_ptr<Engine> engine, tensorflow::OpKernelContext* context, Request request,
                      Tensors keep, DoneCallback done);
 
-  const std::string& tensor_name() const { return tensor_name_; }
-
- private:
-  std::string tensor_name_;
-  int process_set_ = 0;
+  Call call_;  // the attributes
 };
 
 }  // namespace tfddl

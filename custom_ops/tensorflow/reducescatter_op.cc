@@ -3,7 +3,7 @@
 
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow/reduction_kernel.h"
+#include "tensorflow/kernel.h"
 
 namespace tfddl {
 namespace {
@@ -27,32 +27,29 @@ REGISTER_OP("TfddlReducescatter")
     .SetIsDistributedCommunication()
     .SetShapeFn(OpenRows);
 
-class ReducescatterKernel : public ReductionKernel {
+class ReducescatterKernel : public CollectiveKernel {
  public:
   explicit ReducescatterKernel(tf::OpKernelConstruction* context)
-      : ReductionKernel(context, Kind::kReducescatter) {}
+      : CollectiveKernel(context, Kind::kReducescatter) {
+    OP_REQUIRES_OK(context, ReadReduction(context, &call_));
+  }
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
     const auto engine = RequireEngine(context, done);
-    if (!engine) return;
-    Request request = MakeReduction(context);
-    std::vector<std::string> fields = SignatureHead();
+    if (!engine || !RequireRows(context, context->num_inputs(), done)) return;
+    Request request = MakeRequest(context, context->num_inputs());
     auto keep = std::make_shared<std::vector<tf::Tensor>>();
     for (int i = 0; i < context->num_inputs(); ++i) {
       const tf::Tensor& x = context->input(i);
-      if (!RequireRows(context, x, done)) return;
-      fields.push_back(DescribeTensor(request.dtype, ToShape(x.shape())));
       const int64_t rows = x.dim_size(0);
       tf::TensorShape shape = x.shape();
-      shape.set_dim(0, RowsBegin(rows, engine->rank() + 1, engine->size()) -
-                           RowsBegin(rows, engine->rank(), engine->size()));
+      shape.set_dim(0, RowsOf(rows, engine->rank(), engine->size()));
       tf::Tensor* y = nullptr;
       OP_REQUIRES_OK_ASYNC(context, context->allocate_output(i, shape, &y), done);
       request.buffers.push_back({x.data(), y->data(), x.NumElements(), rows, RowElements(x)});
       keep->push_back(x);
       keep->push_back(*y);
     }
-    request.signature = MakeSignature(fields);
     Submit(engine, context, std::move(request), std::move(keep), std::move(done));
   }
 };

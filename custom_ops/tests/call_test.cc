@@ -82,7 +82,7 @@ void TestReductions(int size) {
     // Five rows for the ranks in turn, the first ones get one more.
     call = MakeCall(Kind::kReducescatter, rank, size, {{5, 2}});
     call.postscale = "2.0";
-    const int64_t first = RowsBegin(5, rank, size), rows = RowsBegin(5, rank + 1, size) - first;
+    const int64_t first = RowsBegin(5, rank, size), rows = RowsOf(5, rank, size);
     out = {std::vector<float>(static_cast<size_t>(2 * rows))};
     CHECK(Run(engine, call, {{0, 0, 1, 1, 2, 2, 3, 3, 4, 4}}, &out).ok());
     for (size_t i = 0; i < out[0].size(); ++i) {

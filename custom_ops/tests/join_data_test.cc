@@ -2,6 +2,7 @@
 #include <random>
 
 #include "core/reduce.h"
+#include "core/support.h"
 #include "tests/join_job.h"
 
 namespace tfddl {
@@ -79,8 +80,7 @@ void TestReducescatter(int size, unsigned mask, std::vector<int64_t> rows, int64
     for (size_t i = 0; i < rows.size(); ++i) {
       in[a].push_back(Values(active[a], i, static_cast<size_t>(rows[i] * row)));
       const int rank = static_cast<int>(active[a]);
-      out[a].emplace_back(
-          static_cast<size_t>((RowsBegin(rows[i], rank + 1, size) - RowsBegin(rows[i], rank, size)) * row));
+      out[a].emplace_back(static_cast<size_t>(RowsOf(rows[i], rank, size) * row));
     }
     for (size_t i = 0; i < rows.size(); ++i) {
       request.buffers.push_back({in[a][i].data(), out[a][i].data(), rows[i] * row, rows[i], row});

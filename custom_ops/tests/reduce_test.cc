@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/half.h"
+#include "core/support.h"
 #include "tests/job.h"
 
 namespace tfddl {

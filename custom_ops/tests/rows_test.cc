@@ -41,8 +41,7 @@ void TestReducescatter(int size, const std::vector<int64_t>& rows, const std::ve
   for (size_t rank = 0; rank < ranks; ++rank) {
     for (size_t i = 0; i < rows.size(); ++i) {
       in[rank].push_back(Values(rank, i, static_cast<size_t>(rows[i] * row[i])));
-      const int64_t mine = RowsBegin(rows[i], static_cast<int>(rank) + 1, size) -
-                           RowsBegin(rows[i], static_cast<int>(rank), size);
+      const int64_t mine = RowsOf(rows[i], static_cast<int>(rank), size);
       out[rank].emplace_back(static_cast<size_t>(mine * row[i]));
     }
     Request request = Rows(Kind::kReducescatter, in[rank], row, outcomes.At(rank));

@@ -34,41 +34,6 @@ absl::Status FindToken(tf::XlaOpKernelContext* context, Token** token) {
       });
 }
 
-DataType ToDataType(xla::PrimitiveType type) {
-  switch (type) {
-    case xla::F16:
-      return DataType::kFloat16;
-    case xla::BF16:
-      return DataType::kBFloat16;
-    case xla::F64:
-      return DataType::kFloat64;
-    case xla::S8:
-      return DataType::kInt8;
-    case xla::S16:
-      return DataType::kInt16;
-    case xla::S32:
-      return DataType::kInt32;
-    case xla::S64:
-      return DataType::kInt64;
-    case xla::U8:
-      return DataType::kUInt8;
-    case xla::U16:
-      return DataType::kUInt16;
-    case xla::U32:
-      return DataType::kUInt32;
-    case xla::U64:
-      return DataType::kUInt64;
-    case xla::PRED:
-      return DataType::kBool;
-    case xla::C64:
-      return DataType::kComplex64;
-    case xla::C128:
-      return DataType::kComplex128;
-    default:
-      return DataType::kFloat32;
-  }
-}
-
 absl::Status FindPlace(Call* call) {
   const auto& engine = EngineFunctions();
   int code = engine.place("rank", call->process_set, &call->rank);
@@ -87,7 +52,7 @@ std::string TargetText(const Call& call, size_t results) {
 // The call, behind the last one, with tensors row by row as TensorFlow has them. Returns its results; the
 // token is one more.
 absl::StatusOr<xla::XlaOp> Emit(tf::XlaOpKernelContext* context, const Call& call, xla::PrimitiveType type,
-                                const std::vector<std::vector<int64_t>>& results) {
+                                const std::vector<Shape>& results) {
   Token* token = nullptr;
   TF_RETURN_IF_ERROR(FindToken(context, &token));
   tf::core::ScopedUnref unref(token);
@@ -118,8 +83,7 @@ void CallKernel::Compile(tf::XlaOpKernelContext* context) {
   if (call.place.empty()) OP_REQUIRES_OK(context, FindPlace(&call));
   OP_REQUIRES_OK(context, Describe(context, &call));
   const auto type = call.shapes.empty() ? xla::S32 : context->input_xla_type(0);
-  call.dtype = ToDataType(type);
-  const auto results = ResultShapes(call);
+  const auto results = call.OutputShapes();
   const auto tuple = Emit(context, call, type, results);
   OP_REQUIRES_OK(context, tuple.status());
   for (size_t i = 0; i < results.size(); ++i) {

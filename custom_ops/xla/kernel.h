@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/call.h"
+#include "tensorflow/attributes.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 
 namespace tfddl {
@@ -13,10 +14,7 @@ class CallKernel : public tensorflow::XlaOpKernel {
  public:
   CallKernel(tensorflow::OpKernelConstruction* context, Kind kind) : XlaOpKernel(context) {
     call_.kind = kind;
-    OP_REQUIRES_OK(context, context->GetAttr("process_set", &call_.process_set));
-    if (context->HasAttr("tensor_name")) {
-      OP_REQUIRES_OK(context, context->GetAttr("tensor_name", &call_.name));
-    }
+    OP_REQUIRES_OK(context, ReadCall(context, &call_));
   }
 
   void Compile(tensorflow::XlaOpKernelContext* context) final;
@@ -25,9 +23,6 @@ class CallKernel : public tensorflow::XlaOpKernel {
   // Adds to `call`, which has the op's attributes and this rank's place, what the inputs say. Defaults
   // to the shapes of all of them.
   virtual absl::Status Describe(tensorflow::XlaOpKernelContext* context, Call* call);
-
-  // The shapes of the results. Defaults to those of the inputs.
-  virtual std::vector<std::vector<int64_t>> ResultShapes(const Call& call) { return call.shapes; }
 
   // Sets the outputs behind the results, whose values are known already.
   virtual void SetConstants(tensorflow::XlaOpKernelContext* context, const Call& call) {}

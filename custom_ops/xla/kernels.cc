@@ -27,12 +27,6 @@ class AllgatherKernel : public CallKernel {
     return AddRows(context, context->num_inputs(), call);
   }
 
-  std::vector<std::vector<int64_t>> ResultShapes(const Call& call) override {
-    auto shapes = call.shapes;
-    for (auto& shape : shapes) shape[0] *= call.size;
-    return shapes;
-  }
-
   void SetConstants(tf::XlaOpKernelContext* context, const Call& call) override {
     const auto inputs = static_cast<int64_t>(call.shapes.size());
     tf::Tensor rows(tf::DT_INT64, tf::TensorShape({inputs, call.size}));
@@ -51,15 +45,13 @@ class AllgatherKernel : public CallKernel {
 class AlltoallKernel : public CallKernel {
  public:
   explicit AlltoallKernel(tf::OpKernelConstruction* context) : CallKernel(context, Kind::kAlltoall) {
-    OP_REQUIRES_OK(context, context->GetAttr("even", &even_));
+    OP_REQUIRES_OK(context, ReadSplits(context, &call_, &even_));
   }
 
  protected:
   absl::Status Describe(tf::XlaOpKernelContext* context, Call* call) override {
     TF_RETURN_IF_ERROR(AddRows(context, 1, call));
     const int64_t rows = call->shapes[0][0];
-    const bool wide = context->input_type(1) == tf::DT_INT64;
-    call->splits = even_ ? "without splits" : wide ? "splits int64" : "splits int32";
     std::vector<int64_t> splits;
     const bool known = even_ || context->ConstantInputAsIntVector(1, &splits).ok();
     const bool equal =
@@ -99,9 +91,6 @@ class PlaceKernel : public CallKernel {
   explicit PlaceKernel(tf::OpKernelConstruction* context) : CallKernel(context, Kind::kBarrier) {
     OP_REQUIRES_OK(context, context->GetAttr("what", &call_.place));
   }
-
- protected:
-  std::vector<std::vector<int64_t>> ResultShapes(const Call&) override { return {{}}; }
 };
 
 TFDDL_REGISTER_XLA_KERNEL("TfddlBroadcast", BroadcastKernel);

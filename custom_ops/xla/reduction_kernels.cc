@@ -1,4 +1,3 @@
-#include "core/request.h"
 #include "xla/kernel.h"
 
 namespace tfddl {
@@ -6,42 +5,24 @@ namespace {
 
 namespace tf = tensorflow;
 
-class ReductionKernel : public CallKernel {
+class AllreduceKernel : public CallKernel {
  public:
-  ReductionKernel(tf::OpKernelConstruction* context, Kind kind) : CallKernel(context, kind) {
-    int reduce_op = 0;
-    OP_REQUIRES_OK(context, context->GetAttr("reduce_op", &reduce_op));
-    OP_REQUIRES_OK(context, context->GetAttr("prescale", &call_.prescale));
-    OP_REQUIRES_OK(context, context->GetAttr("postscale", &call_.postscale));
-    OP_REQUIRES_OK(context, context->GetAttr("context", &call_.context));
-    call_.op = static_cast<ReduceOp>(reduce_op);
+  explicit AllreduceKernel(tf::OpKernelConstruction* context) : CallKernel(context, Kind::kAllreduce) {
+    OP_REQUIRES_OK(context, ReadReduction(context, &call_));
+    OP_REQUIRES_OK(context, ReadBucket(context, &call_));
   }
 };
 
-class AllreduceKernel : public ReductionKernel {
- public:
-  explicit AllreduceKernel(tf::OpKernelConstruction* context) : ReductionKernel(context, Kind::kAllreduce) {
-    OP_REQUIRES_OK(context, context->GetAttr("bucket", &call_.bucket));
-    OP_REQUIRES_OK(context, context->GetAttr("buckets", &call_.buckets));
-  }
-};
-
-class ReducescatterKernel : public ReductionKernel {
+class ReducescatterKernel : public CallKernel {
  public:
   explicit ReducescatterKernel(tf::OpKernelConstruction* context)
-      : ReductionKernel(context, Kind::kReducescatter) {}
+      : CallKernel(context, Kind::kReducescatter) {
+    OP_REQUIRES_OK(context, ReadReduction(context, &call_));
+  }
 
  protected:
   absl::Status Describe(tf::XlaOpKernelContext* context, Call* call) override {
     return AddRows(context, context->num_inputs(), call);
-  }
-
-  std::vector<std::vector<int64_t>> ResultShapes(const Call& call) override {
-    auto shapes = call.shapes;
-    for (auto& shape : shapes) {
-      shape[0] = RowsBegin(shape[0], call.rank + 1, call.size) - RowsBegin(shape[0], call.rank, call.size);
-    }
-    return shapes;
   }
 };
 

@@ -62,6 +62,23 @@ def test_alltoall_that_does_not_split_evenly(hvd):
     _goes_on(hvd)
 
 
+@on_ranks(1)
+def test_an_operation_that_the_dtype_lacks(hvd):
+    """The kernels themselves refuse it, with the words of those that XLA does not compile."""
+    from tfddl.runtime import library
+
+    for kind, x in (("allreduce", tf.constant([True])), ("reducescatter", tf.constant([1.0]))):
+        op = hvd.Sum if kind == "allreduce" else hvd.Min
+
+        def run(x, kind=kind, op=op):
+            return getattr(library.ops(), f"tfddl_{kind}")(x=[x], tensor_name="lacks", reduce_op=op)
+
+        message = rf"{kind} does not support this reduce_op for this dtype. Received: reduce_op={op}, {x.dtype.name}"
+        for call in (run, jit(run)):
+            with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+                call(x)
+
+
 @on_ranks(1, 2)
 def test_a_root_that_is_no_rank(hvd):
     with pytest.raises(tf.errors.OpError, match=r"root_rank must be in \[0, \d\). Received: 7"):

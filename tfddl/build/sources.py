@@ -14,10 +14,13 @@ _XLA = (
     "CMakeLists.txt",
     "xla/*",
     "core/call.*",
-    "core/request.h",
+    "core/rows.h",
     "core/signature.*",
+    "core/support.*",
     "core/types.*",
     "core/wire.h",
+    "tensorflow/attributes.h",
+    "tensorflow/compat.h",
 )
 
 

@@ -1,0 +1,93 @@
+// What the kernels of both libraries, those of TensorFlow and of XLA, read of an op: its types and
+// attributes.
+#pragma once
+
+#include <string>
+
+#include "core/call.h"
+#include "core/support.h"
+#include "tensorflow/compat.h"
+
+namespace tfddl {
+
+// Raises nothing: the op's T attribute admits these types only.
+inline DataType ToDataType(tensorflow::DataType dtype) {
+  switch (dtype) {
+    case tensorflow::DT_HALF:
+      return DataType::kFloat16;
+    case tensorflow::DT_BFLOAT16:
+      return DataType::kBFloat16;
+    case tensorflow::DT_DOUBLE:
+      return DataType::kFloat64;
+    case tensorflow::DT_INT8:
+      return DataType::kInt8;
+    case tensorflow::DT_INT16:
+      return DataType::kInt16;
+    case tensorflow::DT_INT32:
+      return DataType::kInt32;
+    case tensorflow::DT_INT64:
+      return DataType::kInt64;
+    case tensorflow::DT_UINT8:
+      return DataType::kUInt8;
+    case tensorflow::DT_UINT16:
+      return DataType::kUInt16;
+    case tensorflow::DT_UINT32:
+      return DataType::kUInt32;
+    case tensorflow::DT_UINT64:
+      return DataType::kUInt64;
+    case tensorflow::DT_BOOL:
+      return DataType::kBool;
+    case tensorflow::DT_COMPLEX64:
+      return DataType::kComplex64;
+    case tensorflow::DT_COMPLEX128:
+      return DataType::kComplex128;
+    default:
+      return DataType::kFloat32;
+  }
+}
+
+// What all ops have: the process set, and most the name on which ranks agree and a type.
+inline absl::Status ReadCall(tensorflow::OpKernelConstruction* context, Call* call) {
+  TF_RETURN_IF_ERROR(context->GetAttr("process_set", &call->process_set));
+  if (context->HasAttr("tensor_name")) TF_RETURN_IF_ERROR(context->GetAttr("tensor_name", &call->name));
+  if (!context->HasAttr("T")) return absl::OkStatus();
+  tensorflow::DataType dtype;
+  TF_RETURN_IF_ERROR(context->GetAttr("T", &dtype));
+  call->dtype = ToDataType(dtype);
+  return absl::OkStatus();
+}
+
+// What the ops that reduce have, after ReadCall(). Refuses a reduce_op that does not take the op's type. The
+// factors are strings, because attributes know no double and a float32 factor would cost a float64 tensor
+// half of its digits. Ranks compare them as written. `context` is what else they must agree on.
+inline absl::Status ReadReduction(tensorflow::OpKernelConstruction* context, Call* call) {
+  int reduce_op = 0;
+  TF_RETURN_IF_ERROR(context->GetAttr("reduce_op", &reduce_op));
+  TF_RETURN_IF_ERROR(context->GetAttr("prescale", &call->prescale));
+  TF_RETURN_IF_ERROR(context->GetAttr("postscale", &call->postscale));
+  TF_RETURN_IF_ERROR(context->GetAttr("context", &call->context));
+  call->op = static_cast<ReduceOp>(reduce_op);
+  if (Supports(call->kind, call->op, call->dtype)) return absl::OkStatus();
+  return MakeStatus(absl::StatusCode::kInvalidArgument,
+                    std::string(NameOf(call->kind)) +
+                        " does not support this reduce_op for this dtype. Received: reduce_op=" +
+                        std::to_string(reduce_op) + ", " + NameOf(call->dtype));
+}
+
+// What an allreduce has besides.
+inline absl::Status ReadBucket(tensorflow::OpKernelConstruction* context, Call* call) {
+  TF_RETURN_IF_ERROR(context->GetAttr("bucket", &call->bucket));
+  return context->GetAttr("buckets", &call->buckets);
+}
+
+// What an alltoall has. With splits of int32 on one rank and more rows than that holds on another, a count
+// would not fit, so that ranks must agree on the type.
+inline absl::Status ReadSplits(tensorflow::OpKernelConstruction* context, Call* call, bool* even) {
+  tensorflow::DataType type;
+  TF_RETURN_IF_ERROR(context->GetAttr("even", even));
+  TF_RETURN_IF_ERROR(context->GetAttr("Tsplits", &type));
+  call->splits = *even ? "without splits" : std::string("splits ") + NameOf(ToDataType(type));
+  return absl::OkStatus();
+}
+
+}  // namespace tfddl
