@@ -95,3 +95,11 @@ def test_mpirun_that_cannot_start_the_job_is_heard():
 
 def test_ranks_that_never_ran_are_named():
     assert verdict(rank(0), processes=3) == (1, "tfddlrun: only 1 of 3 ranks ran; missing: rank 1, 2")
+
+
+def test_a_rank_that_ended_early_without_an_error_is_named_last():
+    assert verdict(rank(1), rank(0, -15, stopped=True), mpirun=1, said="a page\n") == (
+        1,
+        "tfddlrun: mpirun said:\na page\n"
+        "tfddlrun: rank 1 ended while others still worked, and had not called MPI_Finalize",
+    )

@@ -94,7 +94,7 @@ def judge(record: Record) -> Verdict:
 
 
 def _judge_without_culprit(record: Record) -> Verdict:
-    status = record.mpirun_status
+    status, said = record.mpirun_status, record.mpirun_said.strip()
     code = _shell_code(status) or 1
     early = [rank.number for rank in record.ended if rank.status == 0 and not rank.stopped]
     missing = set(range(record.processes)) - {rank.number for rank in record.ended}
@@ -102,7 +102,9 @@ def _judge_without_culprit(record: Record) -> Verdict:
         words = f"{_name(record.lost[0], True)} was lost: its host or its processes went away without a word"
         code = 1  # mpirun's own is no guide: it is 0 when a host is lost
     elif status != 0 and early and any(rank.stopped for rank in record.ended):
-        words = f"rank {_listed(early)} ended while others still worked, and had not called MPI_Finalize"
+        words = f"tfddlrun: rank {_listed(early)} ended while others still worked, and had not called MPI_Finalize"
+        # mpirun's page about it names no cause that these words do not
+        return Verdict(code, f"tfddlrun: mpirun said:\n{said}\n{words}" if said else words)
     elif status != 0:
         words = (
             f"mpirun ended with exit code {status}"
@@ -113,7 +115,6 @@ def _judge_without_culprit(record: Record) -> Verdict:
         words = f"only {len(record.ended)} of {record.processes} ranks ran; missing: rank {_listed(missing)}"
     else:
         return Verdict(0)
-    said = record.mpirun_said.strip()
     return Verdict(code, f"tfddlrun: {words}; mpirun said:\n{said}" if said else f"tfddlrun: {words}")
 
 
