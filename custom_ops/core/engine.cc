@@ -157,7 +157,9 @@ bool Engine::Turn() {
   return voted || ran || transport_->completed() != before;
 }
 
+// With the lock held.
 bool Engine::Idle() const {
+  if (agreement_.closed() && !closed_) return false;  // what is unsent may have left just after Turn() asked
   return pending_.empty() && running_.empty() && !join_ && !vote_.entered() && !exchange_ &&
          outgoing_.empty() && !agreement_.ShouldEnter(vote_) && !transport_->unsent();
 }

@@ -117,8 +117,8 @@ void TestStopEndsShutdown() {
   leaver.join();
 }
 
-// Keeps data back, without a handle, until it has been asked so often after the vote to leave that an engine
-// which does not wait for it has stopped.
+// Keeps data back, without a handle, until it has been asked so often that an engine which does not wait for
+// it has stopped.
 class Late : public Transport {
  public:
   explicit Late(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
@@ -127,7 +127,6 @@ class Late : public Transport {
   int tags() const override { return inner_->tags(); }
   Handle Send(int peer, int tag, const void* data, size_t bytes) override {
     const std::string text(static_cast<const char*>(data), bytes);
-    if (tag == 0) leaving_ |= (VoteRecord::Decode(text).flags & VoteRecord::kShutdown) != 0;
     if (tag <= 3) return inner_->Send(peer, tag, data, bytes);
     kept_.push_back([this, peer, tag, text] { inner_->Send(peer, tag, text.data(), text.size()); });
     return kNothing;
@@ -138,7 +137,7 @@ class Late : public Transport {
   bool Test(Handle handle) override { return inner_->Test(handle); }
   void Cancel(Handle handle) override { inner_->Cancel(handle); }
   bool unsent() override {
-    if (leaving_ && ++asked_ > 400) {
+    if (!kept_.empty() && ++asked_ > 400) {
       for (const auto& send : std::exchange(kept_, {})) send();
     }
     return !kept_.empty();
@@ -147,7 +146,6 @@ class Late : public Transport {
  private:
   std::unique_ptr<Transport> inner_;
   std::vector<std::function<void()>> kept_;
-  bool leaving_ = false;
   int asked_ = 0;
 };
 
