@@ -100,6 +100,14 @@ absl::Status AddInputs(tf::XlaOpKernelContext* context, int count, Call* call) {
   for (int i = 0; i < count; ++i) {
     const auto shape = context->InputXlaShape(i);
     TF_RETURN_IF_ERROR(shape.status());
+    if (!shape->is_static()) {
+      return absl::InvalidArgumentError("'" + call->name +
+                                        "': a collective inside a function compiled by XLA "
+                                        "(jit_compile=True) needs tensors of fixed shape: "
+                                        "use jit_compile=False where it depends on values, as after "
+                                        "tf.boolean_mask or tf.where. Received: " +
+                                        shape->ToString());
+    }
     call->shapes.emplace_back(shape->dimensions().begin(), shape->dimensions().end());
   }
   return absl::OkStatus();

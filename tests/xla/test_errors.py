@@ -80,6 +80,25 @@ def test_an_operation_that_the_dtype_lacks(hvd):
 
 
 @on_ranks(1, 2)
+def test_a_shape_that_depends_on_values(hvd):
+    x = tf.range(4.0)
+    for collective in (
+        hvd.allreduce,
+        hvd.allgather,
+        hvd.alltoall,
+        hvd.reducescatter,
+        lambda x, name: hvd.broadcast(x, 0, name),
+        lambda x, name: hvd.grouped_allreduce([tf.ones([2]), x], name=name),
+    ):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError,
+            match=r"'masked'.*needs tensors of fixed shape.*Received: f32\[<=4\]",
+        ):
+            jit(lambda x, of=collective: of(tf.boolean_mask(x, x > 1), name="masked"))(x)
+    _goes_on(hvd)
+
+
+@on_ranks(1, 2)
 def test_a_root_that_is_no_rank(hvd):
     with pytest.raises(tf.errors.OpError, match=r"root_rank must be in \[0, \d\). Received: 7"):
         jit(lambda x: hvd.broadcast(x, 7))(tf.ones([2]))
