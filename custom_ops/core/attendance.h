@@ -16,6 +16,9 @@ struct Attendance {
   std::vector<int> ranks;    // in ascending order; at least one
   std::vector<int> members;  // of the set, by rank: their ranks in the job, for messages to people
   int divisor;               // of an Average
+  // Counts the sets of ranks that have attended, alike on all members; 0: all of them. A set that comes back
+  // has a new number, since not all of its ranks need have seen it go.
+  int64_t episode = 0;
 
   int set_size() const { return static_cast<int>(members.size()); }
   bool complete() const { return ranks.size() == members.size(); }

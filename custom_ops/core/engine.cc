@@ -38,9 +38,12 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
       size_(transport_->size()),
       members_(options.members.empty() ? Counted(size_) : std::move(options.members)),
       set_(std::move(options.set)),
+      device_plane_(std::move(options.device_plane)),
+      device_queue_(device_plane_ ? device_plane_->Join(set_.empty() ? "all ranks" : set_) : nullptr),
       agreement_(rank_, size_, options.plan_capacity, members_),
       vote_(rank_, size_),
       everybody_(std::make_shared<Attendance>(Attendance{Counted(size_), members_, size_})),
+      attendance_(everybody_),
       moved_us_(NowMicros()) {
   PostVoteReceives();
   thread_ = std::thread([this] { Loop(); });
@@ -58,6 +61,7 @@ void Engine::Stop() {
   if (!thread_.joinable()) return;
   thread_.join();
   completion_.Stop();
+  device_queue_.reset();
   transport_.reset();
 }
 

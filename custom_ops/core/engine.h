@@ -22,6 +22,7 @@
 #include "core/attendance.h"
 #include "core/collective.h"
 #include "core/completion.h"
+#include "core/device_plane.h"
 #include "core/exchange.h"
 #include "core/recorder.h"
 #include "core/request.h"
@@ -35,7 +36,8 @@ struct EngineOptions {
   size_t plan_capacity = 4096;  // names; see Agreement::Evict
   // The ranks of the members in the job, which messages to people name. Empty: the members' own.
   std::vector<int> members = {};
-  std::string set = {};  // in words; empty: all ranks of the job
+  std::string set = {};                            // in words; empty: all ranks of the job
+  std::shared_ptr<DevicePlane> device_plane = {};  // null: requests for GPUs are refused
 };
 
 class Engine {
@@ -144,6 +146,7 @@ class Engine {
 
   void Start(Request request, uint64_t ticket, const std::shared_ptr<const Attendance>& attendance);
   std::unique_ptr<Collective> MakeCollective(const Lane& lane, const Request& request);
+  std::unique_ptr<Collective> OnHost(const Lane& lane, const Request& request);
   bool PollRunning();
   void Complete(Request request, Status status);
   void FailEverything();
@@ -154,7 +157,7 @@ class Engine {
   void AnnounceJoin();
   std::string JoinRefusal(const Request& request) const;
   bool CompletesSequence(const Request& request) const;
-  std::shared_ptr<const Attendance> AttendanceAt(const Boundary& boundary) const;
+  std::shared_ptr<const Attendance> AttendanceAt(const Boundary& boundary);
   void EndJoin(const Boundary& boundary);
 
   std::unique_ptr<Transport> transport_;
@@ -164,6 +167,8 @@ class Engine {
   const std::string set_;
   Recorder recorder_;
   ScratchPool scratch_;
+  const std::shared_ptr<DevicePlane> device_plane_;
+  std::unique_ptr<DeviceQueue> device_queue_;  // the engine thread's
 
   // Owned by the engine thread.
   Agreement agreement_;
@@ -178,6 +183,8 @@ class Engine {
   std::list<Running> running_;
   std::optional<Request> join_;  // waits
   const std::shared_ptr<const Attendance> everybody_;
+  std::shared_ptr<const Attendance> attendance_;  // at the last boundary
+  int64_t episodes_ = 0;
   std::deque<int64_t> ended_steps_;  // the latest last
 
   std::atomic<int64_t> moved_us_;

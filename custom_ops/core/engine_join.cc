@@ -34,11 +34,15 @@ std::string Engine::JoinRefusal(const Request& request) const {
          "before hvd.join(), or after that has returned.";
 }
 
-std::shared_ptr<const Attendance> Engine::AttendanceAt(const Boundary& boundary) const {
+std::shared_ptr<const Attendance> Engine::AttendanceAt(const Boundary& boundary) {
   const auto active = static_cast<int>(boundary.active.size());
-  if (active == size_) return everybody_;
   const int divisor = boundary.average_over == AverageOver::kActive ? active : size_;
-  return std::make_shared<Attendance>(Attendance{boundary.active, members_, divisor});
+  if (active == size_) {
+    attendance_ = everybody_;
+  } else if (attendance_->ranks != boundary.active) {
+    attendance_ = std::make_shared<Attendance>(Attendance{boundary.active, members_, divisor, ++episodes_});
+  }
+  return attendance_;
 }
 
 void Engine::EndJoin(const Boundary& boundary) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/engine.h"
+#include "core/signature.h"
 
 namespace tfddl {
 namespace {
@@ -39,6 +40,9 @@ std::string Engine::Refusal(const Request& request, Code* code) const {
   }
   if (agreement_.closed()) return ClosedMessage();
   *code = Code::kInvalidArgument;
+  if (request.device != Device::kHost && !device_queue_) {
+    return "'" + request.name + "' lies " + NameOf(request.device) + ", and this engine has no way to GPUs.";
+  }
   if (join_) {
     std::string reason = JoinRefusal(request);
     if (!reason.empty()) return reason;
@@ -56,7 +60,9 @@ std::string Engine::Refusal(const Request& request, Code* code) const {
   return "";
 }
 
+// Where its tensors lie is the first that ranks have to agree on.
 void Engine::Admit(Request request) {
+  request.signature = MakeSignature({NameOf(request.device), request.signature});
   Code code;
   const std::string refusal = Refusal(request, &code);
   if (!refusal.empty()) {
@@ -119,8 +125,9 @@ void Engine::Apply(const Boundary& boundary) {
     Instance& instance = node.mapped();
     instance.ticket = decision.ticket;
     instance.attendance = attendance;
-    const std::string error =
-        decision.error.empty() ? Objection(instance.waiting.front(), *attendance) : decision.error;
+    const Request& first = instance.waiting.front();
+    std::string error = decision.error.empty() ? Objection(first, *attendance) : decision.error;
+    if (error.empty() && first.device != Device::kHost) error = device_plane_->Objection(first, *attendance);
     if (error.empty()) {
       StartInstance(decision.name, std::move(instance));
     } else {
@@ -187,6 +194,25 @@ void Engine::EndSteps(const std::set<int64_t>& steps, const std::string& name) {
   }
 }
 
+// By way of the CPU's memory.
+std::unique_ptr<Collective> Engine::OnHost(const Lane& lane, const Request& request) {
+  switch (request.kind) {
+    case Kind::kAllreduce:
+      return MakeAllreduce(lane, &scratch_, request);
+    case Kind::kReducescatter:
+      return MakeReducescatter(lane, &scratch_, request);
+    case Kind::kBroadcast:
+      return MakeBroadcast(lane, request);
+    case Kind::kAllgather:
+    case Kind::kAlltoall:
+      return MakeRowExchange(lane, request, [this](auto function) { completion_.Post(std::move(function)); });
+    case Kind::kBarrier:
+    case Kind::kJoin:  // never comes here
+      break;
+  }
+  return MakeBarrier();
+}
+
 // Whatever happens here, the request is among the running ones, so that it will be answered.
 void Engine::Start(Request request, uint64_t ticket, const std::shared_ptr<const Attendance>& attendance) {
   recorder_.Record("start", request.key());
@@ -210,21 +236,9 @@ std::unique_ptr<Collective> Engine::MakeCollective(const Lane& lane, const Reque
       recorder_.counters.bytes_reduced += static_cast<uint64_t>(buffer.count) * SizeOf(request.dtype);
     }
   }
-  switch (request.kind) {
-    case Kind::kAllreduce:
-      return MakeAllreduce(lane, &scratch_, request);
-    case Kind::kReducescatter:
-      return MakeReducescatter(lane, &scratch_, request);
-    case Kind::kBroadcast:
-      return MakeBroadcast(lane, request);
-    case Kind::kAllgather:
-    case Kind::kAlltoall:
-      return MakeRowExchange(lane, request, [this](auto function) { completion_.Post(std::move(function)); });
-    case Kind::kBarrier:
-    case Kind::kJoin:  // never comes here
-      break;
-  }
-  return MakeBarrier();
+  if (request.device == Device::kHost) return OnHost(lane, request);
+  return device_queue_->Start(lane, request,
+                              [this](auto function) { completion_.Post(std::move(function)); });
 }
 
 bool Engine::PollRunning() {
@@ -265,6 +279,7 @@ void Engine::FailEverything() {
   }
   if (!running_.empty()) new std::list<Running>(std::move(running_));
   running_.clear();
+  if (device_queue_) device_queue_->Abort();
   for (auto& [name, instance] : std::exchange(pending_, {})) {
     for (Request& request : instance.waiting) Complete(std::move(request), status);
   }

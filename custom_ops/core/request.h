@@ -12,6 +12,8 @@
 
 namespace tfddl {
 
+class DeviceEvent;
+
 // One member of a group. `in` and `out` may be the same memory.
 struct Buffer {
   const void* in = nullptr;
@@ -57,6 +59,11 @@ struct Request {
   // one behind the other, `rows` has the rows that come from each rank. Stores each output's memory in *out.
   std::function<Status(const std::vector<int64_t>& rows, std::vector<void*>* out)> allocate;
 
+  // Where all buffers lie, those that `allocate` makes too. On a GPU a bucket is no part of a sequence
+  // (AgreeAlone): collectives there have to start in one order on all members.
+  Device device = Device::kHost;
+  std::shared_ptr<DeviceEvent> ready;  // on a GPU: from when on buffers may be touched (core/device_plane.h)
+
   // Where to store what an Average divides by at this time, for a caller that gathers and divides by itself.
   int64_t* divisor = nullptr;
 
@@ -74,5 +81,13 @@ struct Request {
   // Unique among the live requests of a rank; also the name in the flight log.
   std::string key() const { return buckets == 1 ? name : name + "#" + std::to_string(bucket); }
 };
+
+// Makes a bucket a name of its own. The first keeps that of the sequence: a peer whose buckets are a
+// sequence, on the CPU, meets it and all are told.
+inline void AgreeAlone(Request* request) {
+  if (request->bucket > 0) request->name = request->key();
+  request->bucket = 0;
+  request->buckets = 1;
+}
 
 }  // namespace tfddl

@@ -89,6 +89,8 @@ const char* NameOf(Kind kind) {
   return "unknown";
 }
 
+const char* NameOf(Device device) { return device == Device::kGpu ? "on a GPU" : "on the CPU"; }
+
 const char* NameOf(AverageOver over) { return over == AverageOver::kActive ? "active" : "size"; }
 
 }  // namespace tfddl

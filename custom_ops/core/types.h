@@ -38,6 +38,11 @@ enum class Kind : int32_t { kAllreduce, kBroadcast, kAllgather, kReducescatter, 
 
 const char* NameOf(Kind kind);
 
+// Where a tensor lies.
+enum class Device : int32_t { kHost, kGpu };
+
+const char* NameOf(Device device);
+
 // What an Average divides by while some members have joined: all of the set, or those that have not joined.
 enum class AverageOver : int32_t { kSize, kActive };
 

@@ -1,0 +1,104 @@
+#include "core/row_agreement.h"
+
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <utility>
+
+namespace tfddl {
+
+RowAgreement::RowAgreement(Lane lane, const Request& request, std::function<void(std::function<void()>)> post)
+    : lane_(lane),
+      post_(std::move(post)),
+      attendance_(*lane.attendance),
+      size_(static_cast<size_t>(lane.transport->size())),
+      place_(static_cast<size_t>(lane.transport->rank())),
+      buffers_(request.buffers.size()),
+      splits_(request.splits),
+      allocate_(request.allocate),
+      verdicts_(size_, 1) {
+  for (size_t place = 0; place < size_; ++place) {
+    for (const Buffer& buffer : request.buffers) {
+      sent_.push_back(splits_.empty() ? buffer.rows : splits_[Rank(place)]);
+    }
+  }
+  received_.resize(sent_.size());
+  const size_t bytes = buffers_ * sizeof(int64_t);
+  Exchange(sent_.data(), bytes, received_.data(), bytes);
+}
+
+bool RowAgreement::Poll() {
+  for (;;) {
+    if (!Finished()) return false;
+    switch (phase_) {
+      case Phase::kRows:
+        Allocate();
+        phase_ = Phase::kAllocate;
+        break;
+      case Phase::kAllocate:
+        if (shared_->verdict.load(std::memory_order_acquire) == kUndecided) return false;
+        verdict_ = static_cast<char>(shared_->verdict.load());
+        Exchange(&verdict_, 0, verdicts_.data(), 1);
+        phase_ = Phase::kVerdicts;
+        break;
+      case Phase::kVerdicts:
+        Judge();
+        return true;
+    }
+  }
+}
+
+void RowAgreement::Exchange(const void* mine, size_t stride, void* all, size_t bytes) {
+  for (size_t place = 0; place < size_; ++place) {
+    const char* theirs = static_cast<const char*>(mine) + stride * place;
+    char* slot = static_cast<char*>(all) + bytes * place;
+    if (place == place_) {
+      std::memcpy(slot, theirs, bytes);
+      continue;
+    }
+    handles_.push_back(lane_.transport->Receive(static_cast<int>(place), lane_.tag, slot, bytes));
+    handles_.push_back(lane_.transport->Send(static_cast<int>(place), lane_.tag, theirs, bytes));
+  }
+}
+
+bool RowAgreement::Finished() {
+  while (!handles_.empty()) {
+    if (!lane_.transport->Test(handles_.back())) return false;
+    handles_.pop_back();
+  }
+  return true;
+}
+
+void RowAgreement::Allocate() {
+  const auto ranks = static_cast<size_t>(attendance_.set_size());
+  std::vector<int64_t> rows(buffers_ * ranks);  // none from those that have joined
+  for (size_t i = 0; i < buffers_; ++i) {
+    for (size_t place = 0; place < size_; ++place) rows[i * ranks + Rank(place)] = received(i, place);
+  }
+  post_([shared = shared_, allocate = allocate_, rows = std::move(rows)] {
+    shared->status = allocate(rows, &shared->out);
+    shared->verdict.store(shared->status.ok() ? 1 : 0, std::memory_order_release);
+  });
+}
+
+void RowAgreement::Judge() {
+  status_ = shared_->status;
+  for (size_t place = 0; place < size_ && status_.ok(); ++place) {
+    if (verdicts_[place]) continue;
+    status_ = Status(Code::kResourceExhausted, "rank " + std::to_string(attendance_.members[Rank(place)]) +
+                                                   " could not allocate its result");
+  }
+}
+
+int64_t RowAgreement::FirstSent(size_t place) const {
+  if (splits_.empty()) return 0;
+  return std::accumulate(splits_.begin(), splits_.begin() + static_cast<ptrdiff_t>(Rank(place)), int64_t{0});
+}
+
+int64_t RowAgreement::FirstReceived(size_t buffer, size_t place) const {
+  int64_t rows = 0;
+  for (size_t other = 0; other < place; ++other) rows += received(buffer, other);
+  return rows;
+}
+
+}  // namespace tfddl

@@ -1,0 +1,66 @@
+// What comes before the data of an allgather or alltoall. Only the receiver knows whether it can allocate its
+// output, and only after it has learnt how many rows the others bring. So all say "allocated" before any data
+// moves: all succeed or all fail.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "core/collective.h"
+
+namespace tfddl {
+
+class RowAgreement {
+ public:
+  // `post` runs a function on the completion thread.
+  RowAgreement(Lane lane, const Request& request, std::function<void(std::function<void()>)> post);
+
+  // True when complete; the others hold then, and what follows them only if status() is ok.
+  bool Poll();
+  const Status& status() const { return status_; }
+
+  // Rows of `buffer` between this rank and `place`, a place among those that attend, and the first of them in
+  // this rank's input or output.
+  int64_t sent(size_t buffer, size_t place) const { return sent_[place * buffers_ + buffer]; }
+  int64_t received(size_t buffer, size_t place) const { return received_[place * buffers_ + buffer]; }
+  int64_t FirstSent(size_t place) const;
+  int64_t FirstReceived(size_t buffer, size_t place) const;
+  void* out(size_t buffer) const { return shared_->out[buffer]; }
+
+ private:
+  enum class Phase { kRows, kAllocate, kVerdicts };
+  static constexpr int kUndecided = 2;
+  struct Shared {  // with the completion thread, which may outlive this object when the job fails
+    std::atomic<int> verdict{kUndecided};
+    std::vector<void*> out;
+    Status status;
+  };
+
+  // Sends `bytes` at `mine`, and `stride` further on for each next rank; `all` receives the others', by rank.
+  void Exchange(const void* mine, size_t stride, void* all, size_t bytes);
+  bool Finished();
+  void Allocate();
+  void Judge();
+  size_t Rank(size_t place) const { return static_cast<size_t>(attendance_.ranks[place]); }
+
+  Lane lane_;
+  std::function<void(std::function<void()>)> post_;
+  Attendance attendance_;
+  size_t size_;  // of those that attend, and this rank's place among them
+  size_t place_;
+  size_t buffers_;
+  std::vector<int64_t> splits_;
+  decltype(Request::allocate) allocate_;
+  std::vector<int64_t> sent_;      // rows: of each buffer, for each place one behind the other
+  std::vector<int64_t> received_;  // likewise
+  std::vector<char> verdicts_;
+  char verdict_ = 0;
+  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+  Phase phase_ = Phase::kRows;
+  Status status_;
+  std::vector<Transport::Handle> handles_;
+};
+
+}  // namespace tfddl

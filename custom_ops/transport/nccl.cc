@@ -1,0 +1,238 @@
+#include "transport/nccl.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "core/row_agreement.h"
+#include "transport/nccl_calls.h"
+#include "transport/nccl_communicator.h"
+#include "transport/nccl_device.h"
+#include "transport/nccl_support.h"
+
+namespace tfddl {
+namespace {
+
+using Post = std::function<void(std::function<void()>)>;
+
+// Two lines of collectives in the order that all members agreed on: those that still have to be put on the
+// stream, of which only the first may be, and those that run there.
+class NcclQueue : public DeviceQueue {
+ public:
+  NcclQueue(std::shared_ptr<NcclDevices> devices, std::string set)
+      : devices_(std::move(devices)), set_(std::move(set)) {}
+  ~NcclQueue() override {
+    communicators_.clear();
+    devices_->Release(set_);
+  }
+
+  std::unique_ptr<Collective> Start(Lane lane, const Request& request, Post post) override;
+  void Abort() override {
+    for (auto& [episode, communicator] : communicators_) communicator->Abort();
+    waiting_.clear();
+    running_.clear();
+  }
+
+  void Enter(const Collective* collective) { waiting_.push_back(collective); }
+  bool IsNext(const Collective* collective) const { return waiting_.front() == collective; }
+  void Launched() {
+    running_.push_back(waiting_.front());
+    waiting_.pop_front();
+  }
+  bool IsOldest(const Collective* collective) const { return running_.front() == collective; }
+  void Leave(const Collective* collective) {
+    for (auto* line : {&waiting_, &running_}) {
+      line->erase(std::remove(line->begin(), line->end(), collective), line->end());
+    }
+  }
+
+  // The communicator of those that attend, which the first collective among them makes; null until it is
+  // there. A refusal ends that collective.
+  NcclCommunicator* CommunicatorOf(Lane lane, const NcclEvent& ready, std::string* refusal);
+
+ private:
+  void Make(Lane lane, const NcclEvent& ready);
+
+  const std::shared_ptr<NcclDevices> devices_;
+  const std::string set_;
+  std::deque<const Collective*> waiting_;
+  std::deque<const Collective*> running_;
+  std::map<int64_t, std::unique_ptr<NcclCommunicator>> communicators_;  // by Attendance::episode
+};
+
+NcclCommunicator* NcclQueue::CommunicatorOf(Lane lane, const NcclEvent& ready, std::string* refusal) {
+  const int64_t episode = lane.attendance->episode;
+  if (!communicators_.count(episode)) {
+    if (!running_.empty()) return nullptr;  // some communicators may end now
+    Make(lane, ready);
+  }
+  NcclCommunicator* communicator = communicators_[episode].get();
+  if (!communicator->Poll()) return nullptr;
+  *refusal = communicator->refusal();
+  if (refusal->empty()) return communicator;
+  communicators_.erase(episode);
+  if (communicators_.empty()) devices_->Release(set_);
+  return nullptr;
+}
+
+// Each takes memory of the GPU: besides the one of all members only that of those who attend now is kept.
+void NcclQueue::Make(Lane lane, const NcclEvent& ready) {
+  for (auto it = communicators_.begin(); it != communicators_.end();) {
+    it = it->first == 0 ? std::next(it) : communicators_.erase(it);
+  }
+  const std::string objection = ready.error().empty() ? devices_->Claim(set_) : ready.error();
+  communicators_[lane.attendance->episode] =
+      std::make_unique<NcclCommunicator>(ready.device(), lane, objection);
+}
+
+class NcclCollective : public Collective {
+ public:
+  NcclCollective(NcclQueue* queue, Lane lane, const Request& request, Post post)
+      : queue_(queue),
+        lane_(lane),
+        request_(request),
+        ready_(std::static_pointer_cast<NcclEvent>(request.ready)) {
+    queue_->Enter(this);
+    if (request.kind != Kind::kAllgather && request.kind != Kind::kAlltoall) return;
+    Request rows = request;
+    rows.allocate = [allocate = request.allocate, ready = ready_, slot = allocated_](
+                        const std::vector<int64_t>& counts, std::vector<void*>* out) {
+      return AllocateAndRecord(allocate, *ready, counts, out, slot.get());
+    };
+    rows_.emplace(lane, rows, std::move(post));
+  }
+  ~NcclCollective() override { queue_->Leave(this); }
+
+  bool Poll() override {
+    for (;;) {
+      switch (phase_) {
+        case Phase::kRows:
+          if (rows_ && !rows_->Poll()) return false;
+          if (rows_) status_ = rows_->status();
+          if (!status_.ok()) return true;
+          phase_ = Phase::kTurn;
+          break;
+        case Phase::kTurn:
+          if (!Launch()) return !status_.ok();
+          phase_ = Phase::kLaunch;
+          break;
+        case Phase::kLaunch:
+          // A communicator that does not block puts work on the stream after the call has returned: an event
+          // recorded before it has would be passed too early.
+          if (communicator_->Busy()) return false;
+          launch_->End();
+          end_.emplace(ready_->device(), ready_->device()->stream);
+          queue_->Launched();
+          phase_ = Phase::kRun;
+          break;
+        case Phase::kRun:
+          return Ended();
+      }
+    }
+  }
+
+  Status status() const override { return status_; }
+
+ private:
+  enum class Phase { kRows, kTurn, kLaunch, kRun };
+  using Slot = std::shared_ptr<NcclEvent>;
+
+  // What is allocated now may be memory that kernels still use which were put on the caller's stream since
+  // the request was made.
+  static Status AllocateAndRecord(const decltype(Request::allocate)& allocate, const NcclEvent& ready,
+                                  const std::vector<int64_t>& counts, std::vector<void*>* out, Slot* slot) {
+    const Status status = allocate(counts, out);
+    if (!status.ok() || !ready.error().empty()) return status;
+    try {
+      *slot = std::make_shared<NcclEvent>(ready.device(), ready.stream());
+    } catch (const std::runtime_error& error) {
+      return Status(Code::kUnknown, error.what());
+    }
+    return status;
+  }
+
+  // False when it is not this one's turn yet, or never will be.
+  bool Launch() {
+    if (!queue_->IsNext(this)) return false;
+    std::string refusal;
+    communicator_ = queue_->CommunicatorOf(lane_, *ready_, &refusal);
+    if (!refusal.empty()) {
+      status_ = Status(Code::kFailedPrecondition,
+                       "'" + request_.name + "' cannot run on the GPUs: " + refusal + ".");
+    }
+    if (!communicator_) return false;
+    if (!ready_->error().empty()) throw std::runtime_error(ready_->error());
+    const NcclDevice& device = *ready_->device();
+    const WithContext current(device);
+    ready_->HoldBack(device.stream);
+    if (*allocated_) (*allocated_)->HoldBack(device.stream);
+    launch_.emplace(device, communicator_->comm(), request_, *lane_.attendance, lane_.transport->rank(),
+                    rows_ ? &*rows_ : nullptr);
+    launch_->Start();
+    return true;
+  }
+
+  // The error comes second: work that ended because of one ends with it.
+  bool Ended() {
+    if (!queue_->IsOldest(this)) return false;
+    const bool passed = end_->Passed();
+    communicator_->Busy();
+    return passed;
+  }
+
+  NcclQueue* queue_;
+  Lane lane_;
+  const Request request_;
+  std::shared_ptr<NcclEvent> ready_;
+  std::shared_ptr<Slot> allocated_ = std::make_shared<Slot>();
+  std::optional<RowAgreement> rows_;
+  Phase phase_ = Phase::kRows;
+  Status status_;
+  NcclCommunicator* communicator_ = nullptr;
+  std::optional<NcclLaunch> launch_;
+  std::optional<NcclEvent> end_;
+};
+
+std::unique_ptr<Collective> NcclQueue::Start(Lane lane, const Request& request, Post post) {
+  return std::make_unique<NcclCollective>(this, lane, request, std::move(post));
+}
+
+class NcclPlane : public DevicePlane {
+ public:
+  explicit NcclPlane(GpuLibraries libraries)
+      : devices_(std::make_shared<NcclDevices>(std::move(libraries))) {}
+
+  std::shared_ptr<DeviceEvent> Record(int ordinal, void* stream) override {
+    std::string error;
+    const auto device = devices_->Open(ordinal, &error);
+    if (!device) return std::make_shared<NcclEvent>(error);
+    try {
+      return std::make_shared<NcclEvent>(device, static_cast<CudaStream>(stream));
+    } catch (const std::runtime_error& failure) {
+      return std::make_shared<NcclEvent>(failure.what());
+    }
+  }
+
+  std::string Objection(const Request& request, const Attendance& attendance) const override {
+    return NcclObjection(request, attendance);
+  }
+
+  std::unique_ptr<DeviceQueue> Join(const std::string& set) override {
+    return std::make_unique<NcclQueue>(devices_, set);
+  }
+
+ private:
+  std::shared_ptr<NcclDevices> devices_;
+};
+
+}  // namespace
+
+std::shared_ptr<DevicePlane> MakeNcclPlane(GpuLibraries libraries) {
+  return std::make_shared<NcclPlane>(std::move(libraries));
+}
+
+}  // namespace tfddl
