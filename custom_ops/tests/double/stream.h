@@ -1,0 +1,64 @@
+// A stream is a thread that executes in order, an event's record a fence in that order.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+namespace fake {
+
+class Fence {
+ public:
+  void Set();
+  void Wait();
+  bool Done() const;
+  std::chrono::steady_clock::time_point When() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::chrono::steady_clock::time_point when_;
+};
+
+struct Event {
+  int device;
+  bool timed;
+  std::mutex mutex;
+  std::shared_ptr<Fence> fence;  // of the last record; null: never recorded
+
+  std::shared_ptr<Fence> Last() {
+    std::lock_guard<std::mutex> lock(mutex);
+    return fence;
+  }
+};
+
+class Stream {
+ public:
+  // The thread lives until Close() and the end of all work, whoever holds the stream.
+  static std::shared_ptr<Stream> Start(int device, int priority);
+
+  void Push(std::function<void()> work);
+  std::shared_ptr<Fence> PushFence();
+  bool Idle() const;
+  void Close();
+  int device() const { return device_; }
+  int priority() const { return priority_; }
+
+ private:
+  Stream(int device, int priority) : device_(device), priority_(priority) {}
+  void Run();
+
+  const int device_;
+  const int priority_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> work_;
+  bool busy_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace fake
