@@ -68,6 +68,18 @@ void TestSharedGpu() {
   job.End();
 }
 
+// Tensors on two GPUs of one process.
+void TestTwoGpus() {
+  tfddl_fake_reset();
+  std::vector<Floats> x;
+  GpuJob job(2);
+  for (const Status& status : Reduce(job, &x)) CHECK(status.ok());
+  job.gpus[1] = 5;
+  for (const Status& status : Reduce(job, &x)) {
+    CHECK(Has(status, "rank 1: tfddl uses one GPU a process") && Has(status, "GPU 1 and on GPU 5"));
+  }
+}
+
 // A second set with the same processes is refused while the first one has the GPU, and works afterwards.
 void TestOverlappingSets() {
   tfddl_fake_reset();
@@ -121,6 +133,7 @@ int main() {
     tfddl::TestShutdownInFlight(size);
   }
   tfddl::TestSharedGpu();
+  tfddl::TestTwoGpus();
   tfddl::TestOverlappingSets();
   tfddl_fake_reset();
   std::puts("nccl_faults: ok");

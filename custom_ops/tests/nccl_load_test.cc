@@ -58,8 +58,6 @@ void TestDefaults() {
   unsetenv("TFDDL_NCCL_LIBRARY");
   unsetenv("TFDDL_CUDA_LIBRARY");
   CHECK(DefaultGpuLibraries().nccl == "libnccl.so.2" && DefaultGpuLibraries().cuda == "libcuda.so.1");
-  SetNcclWheel("/wheel/libnccl.so.2");
-  CHECK(DefaultGpuLibraries().nccl == "/wheel/libnccl.so.2");
   setenv("TFDDL_NCCL_LIBRARY", "/mine/libnccl.so.2", 1);
   setenv("TFDDL_CUDA_LIBRARY", "/mine/libcuda.so.1", 1);
   CHECK(DefaultGpuLibraries().nccl == "/mine/libnccl.so.2" &&

@@ -4,7 +4,6 @@
 #include <link.h>
 
 #include <cstdlib>
-#include <mutex>
 #include <stdexcept>
 
 namespace tfddl {
@@ -18,12 +17,6 @@ constexpr char kInstallNccl[] =
     "libnccl.so.2 of version 2.18 or later";
 constexpr char kInstallCuda[] =
     "install NVIDIA's driver, or set TFDDL_CUDA_LIBRARY to the path of its libcuda.so.1";
-
-std::mutex wheel_mutex;
-std::string& Wheel() {
-  static auto* wheel = new std::string;
-  return *wheel;
-}
 
 std::string FromEnvironment(const char* variable, const std::string& otherwise) {
   const char* value = std::getenv(variable);
@@ -99,15 +92,9 @@ std::string NcclVersionText(int version) {
          std::to_string(version % 100);
 }
 
-void SetNcclWheel(const std::string& path) {
-  std::lock_guard<std::mutex> lock(wheel_mutex);
-  Wheel() = path;
-}
-
 GpuLibraries DefaultGpuLibraries() {
-  std::lock_guard<std::mutex> lock(wheel_mutex);
   return {FromEnvironment("TFDDL_CUDA_LIBRARY", "libcuda.so.1"),
-          FromEnvironment("TFDDL_NCCL_LIBRARY", Wheel().empty() ? "libnccl.so.2" : Wheel())};
+          FromEnvironment("TFDDL_NCCL_LIBRARY", "libnccl.so.2")};
 }
 
 std::unique_ptr<GpuApi> GpuApi::Open(const GpuLibraries& libraries, std::string* error) {

@@ -96,16 +96,12 @@ static_assert(sizeof(NcclConfig) == 40, "padding at the end would be read as the
   X(ncclRedOpCreatePreMulSum, int, (int*, void*, int, int, NcclComm))                     \
   X(ncclRedOpDestroy, int, (int, NcclComm))
 
-// Where to look. Defaults: TFDDL_CUDA_LIBRARY and TFDDL_NCCL_LIBRARY, else what SetNcclWheel() was told, else
-// the system's.
+// Where to look. Defaults: TFDDL_CUDA_LIBRARY and TFDDL_NCCL_LIBRARY, else the system's.
 struct GpuLibraries {
   std::string cuda;
   std::string nccl;
 };
 GpuLibraries DefaultGpuLibraries();
-
-// The path of the nvidia-nccl wheel's library, which Python finds.
-void SetNcclWheel(const std::string& path);
 
 struct GpuApi {
 #define TFDDL_MEMBER(name, result, arguments) result(*name) arguments = nullptr;
