@@ -1,7 +1,7 @@
 // What tests set in, and ask of, the doubles of the CUDA driver and of NCCL. A setting NAME also comes from
 // the environment, as TFDDL_FAKE_NAME in capitals, for processes that a test starts.
 //
-//   devices           8        GPUs of the host, before CUDA_VISIBLE_DEVICES
+//   devices           8        GPUs of the host, before CUDA_VISIBLE_DEVICES; read at the first call
 //   driver_version    12080    cuDriverGetVersion
 //   nccl_version      22707    ncclGetVersion
 //   stream_delay_us   0        every operation of every stream starts that late

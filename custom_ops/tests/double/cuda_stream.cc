@@ -116,7 +116,7 @@ CUresult cuStreamQuery(CUstream handle) {
 CUresult cuStreamSynchronize(CUstream handle) {
   FAKE_ENTER();
   FAKE_STREAM(stream, handle);
-  stream->PushFence()->Wait();
+  stream->Synchronize();
   return fake::DeviceError(stream->device());
 }
 
@@ -130,8 +130,7 @@ CUresult cuCtxSynchronize() {
     for (const auto& weak : fake::OpenStreams())
       if (auto stream = weak.lock(); stream && stream->device() == device) streams.push_back(stream);
   }
-  for (const auto& stream : streams)
-    while (!stream->Idle()) fake::SleepMicroseconds(50);
+  for (const auto& stream : streams) stream->Synchronize();
   return fake::DeviceError(device);
 }
 

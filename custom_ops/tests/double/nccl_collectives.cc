@@ -34,7 +34,7 @@ class Collective {
  private:
   const RankArea& Area(int rank) const { return comm_.segment->ranks[rank]; }
   char* Slot(int rank) const { return comm_.segment->ranks[rank].slot; }
-  bool Meet() { return comm_.Meet(&RankArea::stream_step, what_); }
+  bool Meet() { return comm_.Meet(&RankArea::stream_step, Describe(operation_)); }
   char* Out(size_t offset) const { return static_cast<char*>(operation_.out) + offset; }
 
   void Hang() {

@@ -77,8 +77,8 @@ bool Comm::Meet(std::atomic<int64_t> RankArea::* step, const std::string& what) 
       if (warned || !limit || std::chrono::steady_clock::now() - start < std::chrono::milliseconds(limit))
         continue;
       warned = true;
-      Warn("rank " + std::to_string(rank) + " waits in " + what + " for rank " + std::to_string(peer) +
-           ", which is dead, late, or in another collective");
+      Warn("rank " + std::to_string(rank) + ": " + what + " waits for rank " + std::to_string(peer) +
+           ", which is dead, late or in another collective");
     }
   }
   return !aborted_;

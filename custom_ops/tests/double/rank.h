@@ -2,7 +2,7 @@
 // communicator.
 #pragma once
 
-#include <exception>
+#include <atomic>
 #include <functional>
 #include <string>
 #include <thread>
@@ -73,6 +73,23 @@ class Array {
   size_t size_;
   CUdeviceptr pointer_ = 0;
 };
+
+// Holds a stream up until it is opened.
+class Gate {
+ public:
+  void Close(CUstream stream) { CHECK(cuLaunchHostFunc(stream, Pass, this) == CUDA_SUCCESS); }
+  void Open() { open_ = true; }
+
+ private:
+  static void Pass(void* gate) {
+    while (!static_cast<Gate*>(gate)->open_) std::this_thread::yield();
+  }
+  std::atomic<bool> open_{false};
+};
+
+inline bool Has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 struct Rank {
   Rank(const ncclUniqueId& id, int rank, int size, int device) : rank(rank), size(size) {

@@ -41,6 +41,7 @@ void Stream::Push(std::function<void()> work) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     work_.push_back(std::move(work));
+    ++pushed_;
   }
   changed_.notify_one();
 }
@@ -53,7 +54,12 @@ std::shared_ptr<Fence> Stream::PushFence() {
 
 bool Stream::Idle() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return work_.empty() && !busy_;
+  return finished_ == pushed_;
+}
+
+void Stream::Synchronize() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  progress_.wait(lock, [this, until = pushed_] { return finished_ >= until; });
 }
 
 void Stream::Close() {
@@ -69,15 +75,19 @@ void Stream::Run() {
     std::function<void()> work;
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      busy_ = false;
       changed_.wait(lock, [this] { return closed_ || !work_.empty(); });
       if (work_.empty()) return;
       work = std::move(work_.front());
       work_.pop_front();
-      busy_ = true;
     }
     SleepMicroseconds(Setting("stream_delay_us"));
     work();
+    work = nullptr;  // what it holds ends before anybody hears of its end
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      ++finished_;
+    }
+    progress_.notify_all();
   }
 }
 

@@ -44,6 +44,7 @@ class Stream {
   void Push(std::function<void()> work);
   std::shared_ptr<Fence> PushFence();
   bool Idle() const;
+  void Synchronize();  // waits for what has been pushed before
   void Close();
   int device() const { return device_; }
   int priority() const { return priority_; }
@@ -56,8 +57,10 @@ class Stream {
   const int priority_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
+  std::condition_variable progress_;
   std::deque<std::function<void()>> work_;
-  bool busy_ = false;
+  long pushed_ = 0;
+  long finished_ = 0;
   bool closed_ = false;
 };
 
