@@ -1,0 +1,148 @@
+"""Faults planted into the code for GPUs: each makes a test fail that runs over the doubles of CUDA and NCCL."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import cmake
+import pytest
+
+SOURCES = Path(__file__).parents[2] / "custom_ops"
+# Enough for the tests under load; one that hangs because of the fault is ended by it, and counts as failed.
+SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A text of a source file, which stands there once, what is put in its place, and the test that sees it."""
+
+    file: str
+    right: str
+    wrong: str
+    test: str
+
+
+FAULTS = {
+    "done before completion": Fault(
+        "transport/nccl.cc",
+        "const bool passed = end_->Passed();",
+        "const bool passed = true;",
+        "nccl_order_test",
+    ),
+    "no wait for the input": Fault(
+        "transport/nccl.cc",
+        "    ready_->HoldBack(device.stream);\n",
+        "",
+        "nccl_order_test",
+    ),
+    "no wait for the memory of a result": Fault(
+        "transport/nccl.cc",
+        "    if (*allocated_) (*allocated_)->HoldBack(device.stream);\n",
+        "",
+        "nccl_order_test",
+    ),
+    "completion recorded too early": Fault(
+        "transport/nccl.cc",
+        "          if (communicator_->Busy()) return false;\n",
+        "",
+        "nccl_order_test",
+    ),
+    "memory given back while it is used": Fault(
+        "transport/nccl.cc",
+        "          phase_ = Phase::kRun;\n          break;\n",
+        "          return true;\n",
+        "nccl_order_test",
+    ),
+    "wrong operation": Fault(
+        "transport/nccl_calls.cc",
+        "      return kNcclMax;",
+        "      return kNcclMin;",
+        "nccl_reduce_test",
+    ),
+    "average without its division": Fault(
+        "transport/nccl_calls.cc",
+        "if (factor == 1 && attendance_.divisor == size_) return kNcclAvg;",
+        "if (factor == 1 && attendance_.divisor == size_) return kNcclSum;",
+        "nccl_reduce_test",
+    ),
+    "nothing called for one rank": Fault(
+        "transport/nccl_calls.cc",
+        """  for (const Buffer& buffer : request_.buffers) {
+    if (buffer.count == 0) continue;
+    Note(api_.ncclAllReduce(""",
+        """  for (const Buffer& buffer : request_.buffers) {
+    if (buffer.count == 0 || size_ == 1) continue;
+    Note(api_.ncclAllReduce(""",
+        "nccl_reduce_test",
+    ),
+    "no abort of what runs": Fault(
+        "transport/nccl.cc",
+        "    for (auto& [episode, communicator] : communicators_) communicator->Abort();\n",
+        "",
+        "nccl_faults_test",
+    ),
+    "asynchronous errors not looked at": Fault(
+        "transport/nccl_communicator.cc",
+        '  device_->api->CheckNccl(state, "asynchronous work");\n',
+        "",
+        "nccl_faults_test",
+    ),
+}
+
+
+class Copy:
+    """A copy of the sources, built without TensorFlow or MPI, not optimised."""
+
+    def __init__(self, directory: Path) -> None:
+        self.sources = directory / "custom_ops"
+        self._build = directory / "build"
+        self._cmake = str(Path(cmake.CMAKE_BIN_DIR) / "cmake")
+        shutil.copytree(SOURCES, self.sources)
+        options = ["-DTFDDL_WITH_TENSORFLOW=OFF", "-DTFDDL_BUILD_TESTS=ON", "-DCMAKE_BUILD_TYPE=Debug"]
+        self._run(self._cmake, "-S", str(self.sources), "-B", str(self._build), *options)
+
+    @staticmethod
+    def _run(*command: str) -> None:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def fails(self, test: str) -> bool:
+        """Builds a test and runs it up to three times: whether it failed, or hung, in one of them."""
+        self._run(self._cmake, "--build", str(self._build), "--parallel", "2", "--target", test)
+        return any(not self._passes(test) for _ in range(3))
+
+    def _passes(self, name: str) -> bool:
+        try:
+            done = subprocess.run(
+                [str(self._build / name)], capture_output=True, timeout=SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return False
+        return done.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
+    yield Copy(tmp_path_factory.mktemp("planted"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("test", sorted({fault.test for fault in FAULTS.values()}))
+def test_sound(copy: Copy, test: str) -> None:
+    assert not copy.fails(test)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
+def test_planted(copy: Copy, name: str) -> None:
+    fault = FAULTS[name]
+    path = copy.sources / fault.file
+    sound = path.read_text()
+    assert sound.count(fault.right) == 1, f"the text that '{name}' replaces has changed"
+    path.write_text(sound.replace(fault.right, fault.wrong))
+    try:
+        assert copy.fails(fault.test)
+    finally:
+        path.write_text(sound)
