@@ -30,10 +30,11 @@ def test_attributes(hvd):
     assert (new.process_set_id, new.size(), new.rank(), new.included(), new.mpi_comm) == (None,) * 5
     assert str(new) == f"ProcessSet(process_set_id=None, ranks={sorted(new.ranks)}, mpi_comm=None)"
     assert hvd.add_process_set(new) is new
-    assert new.process_set_id == 1 and new.size() == len(new.ranks)
-    assert str(new) == f"ProcessSet(process_set_id=1, ranks={new.ranks}, mpi_comm=None)"
+    number = new.process_set_id
+    assert number > 0 and new.size() == len(new.ranks)
+    assert str(new) == f"ProcessSet(process_set_id={number}, ranks={new.ranks}, mpi_comm=None)"
     assert new.included() == (hvd.rank() in new.ranks) == bool(hvd.process_set_included_op(new))
-    assert int(hvd.size_op(new)) == int(hvd.size_op(1)) == len(new.ranks)
+    assert int(hvd.size_op(new)) == int(hvd.size_op(number)) == len(new.ranks)
     if new.included():
         assert new.rank() == new.ranks.index(hvd.rank()) == int(hvd.rank_op(process_set=new))
         sum_of_ones(hvd, new)
@@ -43,7 +44,7 @@ def test_attributes(hvd):
     assert hvd.remove_process_set(new) is True
     assert (new.process_set_id, new.size(), new.included()) == (None, None, None)
     assert hvd.remove_process_set(new) is False
-    assert int(hvd.process_set_included_op(1)) == -3
+    assert int(hvd.process_set_included_op(number)) == -3
 
 
 @on_ranks(2, 3)
@@ -61,16 +62,37 @@ def test_questions_inside_a_function(hvd):
 
 
 @on_ranks(2, 3)
-def test_numbers_are_used_again(hvd):
+def test_numbers_are_not_used_again(hvd):
     first, *others = [hvd.add_process_set(ranks) for ranks in subsets(hvd.size())]
-    assert [one.process_set_id for one in (first, *others)] == list(range(1, len(others) + 2))
+    given = [one.process_set_id for one in (first, *others)]
+    assert given == list(range(given[0], given[0] + len(given)))
     assert hvd.remove_process_set(first)
     again = hvd.add_process_set(first.ranks)
-    assert again.process_set_id == 1 and again is not first
+    assert again.process_set_id == given[-1] + 1 and again is not first
     for process_set in (again, *others):
         if process_set.included():
             sum_of_ones(hvd, process_set)
         assert hvd.remove_process_set(process_set)
+
+
+@on_ranks(2, 3)
+def test_function_of_a_set_that_is_gone(hvd):
+    """It does not run on the set that came next, of which its process is a member."""
+    one, next_one = ([0], [1]) if hvd.size() == 2 else ([0, 1], [0, 2])
+    for jit_compile in (False, True):
+        gone = hvd.add_process_set(one)
+        traced = tf.function(
+            partial(hvd.allreduce, tf.ones(2), op=hvd.Sum, process_set=gone), jit_compile=jit_compile
+        )
+        if gone.included():
+            assert traced().numpy().tolist() == [len(one)] * 2
+        assert hvd.remove_process_set(gone)
+        with added(hvd, next_one) as (other,):
+            if hvd.rank() == 0:
+                with pytest.raises(tf.errors.OpError, match="there is no process set"):
+                    traced()
+            if other.included():
+                sum_of_ones(hvd, other)
 
 
 @on_ranks(2, 3)

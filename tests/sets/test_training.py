@@ -188,13 +188,17 @@ def test_data(hvd):
 
 
 @on_ranks(3)
-def test_a_number_that_is_used_again(hvd):
+def test_a_number_in_jobs_one_after_the_other(hvd):
     """Rank 0 has trained in a set of this number before, rank 2 has not: their names must not differ."""
     for other in (1, 2):
-        with added(hvd, [0, other]) as (one,):
-            assert one.process_set_id == 1
-            if one.included():
-                x = tf.Variable([float(hvd.rank())])
-                optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), process_set=one)
-                optimizer.apply([tf.constant([2.0 * hvd.rank()])], [x])
-                assert x.numpy().tolist() == [hvd.rank() - other]
+        hvd.shutdown()
+        one = hvd.ProcessSet([0, other])
+        hvd.init(process_sets=[one])
+        assert one.process_set_id == 1
+        if one.included():
+            x = tf.Variable([float(hvd.rank())])
+            optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), process_set=one)
+            optimizer.apply([tf.constant([2.0 * hvd.rank()])], [x])
+            assert x.numpy().tolist() == [hvd.rank() - other]
+    hvd.shutdown()
+    hvd.init()

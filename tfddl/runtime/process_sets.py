@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,10 +111,12 @@ class Job:
     sets: dict[int, ProcessSet] = field(default_factory=dict)
     communicators: dict[int, Any] = field(default_factory=dict)
     serials: dict[int, int] = field(default_factory=dict)
+    # Never given twice: a function that was traced for a set must not run on one that came later.
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
 
 serials = itertools.count(1)
-"""Tell apart the sets that had one number."""
+"""Tell apart the sets that had one number, in jobs one after the other."""
 lock = threading.RLock()  # of calls that change the sets
 _job: Job | None = None
 
@@ -199,7 +202,7 @@ def members(process_set: ProcessSet) -> list[int]:
 
 
 def serial(number: int) -> int:
-    """Tells apart the sets that have had this number one after the other; 0 for the global one."""
+    """Tells apart the sets that had this number in jobs one after the other; 0 for the global one."""
     return _job.serials.get(number, 0) if _job is not None else 0
 
 

@@ -48,7 +48,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
     Returns:
         False, and nothing happens, for the global set and one that is not part of the job; else True. The number of
-        the set may be given to another one then.
+        the set is not given to another one, and a function that was traced for it raises.
 
     Raises:
         TypeError: It is no `ProcessSet`.
@@ -151,7 +151,7 @@ def _refuse_known(job: Job, groups: list[list[int]]) -> None:
 def _register(job: Job, call: str, process_set: ProcessSet) -> None:
     """Makes the engine of an agreed set on its members; all or none have it in the end."""
     ranks, native = process_set.ranks or [], library.native()
-    number = next(number for number in range(1, len(job.sets) + 1) if number not in job.sets)
+    number = next(job.numbers)
     address, failure, communicator = None, "", None
     try:
         with _bounded(job, call):
