@@ -21,7 +21,7 @@ help:
 	@echo "make setup     make $(VENV) with everything that the other targets need"
 	@echo "make demo      train on handwritten digits with 2 processes"
 	@echo "make test      lint, the engine's tests, then every Python test"
-	@echo "make test-tf TF=2.16   the tests nearest to TensorFlow and Keras on an older TensorFlow (2.16, 2.18)"
+	@echo "make test-tf TF=2.16   the tests nearest to TensorFlow and Keras on an older TensorFlow (2.16, 2.17, 2.18, 2.20)"
 	@echo "make test-mpich        the collectives, process sets and gradients on MPICH, with 2 and 3 ranks"
 	@echo "make lint      ruff, mypy, clang-format: check only"
 	@echo "make sanitize  the engine's tests under the thread and address sanitizers"
