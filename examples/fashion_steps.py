@@ -13,7 +13,6 @@ from pathlib import Path
 import common
 import images
 import keras
-import tensorflow as tf
 
 import tfddl as hvd
 
@@ -44,9 +43,7 @@ def train_on_many(data: images.Images, options: argparse.Namespace) -> keras.Mod
     keras.utils.set_random_seed(options.seed + hvd.rank())  # Or all would drop out the same units.
 
     # Step 2, pin: each process sees one GPU only, before TensorFlow takes them all.
-    gpus = tf.config.list_physical_devices("GPU")
-    if gpus:
-        tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
+    hvd.set_visible_gpu()
 
     # Step 3, shard: each process trains on its own images, and all on equally many.
     x, y = hvd.data.shard_arrays(data.train_images, data.train_labels)

@@ -31,7 +31,7 @@ def main() -> None:
     options = parser.parse_args()
 
     hvd.init()
-    use_one_gpu()
+    hvd.set_visible_gpu()
     # One seed for all would draw the same dropout masks and the same shuffling in every process.
     keras.utils.set_random_seed(options.seed + hvd.rank())
 
@@ -49,15 +49,6 @@ def main() -> None:
         callbacks=callbacks(rate, options.epochs, options.checkpoints),
     )
     common.report(model, data)
-
-
-def use_one_gpu() -> None:
-    """Each process takes the GPU of its own number on its host, and of that only the memory that it needs."""
-    gpus = tf.config.list_physical_devices("GPU")
-    if gpus:
-        mine = gpus[hvd.local_rank() % len(gpus)]
-        tf.config.set_visible_devices(mine, "GPU")
-        tf.config.experimental.set_memory_growth(mine, True)
 
 
 def batches(x: tf.Tensor, y: tf.Tensor, batch_size: int, shuffle: bool) -> tf.data.Dataset:

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from tfddl.runtime.basics import rank as rank
     from tfddl.runtime.basics import shutdown as shutdown
     from tfddl.runtime.basics import size as size
+    from tfddl.runtime.gpu import set_visible_gpu as set_visible_gpu
     from tfddl.runtime.process_sets import ProcessSet as ProcessSet
     from tfddl.runtime.process_sets import global_process_set as global_process_set
     from tfddl.runtime.registration import add_process_set as add_process_set
@@ -90,6 +91,7 @@ _MODULES = {
         "shutdown",
         "size",
     ],
+    "tfddl.runtime.gpu": ["set_visible_gpu"],
     "tfddl.runtime.process_sets": ["ProcessSet", "global_process_set"],
     "tfddl.runtime.registration": ["add_process_set", "remove_process_set"],
     "tfddl.runtime.xla": ["xla_built"],
