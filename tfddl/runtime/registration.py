@@ -27,7 +27,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
     Raises:
         ValueError: On all ranks: they give different ranks, or one that is not in the job, or there is a set of these
-            ranks already. Or tfddl is not initialized.
+            ranks already, or a rank has joined. Or tfddl is not initialized.
         RuntimeError: The job has failed meanwhile, or this process was forked from a rank.
     """
     job = _require("add_process_set")
@@ -52,7 +52,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
     Raises:
         TypeError: It is no `ProcessSet`.
-        ValueError: On all ranks: they give different sets, or a collective of this one is still in flight.
+        ValueError: On all ranks: they give different sets, a collective of this one is still in flight, or a rank has
+            joined.
         RuntimeError: The job has failed meanwhile, or this process was forked from a rank.
     """
     if not isinstance(process_set, ProcessSet):
@@ -191,4 +192,12 @@ def _gather(job: Job, mine: Proposal) -> list[Proposal]:
     text = native.tfddl_gather(b"process sets", mine.encode())
     if text is None:
         raise RuntimeError(f"{mine.call}: {native.tfddl_last_error().decode()}")
-    return [Proposal.decode(line) for line in text.decode().splitlines()]
+    lines = text.decode().split("\n")[:-1]
+    joined = [str(rank) for rank, line in enumerate(lines) if not line]
+    if joined:
+        who = f"ranks {', '.join(joined)} have" if len(joined) > 1 else f"rank {joined[0]} has"
+        raise ValueError(
+            f"{mine.call} needs all ranks, and {who} joined (hvd.join()). Call it before hvd.join(), or after that has "
+            f"returned. Received: {mine}"
+        )
+    return [Proposal.decode(line) for line in lines]
