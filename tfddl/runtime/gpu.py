@@ -15,7 +15,7 @@ _SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
 _MASK = "CUDA_VISIBLE_DEVICES"
 
 
-def set_visible_gpu(memory_growth: bool = True) -> tf.config.PhysicalDevice | None:
+def set_visible_gpu(*, memory_growth: bool = True) -> tf.config.PhysicalDevice | None:
     """Gives this process the GPU of its own number on its host, and hides the others from TensorFlow.
 
     Call it after `init()` and before TensorFlow uses a GPU. Where there is none it does nothing. Where a scheduler shows

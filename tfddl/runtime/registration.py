@@ -142,8 +142,9 @@ def _refuse_known(job: Job, groups: list[list[int]]) -> None:
     for index, ranks in enumerate(groups):
         for number, known in job.sets.items():
             if known.ranks == ranks:
+                use = "hvd.global_process_set" if number == 0 else f"number {number}"
                 raise ValueError(
-                    f"The job has a process set of these ranks already, number {number}. Received: ranks {ranks}"
+                    f"The job has a process set of these ranks already: use {use}. Received: ranks {ranks}"
                 )
         if ranks in groups[:index]:
             raise ValueError(f"Each process set must have ranks of its own. Received: ranks {ranks} twice")
