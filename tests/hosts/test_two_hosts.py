@@ -54,6 +54,35 @@ for dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int6
         np.testing.assert_array_equal(tf.cast(all_of_them, tf.int64), expected)
 """
 
+OTHERS = """
+size, rank = hvd.size(), hvd.rank()
+for rows in (size, 20_000 * size + 1):
+    for op, expected in ((hvd.Min, 1), (hvd.Max, size), (hvd.Product, np.prod(range(1, size + 1)))):
+        np.testing.assert_array_equal(hvd.allreduce(tf.fill([rows], rank + 1.0), op=op), np.full(rows, expected))
+    np.testing.assert_allclose(hvd.allreduce(tf.fill([rows], rank + 1.0)), np.full(rows, (size + 1) / 2))
+    np.testing.assert_allclose(hvd.allreduce(tf.ones([rows]), op=hvd.Adasum), np.ones(rows), rtol=1e-6)
+    for total in hvd.grouped_allreduce([tf.ones([rows]), tf.ones([3])], op=hvd.Sum):
+        np.testing.assert_array_equal(total, np.full(total.shape, size))
+    part = hvd.reducescatter(tf.range(rows), op=hvd.Sum).numpy()
+    np.testing.assert_array_equal(part, size * np.array_split(np.arange(rows), size)[rank])
+    np.testing.assert_array_equal(hvd.grouped_reducescatter([tf.range(rows)], op=hvd.Sum)[0], part)
+    for gathered in hvd.grouped_allgather([tf.fill([rows], rank), tf.fill([rank], rank)]):
+        assert (np.diff(gathered) >= 0).all() and set(gathered.numpy()) >= set(range(1, size))
+    even = rows // size * size
+    mixed = hvd.alltoall(tf.range(even) + 7 * rank).numpy()
+    mine = np.split(np.arange(even), size)[rank]
+    np.testing.assert_array_equal(mixed, np.concatenate([mine + 7 * other for other in range(size)]))
+    received, counts = hvd.alltoall(tf.fill([rows], rank), splits=[rows - size + 1] + [1] * (size - 1))
+    assert counts.numpy().tolist() == [rows - size + 1 if rank == 0 else 1] * size
+    np.testing.assert_array_equal(received, np.repeat(range(size), counts))
+hvd.barrier()
+assert hvd.broadcast_object({"from": rank}, size - 1) == {"from": size - 1}
+for step in range(rank):
+    assert float(hvd.allreduce(tf.constant(1.0), op=hvd.Sum)) == size - 1 - step
+assert hvd.join() == size - 1
+print("done")
+"""
+
 FIT = """
 keras.utils.set_random_seed(rank)
 model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(300, "relu"), keras.layers.Dense(1)])
@@ -109,6 +138,12 @@ def test_two_and_one(on_hosts):
     assert "rank 0 on hostA: local 0 of 2, cross 0 of 2, False" in result.output
     assert "rank 1 on hostA: local 1 of 2, cross 0 of 1, False" in result.output
     assert "rank 2 on hostB: local 0 of 1, cross 1 of 2, False" in result.output
+
+
+def test_the_other_collectives(on_hosts):
+    result = on_hosts(WHO + OTHERS, *TFDDLRUN, "-np", "4", "-H", "hostA:2,hostB:2")
+    assert result.code == 0, result.output
+    assert result.output.count("done") == 4
 
 
 SETS = """
