@@ -83,7 +83,7 @@ void TestReducescatter(GpuJob& job, DataType dtype, ReduceOp op) {
     for (size_t rank = 0; rank < size; ++rank) {
       job.Use(rank);
       const auto n = static_cast<int>(size), r = static_cast<int>(rank);
-      const auto mine = static_cast<size_t>((RowsBegin(rows, r + 1, n) - RowsBegin(rows, r, n)) * row);
+      const auto mine = static_cast<size_t>(RowsOf(rows, r, n) * row);
       in.push_back(std::make_unique<GpuTensor<T>>(Bring<T>(rank, static_cast<size_t>(rows * row))));
       out.push_back(std::make_unique<GpuTensor<T>>(std::vector<T>(mine)));
       Request request = GpuRequest("s", Kind::kReducescatter, dtype, outcomes.At(rank));

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core/half.h"
+#include "core/rows.h"
 #include "transport/nccl_support.h"
 
 namespace tfddl {
@@ -35,8 +36,6 @@ Scalar ScalarOf(DataType dtype, double value) {
 
 int OpOf(ReduceOp op) {
   switch (op) {
-    case ReduceOp::kAverage:
-      return kNcclAvg;
     case ReduceOp::kMin:
       return kNcclMin;
     case ReduceOp::kMax:
@@ -139,8 +138,7 @@ void NcclLaunch::Reducescatter() {
     for (int place = 0; place < size_; ++place) {
       const int owner = attendance_.ranks[static_cast<size_t>(place)];
       const int64_t begin = RowsBegin(buffer.rows, owner, attendance_.set_size());
-      const int64_t end = RowsBegin(buffer.rows, owner + 1, attendance_.set_size());
-      const int64_t count = (end - begin) * buffer.row;
+      const int64_t count = RowsOf(buffer.rows, owner, attendance_.set_size()) * buffer.row;
       if (count == 0) continue;
       Note(api_.ncclReduce(At(buffer.in, begin * buffer.row * static_cast<int64_t>(element_)),
                            place == place_ ? buffer.out : nullptr, static_cast<size_t>(count), type, op_,
