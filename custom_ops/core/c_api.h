@@ -45,6 +45,12 @@ TFDDL_EXPORT void tfddl_set_local(int local_rank, int local_size);
 // so that nothing may be freed; else 0: then nothing may be freed either, and tfddl_last_error() tells why.
 TFDDL_EXPORT int tfddl_shutdown(double limit_s);
 
+// The path of libnccl.so.2 in the Python package that brings it, to be used unless the environment names one.
+TFDDL_EXPORT void tfddl_set_nccl_wheel(const char* path);
+
+// NCCL's version (22707 is 2.27.7); 0 where there is none to use, and tfddl_last_error() tells why.
+TFDDL_EXPORT int tfddl_nccl_version(void);
+
 // For a process that a rank forked. Py_AtExit() takes the first one, which ends the process before mpi4py
 // finalizes MPI, which belongs to the rank. The second says with which code.
 TFDDL_EXPORT void tfddl_leave_forked(void);

@@ -60,6 +60,12 @@ class Engine {
   // is done. What was submitted before it is run first; what comes after it is refused.
   void Submit(Request request);
 
+  // For Request::ready: what `stream` of GPU `ordinal` has been given so far. Null where there is no way to
+  // GPUs, and the request is refused.
+  std::shared_ptr<DeviceEvent> Record(int ordinal, void* stream) {
+    return device_plane_ ? device_plane_->Record(ordinal, stream) : nullptr;
+  }
+
   // The step of `key` was cancelled by TensorFlow. Nothing happens when the request is done or an agreed
   // error has ended its step; otherwise the peers would wait for ever, so the job fails.
   void Cancel(const std::string& key);

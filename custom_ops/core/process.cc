@@ -11,6 +11,7 @@ namespace tfddl {
 namespace {
 
 struct Process {
+  std::shared_ptr<DevicePlane> plane;
   ProcessSets sets;
   std::unique_ptr<Watchdog> watchdog;
 };
@@ -107,12 +108,14 @@ void SetLocalPlace(LocalPlace place) {
 }
 
 void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> control,
-                  WatchdogOptions options) {
+                  WatchdogOptions options, std::shared_ptr<DevicePlane> plane) {
   std::lock_guard<std::mutex> lock(mutex);
   if (process) throw std::logic_error("tfddl is initialised already");
   options.generation = ++generation;
   auto fresh = std::make_unique<Process>();
-  auto engine = std::make_shared<Engine>(std::move(data));
+  EngineOptions all;
+  all.device_plane = fresh->plane = std::move(plane);
+  auto engine = std::make_shared<Engine>(std::move(data), std::move(all));
   std::vector<int> ranks;
   for (int rank = 0; rank < engine->size(); ++rank) ranks.push_back(rank);
   fresh->watchdog = std::make_unique<Watchdog>(std::move(control), engine, options);
@@ -134,6 +137,7 @@ void AddSet(int set, std::vector<int> ranks, std::unique_ptr<Transport> data) {
     EngineOptions options;
     options.members = ranks;
     options.set = NameOfSet(set, ranks);
+    options.device_plane = process->plane;
     engine = std::make_shared<Engine>(std::move(data), std::move(options));
   }
   process->watchdog->Watch(set, ranks, engine);

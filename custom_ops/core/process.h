@@ -38,9 +38,10 @@ struct LocalPlace {
 LocalPlace CurrentLocalPlace();
 void SetLocalPlace(LocalPlace place);
 
+// `plane`: for requests that lie on GPUs, in all sets; null: they are refused.
 // Raises: std::logic_error when there is one already.
 void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> control,
-                  WatchdogOptions options);
+                  WatchdogOptions options, std::shared_ptr<DevicePlane> plane = nullptr);
 
 // A further set, on all ranks of the job. `data` connects its members; null where this process is none.
 // Raises: std::logic_error when there is no process, or a set of this number.

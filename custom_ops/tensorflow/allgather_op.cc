@@ -82,6 +82,8 @@ class AllgatherKernel : public CollectiveKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfddlAllgather").Device(tf::DEVICE_CPU), AllgatherKernel);
+REGISTER_KERNEL_BUILDER(
+    Name("TfddlAllgather").Device(tf::DEVICE_GPU).HostMemory("rows").HostMemory("divisor"), AllgatherKernel);
 
 }  // namespace
 }  // namespace tfddl

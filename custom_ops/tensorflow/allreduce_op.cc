@@ -3,6 +3,7 @@
 
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/gpu.h"
 #include "tensorflow/kernel.h"
 
 namespace tfddl {
@@ -58,6 +59,8 @@ class AllreduceKernel : public CollectiveKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfddlAllreduce").Device(tf::DEVICE_CPU), AllreduceKernel);
+REGISTER_KERNEL_BUILDER(
+    Name("TfddlAllreduce").Device(tf::DEVICE_GPU).TypeConstraint("T", TypesReducedOnGpu()), AllreduceKernel);
 
 }  // namespace
 }  // namespace tfddl

@@ -123,6 +123,8 @@ class AlltoallKernel : public CollectiveKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfddlAlltoall").Device(tf::DEVICE_CPU), AlltoallKernel);
+REGISTER_KERNEL_BUILDER(
+    Name("TfddlAlltoall").Device(tf::DEVICE_GPU).HostMemory("splits").HostMemory("received"), AlltoallKernel);
 
 }  // namespace
 }  // namespace tfddl

@@ -28,6 +28,7 @@ class BarrierKernel : public CollectiveKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfddlBarrier").Device(tf::DEVICE_CPU), BarrierKernel);
+REGISTER_KERNEL_BUILDER(Name("TfddlBarrier").Device(tf::DEVICE_GPU), BarrierKernel);
 
 }  // namespace
 }  // namespace tfddl

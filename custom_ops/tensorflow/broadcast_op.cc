@@ -51,6 +51,7 @@ class BroadcastKernel : public CollectiveKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfddlBroadcast").Device(tf::DEVICE_CPU), BroadcastKernel);
+REGISTER_KERNEL_BUILDER(Name("TfddlBroadcast").Device(tf::DEVICE_GPU), BroadcastKernel);
 
 }  // namespace
 }  // namespace tfddl

@@ -49,6 +49,7 @@ class JoinKernel : public CollectiveKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfddlJoin").Device(tf::DEVICE_CPU), JoinKernel);
+REGISTER_KERNEL_BUILDER(Name("TfddlJoin").Device(tf::DEVICE_GPU).HostMemory("last"), JoinKernel);
 
 }  // namespace
 }  // namespace tfddl

@@ -6,6 +6,7 @@
 
 #include "core/run_call.h"
 #include "tensorflow/core/framework/cancellation.h"
+#include "tensorflow/gpu.h"
 
 namespace tfddl {
 
@@ -66,6 +67,9 @@ absl::Status OpenRows(tf::shape_inference::InferenceContext* context) {
 CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* context, Kind kind) : AsyncOpKernel(context) {
   call_.kind = kind;
   OP_REQUIRES_OK(context, ReadCall(context, &call_));
+  // The vote alone makes up the other two: no stream has to wait for them.
+  const bool moves_data = kind != Kind::kBarrier && kind != Kind::kJoin;
+  if (moves_data && context->device_type() == tf::DeviceType(tf::DEVICE_GPU)) device_ = Device::kGpu;
 }
 
 std::shared_ptr<Engine> CollectiveKernel::RequireEngine(tf::OpKernelContext* context,
@@ -111,7 +115,9 @@ Status CollectiveKernel::AllocateRows(tf::OpKernelContext* context, const Tensor
 }
 
 void CollectiveKernel::Submit(std::shared_ptr<Engine> engine, tf::OpKernelContext* context, Request request,
-                              Tensors keep, DoneCallback done) {
+                              Tensors keep, DoneCallback done) const {
+  request.device = device_;
+  if (device_ == Device::kGpu) AgreeAlone(&request);
   tf::CancellationManager* manager = context->cancellation_manager();
   const auto token = manager ? manager->get_cancellation_token() : tf::CancellationManager::kInvalidToken;
   const std::string key = request.key();
@@ -134,6 +140,10 @@ void CollectiveKernel::Submit(std::shared_ptr<Engine> engine, tf::OpKernelContex
     if (!status.ok()) context->SetStatus(ToStatus(status, name));
     done();
   };
+  if (device_ == Device::kGpu) {
+    const GpuPlace place = GpuPlaceOf(context);
+    request.ready = engine->Record(place.ordinal, place.stream);
+  }
   engine->Submit(std::move(request));
 }
 

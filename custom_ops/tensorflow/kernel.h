@@ -55,11 +55,14 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
                              std::vector<void*>* out);
 
   // Submits, so that the request fails when its step is cancelled. `keep` are the tensors whose memory
-  // the request uses.
-  static void Submit(std::shared_ptr<Engine> engine, tensorflow::OpKernelContext* context, Request request,
-                     Tensors keep, DoneCallback done);
+  // the request uses. Call it last: on a GPU that memory is free for use from now on.
+  void Submit(std::shared_ptr<Engine> engine, tensorflow::OpKernelContext* context, Request request,
+              Tensors keep, DoneCallback done) const;
 
   Call call_;  // the attributes
+
+ private:
+  Device device_ = Device::kHost;  // where the tensors lie
 };
 
 }  // namespace tfddl

@@ -29,6 +29,7 @@ class NothingKernel : public tf::AsyncOpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfddlNothing").Device(tf::DEVICE_CPU), NothingKernel);
+REGISTER_KERNEL_BUILDER(Name("TfddlNothing").Device(tf::DEVICE_GPU), NothingKernel);
 
 }  // namespace
 }  // namespace tfddl

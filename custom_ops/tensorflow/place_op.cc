@@ -43,6 +43,7 @@ class PlaceKernel : public tf::OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfddlPlace").Device(tf::DEVICE_CPU), PlaceKernel);
+REGISTER_KERNEL_BUILDER(Name("TfddlPlace").Device(tf::DEVICE_GPU).HostMemory("y"), PlaceKernel);
 
 }  // namespace
 }  // namespace tfddl

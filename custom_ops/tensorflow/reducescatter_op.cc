@@ -3,6 +3,7 @@
 
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/gpu.h"
 #include "tensorflow/kernel.h"
 
 namespace tfddl {
@@ -55,6 +56,9 @@ class ReducescatterKernel : public CollectiveKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfddlReducescatter").Device(tf::DEVICE_CPU), ReducescatterKernel);
+REGISTER_KERNEL_BUILDER(
+    Name("TfddlReducescatter").Device(tf::DEVICE_GPU).TypeConstraint("T", TypesReducedOnGpu()),
+    ReducescatterKernel);
 
 }  // namespace
 }  // namespace tfddl

@@ -68,7 +68,7 @@ void TestSharedGpu() {
   GpuJob job(3, {0, 1, 0});
   for (const Status& status : Reduce(job, &x)) {
     CHECK(status.code() == Code::kFailedPrecondition);
-    CHECK(Has(status, "ranks 0 and 2 use the same GPU") && Has(status, "set_visible_devices"));
+    CHECK(Has(status, "ranks 0 and 2 use the same GPU") && Has(status, "set_visible_gpu"));
   }
   job.End();
 }

@@ -58,10 +58,15 @@ void TestDefaults() {
   unsetenv("TFDDL_NCCL_LIBRARY");
   unsetenv("TFDDL_CUDA_LIBRARY");
   CHECK(DefaultGpuLibraries().nccl == "libnccl.so.2" && DefaultGpuLibraries().cuda == "libcuda.so.1");
+  std::string error;
+  SetNcclWheel(Doubles().nccl);
+  CHECK(DefaultGpuLibraries().nccl == Doubles().nccl);
+  CHECK(FindNccl(&error) == 22707 && error.empty());
   setenv("TFDDL_NCCL_LIBRARY", "/mine/libnccl.so.2", 1);
   setenv("TFDDL_CUDA_LIBRARY", "/mine/libcuda.so.1", 1);
   CHECK(DefaultGpuLibraries().nccl == "/mine/libnccl.so.2" &&
         DefaultGpuLibraries().cuda == "/mine/libcuda.so.1");
+  CHECK(FindNccl(&error) == 0 && Has(error, "/mine/libnccl.so.2"));
 }
 
 // A plane opens nothing before it has work.

@@ -4,6 +4,7 @@
 #include <link.h>
 
 #include <cstdlib>
+#include <mutex>
 #include <stdexcept>
 
 namespace tfddl {
@@ -17,6 +18,9 @@ constexpr char kInstallNccl[] =
     "libnccl.so.2 of version 2.18 or later";
 constexpr char kInstallCuda[] =
     "install NVIDIA's driver, or set TFDDL_CUDA_LIBRARY to the path of its libcuda.so.1";
+
+std::mutex wheel_mutex;
+std::string* const wheel = new std::string;  // empty: there is none
 
 std::string FromEnvironment(const char* variable, const std::string& otherwise) {
   const char* value = std::getenv(variable);
@@ -93,8 +97,21 @@ std::string NcclVersionText(int version) {
 }
 
 GpuLibraries DefaultGpuLibraries() {
+  std::lock_guard<std::mutex> lock(wheel_mutex);
   return {FromEnvironment("TFDDL_CUDA_LIBRARY", "libcuda.so.1"),
-          FromEnvironment("TFDDL_NCCL_LIBRARY", "libnccl.so.2")};
+          FromEnvironment("TFDDL_NCCL_LIBRARY", wheel->empty() ? "libnccl.so.2" : *wheel)};
+}
+
+void SetNcclWheel(const std::string& path) {
+  std::lock_guard<std::mutex> lock(wheel_mutex);
+  *wheel = path;
+}
+
+int FindNccl(std::string* error) {
+  GpuApi api;
+  const Library nccl(DefaultGpuLibraries().nccl);
+  *error = BindNccl(nccl, &api);
+  return error->empty() ? api.nccl_version : 0;
 }
 
 std::unique_ptr<GpuApi> GpuApi::Open(const GpuLibraries& libraries, std::string* error) {

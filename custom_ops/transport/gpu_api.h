@@ -96,12 +96,18 @@ static_assert(sizeof(NcclConfig) == 40, "padding at the end would be read as the
   X(ncclRedOpCreatePreMulSum, int, (int*, void*, int, int, NcclComm))                     \
   X(ncclRedOpDestroy, int, (int, NcclComm))
 
-// Where to look. Defaults: TFDDL_CUDA_LIBRARY and TFDDL_NCCL_LIBRARY, else the system's.
+// Where to look. Defaults: TFDDL_CUDA_LIBRARY and TFDDL_NCCL_LIBRARY, else NCCL's wheel, else the system's.
 struct GpuLibraries {
   std::string cuda;
   std::string nccl;
 };
 GpuLibraries DefaultGpuLibraries();
+
+// The file in the package nvidia-nccl-cu12, which only Python can find.
+void SetNcclWheel(const std::string& path);
+
+// The version of the default NCCL, where it is one that we can use; else 0, and one sentence in *error.
+int FindNccl(std::string* error);
 
 struct GpuApi {
 #define TFDDL_MEMBER(name, result, arguments) result(*name) arguments = nullptr;

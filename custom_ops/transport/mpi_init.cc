@@ -1,13 +1,21 @@
-// tfddl_init() and tfddl_add_set() over MPI: the place where engines meet their transports.
+// tfddl_init() and tfddl_add_set() over MPI, and NCCL: the place where engines meet their transports.
 #include <exception>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "core/c_api.h"
 #include "core/process.h"
 #include "transport/mpi.h"
+#include "transport/nccl.h"
 
 namespace {
+
+// The GPU of this process, whatever jobs it joins. Leaked, as TensorFlow's own: kernels may run to the end.
+std::shared_ptr<tfddl::DevicePlane> Gpu() {
+  static const auto* plane = new std::shared_ptr<tfddl::DevicePlane>(tfddl::MakeNcclPlane());
+  return *plane;
+}
 
 template <typename Function>
 int Caught(Function function) {
@@ -25,7 +33,7 @@ int Caught(Function function) {
 int tfddl_init(const void* data, const void* control, double warning_s, double limit_s) {
   return Caught([&] {
     tfddl::StartProcess(tfddl::MakeDataTransport(data), tfddl::MakeMpiTransport(control),
-                        {warning_s, limit_s, 0});
+                        {warning_s, limit_s, 0}, Gpu());
   });
 }
 
@@ -34,4 +42,13 @@ int tfddl_add_set(int set, const int* ranks, int count, const void* data) {
     tfddl::AddSet(set, std::vector<int>(ranks, ranks + count),
                   data ? tfddl::MakeDataTransport(data) : nullptr);
   });
+}
+
+void tfddl_set_nccl_wheel(const char* path) { tfddl::SetNcclWheel(path); }
+
+int tfddl_nccl_version(void) {
+  std::string error;
+  const int version = tfddl::FindNccl(&error);
+  if (version == 0) tfddl::SetLastError(error);
+  return version;
 }

@@ -80,8 +80,8 @@ std::string NcclCommunicator::Refusal(const std::vector<Member>& members) const 
     for (size_t other = 0; other < place && !SharingAllowed(); ++other) {
       if (members[other].uuid != member.uuid) continue;
       return "ranks " + Rank(other) + " and " + Rank(place) +
-             " use the same GPU; show each process one of its own: "
-             "tf.config.set_visible_devices(gpus[hvd.local_rank()], 'GPU')";
+             " use the same GPU; give each process one of its own by hvd.set_visible_gpu(), right after "
+             "hvd.init()";
     }
   }
   return "";

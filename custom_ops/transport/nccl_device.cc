@@ -38,7 +38,7 @@ std::shared_ptr<const NcclDevice> NcclDevices::Open(int ordinal, std::string* er
   if (device_ && device_->ordinal != ordinal) {
     *error = "tfddl uses one GPU a process. Received: tensors on GPU " + std::to_string(device_->ordinal) +
              " and on GPU " + std::to_string(ordinal) +
-             "; show each process one: tf.config.set_visible_devices(gpus[hvd.local_rank()], 'GPU')";
+             "; show each process one by hvd.set_visible_gpu(), right after hvd.init()";
     return nullptr;
   }
   return device_;

@@ -45,3 +45,14 @@ tfddl_add_double(tfddl_fake_nccl_old tfddl_fake_nccl_objects ncclCommInitRankCon
 foreach(name tfddl_fake_nccl tfddl_fake_nccl_broken tfddl_fake_nccl_old)
   target_link_libraries(${name} PRIVATE tfddl_fake_cuda)
 endforeach()
+
+# What shows the doubles' GPUs to TensorFlow.
+if(TFDDL_TF_INCLUDE)
+  add_library(tfddl_fake_gpu SHARED ${double_dir}/gpu_plugin.cc)
+  target_include_directories(tfddl_fake_gpu PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+  target_include_directories(tfddl_fake_gpu SYSTEM PRIVATE ${TFDDL_TF_INCLUDE})
+  target_compile_options(tfddl_fake_gpu PRIVATE -Wall -Wextra)
+  set_target_properties(tfddl_fake_gpu PROPERTIES CXX_VISIBILITY_PRESET default)
+  target_link_options(tfddl_fake_gpu PRIVATE "-Wl,-rpath,\$ORIGIN")
+  target_link_libraries(tfddl_fake_gpu PRIVATE tfddl_fake_cuda ${TFDDL_TF_LIBRARY})
+endif()
