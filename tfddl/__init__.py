@@ -57,6 +57,17 @@ if TYPE_CHECKING:
     from tfddl.runtime.basics import rank as rank
     from tfddl.runtime.basics import shutdown as shutdown
     from tfddl.runtime.basics import size as size
+    from tfddl.runtime.features import ccl_built as ccl_built
+    from tfddl.runtime.features import cuda_built as cuda_built
+    from tfddl.runtime.features import ddl_built as ddl_built
+    from tfddl.runtime.features import gloo_built as gloo_built
+    from tfddl.runtime.features import gloo_enabled as gloo_enabled
+    from tfddl.runtime.features import gpu_available as gpu_available
+    from tfddl.runtime.features import mpi_built as mpi_built
+    from tfddl.runtime.features import mpi_enabled as mpi_enabled
+    from tfddl.runtime.features import mpi_threads_supported as mpi_threads_supported
+    from tfddl.runtime.features import nccl_built as nccl_built
+    from tfddl.runtime.features import rocm_built as rocm_built
     from tfddl.runtime.gpu import set_visible_gpu as set_visible_gpu
     from tfddl.runtime.process_sets import ProcessSet as ProcessSet
     from tfddl.runtime.process_sets import global_process_set as global_process_set
@@ -90,6 +101,19 @@ _MODULES = {
         "rank",
         "shutdown",
         "size",
+    ],
+    "tfddl.runtime.features": [
+        "ccl_built",
+        "cuda_built",
+        "ddl_built",
+        "gloo_built",
+        "gloo_enabled",
+        "gpu_available",
+        "mpi_built",
+        "mpi_enabled",
+        "mpi_threads_supported",
+        "nccl_built",
+        "rocm_built",
     ],
     "tfddl.runtime.gpu": ["set_visible_gpu"],
     "tfddl.runtime.process_sets": ["ProcessSet", "global_process_set"],

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
+from tfddl.ops.placement import device_for
 from tfddl.runtime import library, xla
 
 
@@ -80,16 +81,17 @@ def _reduction(
     process_set: int,
     **more: int,
 ) -> list[tf.Tensor]:
-    results = native_op(
-        x=list(tensors),
-        tensor_name=name,
-        reduce_op=op,
-        prescale=repr(float(prescale)),
-        postscale=repr(float(postscale)),
-        context=context,
-        process_set=process_set,
-        **more,
-    )
+    with device_for(op, tensors[0].dtype.name, prescale, postscale):
+        results = native_op(
+            x=list(tensors),
+            tensor_name=name,
+            reduce_op=op,
+            prescale=repr(float(prescale)),
+            postscale=repr(float(postscale)),
+            context=context,
+            process_set=process_set,
+            **more,
+        )
     _unchain(results[0])
     return results
 

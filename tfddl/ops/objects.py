@@ -14,6 +14,8 @@ from tfddl.ops.collective import check_callable
 from tfddl.runtime import basics
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
+_DEVICE = "CPU:0"  # where the bytes come from and go to
+
 
 def broadcast_object(
     obj: Any,
@@ -123,7 +125,8 @@ def _run(
 ) -> np.ndarray:
     """Sends a vector, eagerly or in a session, whose graph gets the op once."""
     if tf.executing_eagerly() and session is None:
-        return send(tf.constant(value), part).numpy()
+        with tf.device(_DEVICE):
+            return send(tf.constant(value), part).numpy()
     session = session or tf.compat.v1.get_default_session()
     if session is None:
         raise ValueError(
@@ -134,7 +137,7 @@ def _run(
     if not hasattr(graph, "_tfddl_objects"):
         graph._tfddl_objects = {}
     if key not in graph._tfddl_objects:
-        with graph.as_default():
+        with graph.as_default(), tf.device(_DEVICE):
             feed = tf.compat.v1.placeholder(value.dtype, [None])
             graph._tfddl_objects[key] = feed, send(feed, part)
     feed, fetch = graph._tfddl_objects[key]

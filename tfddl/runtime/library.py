@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.util
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -35,7 +37,22 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
         ctypes.c_double,
     ]
     native.tfddl_shutdown.argtypes = [ctypes.c_double]
+    native.tfddl_set_nccl_wheel.argtypes = [ctypes.c_char_p]
+    native.tfddl_set_nccl_wheel((nccl_wheel() or "").encode())
     return module, native
+
+
+def nccl_wheel() -> str | None:
+    """The path of NCCL's library where a Python package (nvidia-nccl-cu12) brings it, or None."""
+    try:
+        package = importlib.util.find_spec("nvidia.nccl")
+    except ModuleNotFoundError:  # no package `nvidia` at all
+        return None
+    for directory in (package and package.submodule_search_locations) or ():
+        library = Path(directory) / "lib" / "libnccl.so.2"
+        if library.is_file():
+            return str(library)
+    return None
 
 
 def mpi() -> Any:
