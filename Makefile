@@ -14,6 +14,9 @@ PYTHON ?= $(shell for p in $(CANDIDATES); do if $$p -c '$(PROBE)' >/dev/null 2>&
 CXX_FILES = $(shell find custom_ops -name '*.cc' -o -name '*.h')
 CMAKE := $(BIN)/cmake -S custom_ops -DTFDDL_WITH_TENSORFLOW=OFF -DTFDDL_BUILD_TESTS=ON
 JOBS := $(shell nproc)
+# Each worker has ranks of its own; importing TensorFlow, tracing and waiting leave cores idle. `make WORKERS=1` runs one test at a time.
+WORKERS ?= 2
+PYTEST_OPTIONS := -n $(WORKERS) --dist worksteal
 # The compiled op of a checkout stays in it, and `make clean` takes it away.
 export TFDDL_CACHE_DIR ?= $(CURDIR)/build/cache
 
@@ -60,7 +63,7 @@ test-core: setup
 
 test-python: setup
 	$(BIN)/tfddl build
-	timeout -k 10 4200 $(BIN)/python -m pytest
+	timeout -k 10 3600 $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 
 # TensorFlow has wheels for Python 3.13 from 2.20 on. Two ranks find what differs between versions.
 TF ?= 2.16
@@ -73,7 +76,7 @@ SMOKE := tests/gradients \
   $(addprefix tests/xla/test_,ops.py gradients.py errors.py fit.py)
 test-tf: $(TF_ENV)/ready
 	$(TF_ENV)/bin/tfddl build
-	timeout -k 10 1200 $(TF_ENV)/bin/python -m pytest --ranks 2 -m "not slow" $(SMOKE)
+	timeout -k 10 1200 $(TF_ENV)/bin/python -m pytest $(PYTEST_OPTIONS) --ranks 2 -m "not slow" $(SMOKE)
 
 $(TF_ENV)/ready: constraints/tf$(TF).txt setup.cfg setup.py pyproject.toml
 	@test -n "$(TF_PYTHON)" || { echo "TensorFlow $(TF) needs Python 3.11 or 3.12: make TF_PYTHON=/path/to/python" >&2; exit 1; }
@@ -87,7 +90,7 @@ MPICH_ENV := build/env-mpich
 test-mpich: $(MPICH_ENV)/ready
 	$(MPICH_ENV)/bin/tfddl build
 	for ranks in 2 3; do \
-	  timeout -k 10 1800 $(MPICH_ENV)/bin/python -m pytest --ranks $$ranks -m "not slow" tests/ops tests/sets tests/gradients; \
+	  timeout -k 10 1800 $(MPICH_ENV)/bin/python -m pytest $(PYTEST_OPTIONS) --ranks $$ranks -m "not slow" tests/ops tests/sets tests/gradients; \
 	done
 
 $(MPICH_ENV)/ready: constraints.txt setup.cfg setup.py pyproject.toml
