@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from tfddl import data as data
     from tfddl.gradients.compression import Compression as Compression
     from tfddl.gradients.tape import DistributedGradientTape as DistributedGradientTape
+    from tfddl.gradients.tape import PartialDistributedGradientTape as PartialDistributedGradientTape
     from tfddl.keras import callbacks as callbacks
     from tfddl.keras.optimizer import DistributedOptimizer as DistributedOptimizer
+    from tfddl.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
     from tfddl.ops.allgather import allgather as allgather
     from tfddl.ops.allgather import grouped_allgather as grouped_allgather
     from tfddl.ops.allreduce import allreduce as allreduce
@@ -77,8 +79,8 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "tfddl.gradients.compression": ["Compression"],
-    "tfddl.gradients.tape": ["DistributedGradientTape"],
-    "tfddl.keras.optimizer": ["DistributedOptimizer"],
+    "tfddl.gradients.tape": ["DistributedGradientTape", "PartialDistributedGradientTape"],
+    "tfddl.keras.optimizer": ["DistributedOptimizer", "PartialDistributedOptimizer"],
     "tfddl.ops.allgather": ["allgather", "grouped_allgather"],
     "tfddl.ops.allreduce": ["allreduce", "grouped_allreduce"],
     "tfddl.ops.alltoall": ["alltoall"],

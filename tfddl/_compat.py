@@ -49,6 +49,17 @@ def is_variable(value: object) -> bool:
     return isinstance(value, tf.Variable) or is_keras_variable(value)
 
 
+def reference(value: Any) -> Any:
+    """Tells variables and tensors apart: a Keras variable and the tf.Variable inside are the same one."""
+    inner = getattr(value, "value", None)  # of a tf.Variable a method
+    return (value if inner is None or callable(inner) else inner).ref()
+
+
+def is_layer(value: object) -> bool:
+    """Whether `value` is a layer of Keras 3."""
+    return isinstance(value, keras().layers.Layer)
+
+
 def is_keras_optimizer(value: object) -> bool:
     """Whether `value` is an optimizer of Keras 3."""
     return isinstance(value, keras().optimizers.Optimizer)

@@ -45,7 +45,8 @@ def fit(
     """Trains with `fit`, rows in their order."""
     # A loss computes in float32 unless told otherwise.
     loss = keras.losses.MeanSquaredError(dtype=network.layers[-1].compute_dtype)
-    network.compile(optimizer=optimizer, loss=loss, run_eagerly=options.pop("run_eagerly", False))
+    how = {key: options.pop(key, False) for key in ("run_eagerly", "jit_compile")}
+    network.compile(optimizer=optimizer, loss=loss, **how)
     return network.fit(*arrays, batch_size=batch, shuffle=False, verbose=0, **options)
 
 

@@ -87,7 +87,9 @@ def bucket_sizes(text: str | None = None) -> BucketSizes:
     return BucketSizes(max(1, int(first * 2**20)), max(1, int(later * 2**20)))
 
 
-def plan_buckets(gradients: Sequence[tuple[str, Shape]], sizes: BucketSizes) -> BucketPlan:
+def plan_buckets(
+    gradients: Sequence[tuple[str, Shape]], sizes: BucketSizes, groups: Sequence[Sequence[int]] = ()
+) -> BucketPlan:
     """Distributes gradients over buckets.
 
     A bucket holds one dtype and, unless its only member is larger, no more bytes than `sizes` says. A
@@ -96,13 +98,15 @@ def plan_buckets(gradients: Sequence[tuple[str, Shape]], sizes: BucketSizes) -> 
     Args:
         gradients: Dtype name and static shape of each gradient, in the order of the model's variables.
         sizes: Limits in bytes.
+        groups: Indices that share a bucket, one for each dtype, of whatever size.
 
     Returns:
         The plan; every index occurs once.
     """
-    closed: list[list[int]] = []
+    closed = _group_buckets(gradients, groups)
+    grouped = {index for members in closed for index in members}
     open_buckets: dict[str, _Open] = {}
-    for index in reversed(range(len(gradients))):
+    for index in reversed([index for index in range(len(gradients)) if index not in grouped]):
         dtype, shape = gradients[index]
         size = _bytes(dtype, shape)
         if size is None:
@@ -123,6 +127,17 @@ def plan_buckets(gradients: Sequence[tuple[str, Shape]], sizes: BucketSizes) -> 
     closed.sort(key=lambda members: members[-1], reverse=True)
     buckets = tuple(tuple(members) for members in closed)
     return BucketPlan(buckets, _signature(gradients, buckets))
+
+
+def _group_buckets(
+    gradients: Sequence[tuple[str, Shape]], groups: Sequence[Sequence[int]]
+) -> list[list[int]]:
+    """The buckets that the user asked for."""
+    buckets: dict[tuple[int, str], list[int]] = {}
+    for number, members in enumerate(groups):
+        for index in sorted(members, reverse=True):
+            buckets.setdefault((number, gradients[index][0]), []).append(index)
+    return list(buckets.values())
 
 
 def _bytes(dtype: str, shape: Shape) -> int | None:

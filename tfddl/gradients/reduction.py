@@ -1,47 +1,24 @@
 """One gradient computation, reduced over all ranks: the only place where gradients meet the collectives."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfddl import _compat
+from tfddl.gradients import groups
 from tfddl.gradients.buckets import bucket_sizes, plan_buckets
-from tfddl.gradients.compression import Compression, Compressor, run_compressed
+from tfddl.gradients.compression import run_compressed
+from tfddl.gradients.local import LocalSources, scaled
+from tfddl.gradients.marks import is_reduced, mark
+from tfddl.gradients.options import Options
 from tfddl.ops import allreduce_gradient, names, native  # noqa: F401 the first registers the gradient
-from tfddl.ops.constants import NAMES, Adasum, Average, Sum
+from tfddl.ops.constants import Adasum, Max
 from tfddl.ops.sparse import allreduce_slices
 from tfddl.runtime import xla
-from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
+from tfddl.runtime.process_sets import id_of
 
-_MARK = "_tfddl_reduced"
-_SEARCH_LIMIT = 64
-"""Ops looked at behind each gradient for a reduction by a tape: clipping and scaling need about ten."""
-
-
-def check_op(op: int) -> int:
-    """Returns `op` if gradients can be combined with it.
-
-    Raises:
-        ValueError: If it is none of `tfddl.Average`, `tfddl.Sum` and `tfddl.Adasum`.
-    """
-    if op not in (Average, Sum, Adasum):
-        raise ValueError(
-            "Gradients are combined with op=tfddl.Average, op=tfddl.Sum or op=tfddl.Adasum. "
-            f"Received: op={NAMES.get(op, op)}"
-        )
-    return op
-
-
-def is_reduced(gradient: Any) -> bool:
-    """Whether `gradient` is a result of `reduce_gradients`, untouched since."""
-    return getattr(gradient, _MARK, False)
-
-
-def all_reduced(gradients: Iterable[Any]) -> bool:
-    """Whether there are gradients and none of them still needs a reduction."""
-    present = [gradient for gradient in gradients if gradient is not None]
-    return bool(present) and all(is_reduced(gradient) for gradient in present)
+_DEFAULT = Options()
 
 
 def reduce_gradients(
@@ -49,10 +26,8 @@ def reduce_gradients(
     variables: Sequence[Any] | None = None,
     *,
     owner: str,
-    op: int = Average,
-    compression: type[Compressor] = Compression.none,
-    sparse_as_dense: bool = False,
-    process_set: ProcessSet = global_process_set,
+    options: Options = _DEFAULT,
+    local: LocalSources | None = None,
 ) -> list[Any]:
     """Combines one set of gradients over all ranks.
 
@@ -61,67 +36,62 @@ def reduce_gradients(
     gets the same error.
 
     A `tf.IndexedSlices`, which is what an embedding's gradient is, becomes one with the rows of all ranks,
-    those of the same index added up (see `tfddl.ops.sparse`).
+    those of the same index added up (see `tfddl.ops.sparse`). Inside a function compiled by XLA it always becomes a
+    dense tensor: shapes are fixed there, while rows come in any number.
 
     Args:
         gradients: Tensors, `tf.IndexedSlices` or None, in the order of the model's variables.
-        variables: What the gradients belong to, one for each. Used for shapes that tracing does not know.
+        variables: What the gradients belong to, one for each. Used for shapes that tracing does not know, groups,
+            local variables, and those that are overwritten by their gradient.
         owner: Names the reduction; equal on all ranks and different for each optimizer.
-        op: `tfddl.Average`, `tfddl.Sum` or `tfddl.Adasum`, which takes each gradient for one vector.
-        compression: What gradients travel as.
-        sparse_as_dense: Whether a `tf.IndexedSlices` becomes a dense tensor first. That is faster where the
-            rows of all ranks together are about as many as the variable has, or more. Inside a function
-            compiled by XLA it always does.
-        process_set: Whose ranks take part. On another rank the gradients stay what they are.
+        options: How to combine. Adasum takes each gradient for one vector.
+        local: Variables whose gradients stay each rank's own.
 
     Returns:
         A list like `gradients`, and None where None was. The gradients are marked, so that an optimizer does
-        not reduce them again (`is_reduced`).
+        not reduce them again (`marks.is_reduced`). On a rank outside the process set they are what they were.
 
     Raises:
-        ValueError: For another `op`, for `tfddl.Adasum` and a `tf.IndexedSlices`, or inside a function compiled by XLA
-            where there are no XLA kernels.
-        TypeError: If `compression` is no compressor.
+        ValueError: For `tfddl.Adasum` and a `tf.IndexedSlices`, or inside a function compiled by XLA where there
+            are no XLA kernels.
     """
-    check_op(op)
     xla.require(owner)
-    results: list[Any] = list(gradients)
-    number = id_of(process_set, owner)
-    if process_set.included() is False:
-        return results
-    sparse = [index for index, gradient in enumerate(gradients) if isinstance(gradient, tf.IndexedSlices)]
-    if sparse_as_dense or _compat.in_xla_context():  # whose shapes are fixed, while rows come in any number
+    number = id_of(options.process_set, owner)
+    if options.process_set.included() is False:
+        return list(gradients)
+    results = list(gradients)
+    waiting = {index for index, result in enumerate(results) if result is not None}
+    mine = waiting & local.among(variables) if local else set()
+    for index in mine:
+        results[index] = _left_alone(results[index], options)
+    waiting -= mine
+    waiting -= _reduce_overwritten(results, waiting, variables, owner, number)
+    sparse = [index for index in sorted(waiting) if isinstance(results[index], tf.IndexedSlices)]
+    if options.sparse_as_dense or _compat.in_xla_context():
         sparse = []
-    if sparse and op == Adasum:
+    if sparse and options.op == Adasum:
         raise ValueError(
-            "op=tfddl.Adasum combines dense gradients: use DistributedGradientTape(..., sparse_as_dense=True). "
+            "op=tfddl.Adasum combines dense gradients: use sparse_as_dense=True. "
             f"Received: a tf.IndexedSlices, gradient {sparse[0]} of {len(results)}"
         )
-    dense = [
-        index for index, gradient in enumerate(gradients) if gradient is not None and index not in sparse
-    ]
-    if not dense and not sparse:
+    dense = [index for index in sorted(waiting) if index not in sparse]
+    if not waiting:
         return results
     sequence = names.unique(owner, number)
-    tensors = [_dense(gradients[index], None if variables is None else variables[index]) for index in dense]
-    # Two ranks that lack the gradient of different variables may have equal shapes otherwise.
-    context = "" if len(dense) == len(results) else f"dense gradients {dense} of {len(results)}"
-    reduced = run_compressed(
-        lambda compressed: _reduce_in_buckets(compressed, sequence, op, context, number), tensors, compression
-    )
-    for index, tensor in zip(dense, reduced, strict=True):
-        results[index] = _marked(tensor)
+    _reduce_dense(results, dense, variables, sequence, options, number)
     # After the buckets, whose context tells where the ranks differ in what is sparse.
     for index in sparse:
         slices = allreduce_slices(
-            gradients[index],
-            op,
+            results[index],
+            options.op,
             f"{sequence}.slices.{index}",
             kind=owner,
-            compression=compression,
-            process_set=process_set,
+            compression=options.compression,
+            prescale=1 / options.gradient_predivide_factor,
+            postscale=options.gradient_predivide_factor,
+            process_set=options.process_set,
         )
-        results[index] = _marked(slices)
+        results[index] = mark(slices)
     return results
 
 
@@ -134,42 +104,58 @@ def reduce_missing(
     return [new if new is not None else old for new, old in zip(reduced, gradients, strict=True)]
 
 
-def comes_from_a_reduction(gradients: Iterable[Any]) -> bool:
-    """Whether a gradient in a graph was computed from reduced ones, by clipping them for example.
+def is_overwritten(variable: Any) -> bool:
+    """Whether the variable's "gradient" is its next value, as that of a float8 layer's scales is."""
+    return getattr(variable, "overwrite_with_gradient", False)
 
-    Looks only at the nearest ops: far behind a gradient lies the whole model, which may hold reductions of
-    its own, such as those of a gradient penalty.
+
+def _reduce_overwritten(
+    results: list[Any], waiting: set[int], variables: Sequence[Any] | None, owner: str, process_set: int
+) -> set[int]:
+    """Takes the largest value of all ranks, in place, where a gradient is the variable's next value; returns where.
+
+    Those are the largest magnitudes that a float8 layer has seen, and scales that grow with them: the largest of all
+    ranks are what one process with the rows of all would have.
     """
-    return any(
-        _reduction_nearby(gradient)
-        for gradient in map(_values, gradients)
-        if tf.is_symbolic_tensor(gradient) and not is_reduced(gradient)
+    places = [index for index in sorted(waiting) if variables and is_overwritten(variables[index])]
+    if places:
+        name = names.unique(f"{owner}.overwritten", process_set)
+        tensors = [tf.cast(results[index], tf.float32) for index in places]
+        largest = native.allreduce(tensors, Max, name, process_set=process_set)
+        for index, value in zip(places, largest, strict=True):
+            results[index] = mark(tf.cast(value, results[index].dtype))
+    return set(places)
+
+
+def _left_alone(gradient: Any, options: Options) -> Any:
+    """A local variable's gradient."""
+    size = options.process_set.size() or 1
+    return mark(scaled(gradient, size if options.scale_local_gradients else 1), local=True)
+
+
+def _reduce_dense(
+    results: list[Any],
+    dense: Sequence[int],
+    variables: Sequence[Any] | None,
+    sequence: str,
+    options: Options,
+    process_set: int,
+) -> None:
+    """Reduces those gradients of `results`, in place."""
+    if not dense:
+        return
+    mine = None if variables is None else [variables[index] for index in dense]
+    tensors = [_dense(results[index], mine and mine[place]) for place, index in enumerate(dense)]
+    together = groups.places(options.groups, len(dense), mine)
+    # Two ranks that lack the gradient of different variables may have equal shapes otherwise.
+    context = "" if len(dense) == len(results) else f"dense gradients {list(dense)} of {len(results)}"
+    reduced = run_compressed(
+        lambda compressed: _reduce_in_buckets(compressed, together, sequence, options, context, process_set),
+        tensors,
+        options.compression,
     )
-
-
-def _reduction_nearby(gradient: tf.Tensor) -> bool:
-    queue, seen = [gradient], {id(gradient)}
-    for _ in range(_SEARCH_LIMIT):
-        if not queue:
-            return False
-        tensor = queue.pop(0)
-        if is_reduced(tensor):
-            return True
-        for source in tensor.op.inputs:
-            if id(source) not in seen:
-                seen.add(id(source))
-                queue.append(source)
-    return False
-
-
-def _values(gradient: Any) -> Any:
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-
-
-def _marked(gradient: Any) -> Any:
-    setattr(_values(gradient), _MARK, True)
-    setattr(gradient, _MARK, True)
-    return gradient
+    for index, tensor in zip(dense, reduced, strict=True):
+        results[index] = mark(tensor)
 
 
 def _dense(gradient: Any, variable: Any) -> tf.Tensor:
@@ -182,11 +168,16 @@ def _dense(gradient: Any, variable: Any) -> tf.Tensor:
 
 
 def _reduce_in_buckets(
-    tensors: list[tf.Tensor], sequence: str, op: int, context: str, process_set: int
+    tensors: list[tf.Tensor],
+    together: Sequence[Sequence[int]],
+    sequence: str,
+    options: Options,
+    context: str,
+    process_set: int,
 ) -> list[tf.Tensor]:
     """One op a bucket; together they are one sequence, agreed on as a whole."""
     specifications = [(tensor.dtype.name, _static_shape(tensor)) for tensor in tensors]
-    plan = plan_buckets(specifications, bucket_sizes())
+    plan = plan_buckets(specifications, bucket_sizes(), together)
     # A sequence is agreed on by the shapes known at trace time, and its buckets belong to one step. Where a shape shows
     # only at run time, and in eager mode, where each op is a step of its own, each bucket is agreed on by itself.
     apart = tf.executing_eagerly() or not all(tensor.shape.is_fully_defined() for tensor in tensors)
@@ -194,8 +185,10 @@ def _reduce_in_buckets(
     for number, members in enumerate(plan.buckets):
         outputs = native.allreduce(
             [tensors[index] for index in members],
-            op,
+            options.op,
             f"{sequence}.{number}" if apart else sequence,
+            prescale=1 / options.gradient_predivide_factor,
+            postscale=options.gradient_predivide_factor,
             context=context if apart else f"{plan.signature} {context}".strip(),
             bucket=0 if apart else number,
             buckets=1 if apart else len(plan.buckets),

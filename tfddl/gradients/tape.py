@@ -4,8 +4,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl.gradients.compression import Compression, Compressor, check_compression
-from tfddl.gradients.reduction import check_op, reduce_gradients
+from tfddl.gradients.compression import Compression, Compressor
+from tfddl.gradients.local import LocalSources, check_layers
+from tfddl.gradients.options import checked
+from tfddl.gradients.reduction import reduce_gradients
 from tfddl.ops import names
 from tfddl.ops.constants import Average
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
@@ -32,20 +34,34 @@ class DistributedGradientTape(tf.GradientTape):
     `op=tfddl.Average` and `op=tfddl.Adasum`, which make of equal values that value, but with `op=tfddl.Sum`
     use one of the two, not both.
 
-    `jacobian` and `batch_jacobian` are this rank's own, as in Horovod.
+    The gradients of local sources (`register_local_source`) are not combined. `jacobian` and `batch_jacobian` are this
+    rank's own, as in Horovod.
 
     Args:
         gradtape: The `tf.GradientTape` to wrap.
         compression: What gradients travel as. Defaults to `tfddl.Compression.none`.
         op: `tfddl.Average`, `tfddl.Sum` or `tfddl.Adasum`. Defaults to `tfddl.Average`.
-        sparse_as_dense: Whether a `tf.IndexedSlices` becomes a dense tensor before it is reduced. Defaults to
-            False: the rows of all ranks are gathered.
+        sparse_as_dense: Whether a `tf.IndexedSlices` becomes a dense tensor before it is reduced. That is faster where
+            the rows of all ranks together are about as many as the variable has, or more. Defaults to False: the rows
+            of all ranks are gathered.
+        gradient_predivide_factor: Every rank's gradient is divided by it before they are added up, and the sum
+            multiplied by it: a factor of the number of ranks keeps large sums finite. For `op=tfddl.Average` only.
+            Defaults to 1.
+        groups: Gradients that travel together, for each dtype in one piece: a number of groups of neighbours, or a
+            list of lists of variables. Defaults to None: buckets of `TFDDL_BUCKET_MB`, as the rest where variables
+            are listed.
+        num_groups: Deprecated; use `groups`.
         process_set: Whose ranks combine their gradients; on another rank they are the rank's own. Defaults to all.
+        scale_local_gradients: Whether gradients of local sources are divided by the number of ranks, so that they
+            belong to the mean over the rows of all ranks. Defaults to True.
+        device_dense: Only `""`: gradients are combined on the device that has computed them.
+        device_sparse: The same.
 
     Raises:
         TypeError: If `gradtape` is not a `tf.GradientTape`, `compression` no compressor, or `process_set` no
             `ProcessSet`.
-        ValueError: For another `op`, or a `process_set` that is not part of the job.
+        ValueError: For another `op`, a `process_set` that is not part of the job, a `gradient_predivide_factor` that is
+            not positive or comes with another `op` than Average, `groups` that are none, or a device.
     """
 
     def __init__(
@@ -55,7 +71,13 @@ class DistributedGradientTape(tf.GradientTape):
         compression: type[Compressor] = Compression.none,
         op: int = Average,
         sparse_as_dense: bool = False,
+        gradient_predivide_factor: float = 1.0,
+        num_groups: int = 0,
+        groups: Any = None,
         process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
+        device_dense: str = "",
+        device_sparse: str = "",
     ) -> None:
         if not isinstance(gradtape, tf.GradientTape):
             raise TypeError(
@@ -63,12 +85,25 @@ class DistributedGradientTape(tf.GradientTape):
             )
         # The base class is not initialised: a tape of its own would record next to the wrapped one.
         self._wrapped = gradtape
-        self._compression = check_compression(compression)
-        self._op = check_op(op)
-        self._sparse_as_dense = sparse_as_dense
-        self._process_set = process_set
+        self._options = checked(
+            op=op,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            gradient_predivide_factor=gradient_predivide_factor,
+            num_groups=num_groups,
+            groups=groups,
+            process_set=process_set,
+            scale_local_gradients=scale_local_gradients,
+            device_dense=device_dense,
+            device_sparse=device_sparse,
+        )
+        self._local = LocalSources()
         # Numbered here, where the program makes it: ranks may call gradient() of two tapes in different orders.
         self._owner = names.numbered(_OWNER, id_of(process_set, _OWNER)) + "/gradient"
+
+    def register_local_source(self, source: Any) -> None:
+        """Leaves the gradient of a variable, or of a tensor that the tape watches, to each rank."""
+        self._local.add(source)
 
     def __enter__(self) -> "DistributedGradientTape":
         self._wrapped.__enter__()
@@ -121,10 +156,8 @@ class DistributedGradientTape(tf.GradientTape):
             flat,
             variables if len(variables) == len(flat) else None,
             owner=self._owner,
-            op=self._op,
-            compression=self._compression,
-            sparse_as_dense=self._sparse_as_dense,
-            process_set=self._process_set,
+            options=self._options,
+            local=self._local,
         )
         return tf.nest.pack_sequence_as(gradients, reduced)
 
@@ -141,3 +174,29 @@ class DistributedGradientTape(tf.GradientTape):
         if name == "_wrapped":
             raise AttributeError(name)
         return getattr(self._wrapped, name)
+
+
+def PartialDistributedGradientTape(
+    gradtape: tf.GradientTape, *, local_layers: Any = None, **options: Any
+) -> DistributedGradientTape:
+    """A `tfddl.DistributedGradientTape` that leaves some layers to each rank.
+
+    The layers may be built later. Give a `BroadcastGlobalVariablesCallback` their variables as `local_variables` if they
+    are to begin with different values.
+
+    Args:
+        gradtape: The `tf.GradientTape` to wrap.
+        local_layers: A Keras layer or a list of them, whose trainable weights are local. Defaults to none.
+        **options: The other arguments of `tfddl.DistributedGradientTape`.
+
+    Returns:
+        The tape.
+
+    Raises:
+        TypeError: As `tfddl.DistributedGradientTape` does.
+        ValueError: As that does, or if `local_layers` is anything else.
+    """
+    layers = check_layers(local_layers)
+    tape = DistributedGradientTape(gradtape, **options)
+    tape._local.add_layers(layers)
+    return tape

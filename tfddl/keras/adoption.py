@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tfddl import _compat
-from tfddl.gradients.compression import Compression, Compressor
+from tfddl.gradients.local import LocalSources, check_variable
+from tfddl.gradients.options import Options
 from tfddl.ops import names
-from tfddl.ops.constants import Average
-from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
+from tfddl.runtime.process_sets import id_of
 
 _SETTINGS = "_tfddl_settings"
 _BASE = "_tfddl_base"
@@ -27,19 +27,23 @@ class Settings:
 
     Attributes:
         name: First part of the reduction's name.
-        op: `tfddl.Average`, `tfddl.Sum` or `tfddl.Adasum`.
-        compression: What gradients travel as.
-        process_set: Whose ranks combine them.
+        options: How to combine.
+        backward_passes_per_step: How many calls of `apply` make an update; 1 leaves that to the optimizer.
+        average_aggregated_gradients: Whether the update sees the mean of their gradients; else the sum.
+        local: Variables and layers whose gradients stay each rank's own.
         done: True while the optimizer is given gradients that are reduced already.
         asked: Whether the optimizer has come to its reduction during the call of `apply` under way.
+        variables: What the gradients of that reduction belong to.
     """
 
     name: str = "DistributedOptimizer"
-    op: int = Average
-    compression: type[Compressor] = Compression.none
-    process_set: ProcessSet = global_process_set
+    options: Options = dataclasses.field(default_factory=Options)
+    backward_passes_per_step: int = 1
+    average_aggregated_gradients: bool = False
+    local: LocalSources = dataclasses.field(default_factory=LocalSources)
     done: bool = False
     asked: bool = False
+    variables: list[Any] | None = None
     _owner: str | None = None
 
     @property
@@ -50,12 +54,19 @@ class Settings:
         rank alone may copy an optimizer, to save it for example.
         """
         if self._owner is None:
-            self._owner = f"{self.name}.{names.owner_index(self.name, id_of(self.process_set, self.name))}"
+            number = id_of(self.options.process_set, self.name)
+            self._owner = f"{self.name}.{names.owner_index(self.name, number)}"
         return self._owner
 
-    def fresh(self) -> "Settings":
-        """The settings for another optimizer."""
-        return Settings(self.name, self.op, self.compression, self.process_set)
+    def fresh(self, local: LocalSources | None = None) -> "Settings":
+        """The settings for another optimizer, which may share what is local."""
+        return Settings(
+            self.name,
+            self.options,
+            self.backward_passes_per_step,
+            self.average_aggregated_gradients,
+            local or self.local.copy(),
+        )
 
 
 class Adopted:
@@ -65,6 +76,10 @@ class Adopted:
     def __class__(self) -> type:
         """The user's class: what serialization reads."""
         return getattr(type(self), _BASE)
+
+    def register_local_var(self, variable: Any) -> None:
+        """Leaves the gradient of one variable to each rank: see `tfddl.PartialDistributedOptimizer`."""
+        settings_of(self).local.add(check_variable(variable))
 
     def __reduce__(self) -> Any:
         """Pickles and copies as Keras does, and adopts what comes out of it."""

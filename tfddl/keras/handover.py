@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tfddl.gradients import reduction
+from tfddl.gradients import marks, reduction
 from tfddl.keras.adoption import Settings
 from tfddl.keras.log import warn_once
 from tfddl.ops.constants import Sum
@@ -14,13 +14,20 @@ def reduce_as_set(
 ) -> list[Any]:
     """Reduces the gradients that are not reduced yet, the way an optimizer is set to."""
     return reduction.reduce_missing(
-        grads,
-        variables,
-        owner=settings.owner,
-        op=settings.op,
-        compression=settings.compression,
-        process_set=settings.process_set,
+        grads, variables, owner=settings.owner, options=settings.options, local=settings.local
     )
+
+
+def reduce_overwritten(settings: Settings, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    """Combines what is not a gradient but the next value of a float8 layer's scales, at each call of `apply`."""
+    if not any(map(reduction.is_overwritten, variables)):
+        return list(grads)
+    values = [
+        grad if reduction.is_overwritten(variable) else None
+        for grad, variable in zip(grads, variables, strict=True)
+    ]
+    values = reduce_as_set(settings, values, variables)
+    return [grad if value is None else value for grad, value in zip(grads, values, strict=True)]
 
 
 def complete(settings: Settings, grads: list[Any], variables: Sequence[Any] | None) -> list[Any]:
@@ -29,12 +36,13 @@ def complete(settings: Settings, grads: list[Any], variables: Sequence[Any] | No
     If a tape has reduced only some of them, the others are reduced now. With op=Sum, gradients that were
     computed from reduced ones would be summed twice, which a warning says where it can be seen.
     """
-    if settings.op == Sum and reduction.comes_from_a_reduction(grads):
+    if settings.options.op == Sum and marks.comes_from_a_reduction(grads):
         warn_once(
             "Gradients given to DistributedOptimizer(op=tfddl.Sum) were computed from gradients that a "
             "DistributedGradientTape has reduced, and are summed over the ranks a second time: use a plain "
             "tf.GradientTape or a plain optimizer."
         )
-    if not any(reduction.is_reduced(grad) for grad in grads):
+    pairs = zip(grads, variables or grads, strict=True)
+    if not any(marks.is_reduced(grad) for grad, variable in pairs if not reduction.is_overwritten(variable)):
         return grads
     return reduce_as_set(settings, grads, variables)

@@ -13,9 +13,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.gradients import reduction
+from tfddl.gradients import marks
 from tfddl.keras.adoption import Adopted, adopt, is_adopted, settings_of
-from tfddl.keras.handover import complete, reduce_as_set
+from tfddl.keras.distributed import applying, refuse_global_norm
+from tfddl.keras.handover import complete, reduce_as_set, reduce_overwritten
 from tfddl.ops import names
 from tfddl.ops.allreduce import allreduce
 from tfddl.ops.constants import Sum
@@ -35,9 +36,10 @@ class DistributedLossScale(Adopted):
         plain: Any = super()
         finite = plain.check_finite(grads)
         settings = settings_of(self)
-        process_set = settings.process_set
+        process_set = settings.options.process_set
         number = id_of(process_set, settings.name)
-        if settings.done or process_set.included() is False:
+        common = settings.done and not any(map(marks.is_local, grads))
+        if common or process_set.included() is False:
             return finite
         name = names.unique(f"{settings.owner}.finite", number)
         ranks = allreduce(tf.cast(finite, tf.int32), op=Sum, name=name, process_set=process_set)
@@ -52,17 +54,20 @@ def apply_in_agreement(optimizer: Any, apply: Any, grads: Sequence[Any], trainab
     shared, and the optimizer inside reduces its accumulated gradients at the update.
     """
     settings = settings_of(optimizer)
+    inner = optimizer.inner_optimizer
     grads = list(grads)
     if trainable_variables is not None:
         trainable_variables = list(trainable_variables)
-    grads = complete(settings, grads, trainable_variables)
-    if not optimizer.inner_optimizer.gradient_accumulation_steps:
-        grads = reduce_as_set(settings, grads, trainable_variables)
-    before, settings.done = settings.done, reduction.all_reduced(grads)
-    try:
+    variables = inner._trainable_variables if trainable_variables is None else trainable_variables
+    if len(variables) != len(grads):
+        return apply(grads, trainable_variables)  # which says what is wrong
+    grads = complete(settings, grads, variables)
+    grads = reduce_overwritten(settings, grads, variables)
+    if not inner.gradient_accumulation_steps:
+        grads = reduce_as_set(settings, grads, variables)
+    refuse_global_norm(inner, settings, grads, variables)
+    with applying(settings, marks.all_reduced(grads)):
         return apply(grads, trainable_variables)
-    finally:
-        settings.done = before
 
 
 def adopt_loss_scale(optimizer: Any) -> None:
@@ -100,9 +105,11 @@ def watch_loss_scale_optimizers() -> None:
 
 
 def _refuse_several(inner: Any) -> None:
-    """A MultiOptimizer of distributed optimizers would be applied by some ranks only."""
-    if _compat.has_inner_optimizers(inner) and any(map(is_adopted, inner._inner_optimizers)):
+    """A plain MultiOptimizer of distributed optimizers would be applied by some ranks only."""
+    if not _compat.has_inner_optimizers(inner) or is_adopted(inner):
+        return
+    if any(map(is_adopted, inner._inner_optimizers)):
         raise ValueError(
-            "A LossScaleOptimizer around a MultiOptimizer of distributed optimizers is not supported yet: "
-            f"use tfddl.DistributedGradientTape and plain optimizers. Received: inner_optimizer={inner!r}"
+            "A LossScaleOptimizer around a MultiOptimizer has to know that its optimizers are distributed: give the "
+            f"MultiOptimizer to tfddl.DistributedOptimizer. Received: inner_optimizer={inner!r}"
         )

@@ -1,19 +1,19 @@
 """DistributedOptimizer: the user's Keras optimizer, taught to combine gradients over all ranks."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import dataclasses
 from typing import Any
 
-import tensorflow as tf
-
 from tfddl import _compat
-from tfddl.gradients import reduction
-from tfddl.gradients.compression import Compression, Compressor, check_compression
+from tfddl.gradients.compression import Compression, Compressor
+from tfddl.gradients.local import check_layers
+from tfddl.gradients.options import checked
 from tfddl.keras import loss_scale
-from tfddl.keras.adoption import Adopted, Settings, adopt, is_adopted, set_settings, settings_of
-from tfddl.keras.handover import complete, reduce_as_set
+from tfddl.keras.accumulation import accumulate, check_passes
+from tfddl.keras.adoption import Settings, adopt, is_adopted, set_settings, settings_of
+from tfddl.keras.distributed import Distributed
+from tfddl.keras.multi import DistributedMulti
 from tfddl.ops.constants import Average
-from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set
+from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
 
 def DistributedOptimizer(
@@ -22,7 +22,16 @@ def DistributedOptimizer(
     *,
     compression: type[Compressor] = Compression.none,
     op: int = Average,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
     process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+    device_dense: str = "",
+    device_sparse: str = "",
 ) -> Any:
     """Makes a Keras optimizer combine its gradients over all ranks.
 
@@ -34,10 +43,11 @@ def DistributedOptimizer(
     Gradients from a `tfddl.DistributedGradientTape` are not reduced a second time; see there for what
     happens to those that were changed on the way. A `keras.optimizers.LossScaleOptimizer` may be inside or
     outside, or come from `compile()` under `mixed_float16`: all ranks skip the same steps and hold the same
-    scale.
+    scale. The members of a `keras.optimizers.MultiOptimizer` are distributed one by one.
 
-    `copy`, `deepcopy` and `pickle` give a distributed optimizer, with the state that Keras keeps in them.
-    `keras.models.load_model` gives a plain one, to be passed through this function again.
+    `copy`, `deepcopy` and `pickle` give a distributed optimizer, with the state that Keras keeps in them; but
+    `deepcopy` and `pickle` make new variables, so that groups and local variables have to be told again.
+    `keras.models.load_model` gives a plain one, to be passed through this function again; `tfddl.load_model` does that.
 
     Args:
         optimizer: A `keras.optimizers.Optimizer` of Keras 3.
@@ -45,33 +55,92 @@ def DistributedOptimizer(
             Defaults to `"DistributedOptimizer"`.
         compression: What gradients travel as. Defaults to `tfddl.Compression.none`.
         op: `tfddl.Average`, `tfddl.Sum` or `tfddl.Adasum`. Defaults to `tfddl.Average`.
+        sparse_as_dense: See `tfddl.DistributedGradientTape`.
+        gradient_predivide_factor: See `tfddl.DistributedGradientTape`.
+        backward_passes_per_step: Batches to accumulate before an update: sets the optimizer's
+            `gradient_accumulation_steps`. Defaults to 1, which leaves that as it is.
+        average_aggregated_gradients: Whether an update sees the mean of those batches' gradients, as with
+            `gradient_accumulation_steps`; else their sum, which clipping sees too. Defaults to False, as in Horovod.
+        num_groups: Deprecated; use `groups`.
+        groups: See `tfddl.DistributedGradientTape`.
         process_set: Whose ranks combine their gradients; another rank trains on its own. Defaults to all.
+        scale_local_gradients: Whether gradients of local variables (`tfddl.PartialDistributedOptimizer`) are divided by
+            the number of ranks, so that they belong to the mean over the rows of all ranks. Defaults to True.
+        device_dense: Only `""`: gradients are combined on the device that has computed them.
+        device_sparse: The same.
 
     Returns:
         `optimizer` itself. If it is distributed already with the same settings, nothing changes.
 
     Raises:
-        TypeError: If `optimizer` is not an optimizer of Keras 3, or is a `MultiOptimizer`; if `compression` is no
-            compressor or `process_set` no `ProcessSet`.
-        ValueError: For another `op`, or if the optimizer is distributed already with other settings.
+        TypeError: If `optimizer` is not an optimizer of Keras 3; if `compression` is no compressor or `process_set` no
+            `ProcessSet`.
+        ValueError: For another `op`, a factor, groups or a device that `tfddl.DistributedGradientTape` refuses; for
+            `backward_passes_per_step` below 1, or above it for an optimizer that accumulates by itself or has its
+            variables already; or if the optimizer is distributed already with other settings.
     """
     from tfddl.keras.callbacks import callback_list  # which imports this module
 
     callback_list.watch()
-    settings = Settings(
-        name or Settings.name, reduction.check_op(op), check_compression(compression), check_type(process_set)
+    options = checked(
+        op=op,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        num_groups=num_groups,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
     )
+    passes = check_passes(backward_passes_per_step)
+    settings = Settings(name or Settings.name, options, passes, average_aggregated_gradients)
     _check_supported(optimizer)
-    if is_distributed(optimizer):
+    if is_adopted(_compat.innermost(optimizer)):
         _check_same(settings_of(optimizer), settings)
+    else:
+        accumulate(optimizer, passes)
     return distribute(optimizer, settings)
+
+
+def PartialDistributedOptimizer(
+    optimizer: Any, name: str | None = None, *, local_layers: Any = None, **options: Any
+) -> Any:
+    """A `tfddl.DistributedOptimizer` that leaves some layers to each rank.
+
+    The gradients of local layers and variables are not combined, so that each rank has weights of its own there. Single
+    variables are registered with `optimizer.register_local_var(variable)`. Give a `BroadcastGlobalVariablesCallback`
+    their variables as `local_variables` if they are to begin with different values. `global_clipnorm` is refused, since
+    it would make the other weights differ too. Under loss scaling an infinity in a local gradient makes all ranks skip
+    the step.
+
+    Args:
+        optimizer: See `tfddl.DistributedOptimizer`.
+        name: See `tfddl.DistributedOptimizer`.
+        local_layers: A Keras layer or a list of them, whose trainable weights are local; they may be built later.
+            Defaults to none.
+        **options: The other arguments of `tfddl.DistributedOptimizer`.
+
+    Returns:
+        `optimizer` itself.
+
+    Raises:
+        TypeError: As `tfddl.DistributedOptimizer` does.
+        ValueError: As that does, or if `local_layers` is anything else.
+    """
+    layers = check_layers(local_layers)
+    distributed = DistributedOptimizer(optimizer, name, **options)
+    settings_of(distributed).local.add_layers(layers)
+    return distributed
 
 
 def is_distributed(optimizer: Any) -> bool:
     """Whether the gradients given to `optimizer` get combined over all ranks."""
-    if _compat.has_inner_optimizers(optimizer):
-        return all(is_adopted(inner) for inner in optimizer._inner_optimizers)
-    return is_adopted(optimizer) or is_adopted(getattr(optimizer, "inner_optimizer", None))
+    inner = _compat.innermost(optimizer)
+    if _compat.has_inner_optimizers(inner) and inner._inner_optimizers:
+        return all(map(is_adopted, inner._inner_optimizers))
+    return is_adopted(inner)
 
 
 def distribute(optimizer: Any, settings: Settings) -> Any:
@@ -82,71 +151,13 @@ def distribute(optimizer: Any, settings: Settings) -> Any:
         loss_scale.adopt_loss_scale(optimizer)
     elif not is_adopted(optimizer):
         set_settings(optimizer, settings)
-        adopt(optimizer, Distributed)
+        if _compat.has_inner_optimizers(optimizer):
+            for inner in optimizer._inner_optimizers:
+                distribute(inner, settings.fresh(settings.local))
+            adopt(optimizer, DistributedMulti)
+        else:
+            adopt(optimizer, Distributed)
     return optimizer
-
-
-class Distributed(Adopted):
-    """Reduces where Keras clips: once for each real update, on accumulated and unscaled gradients.
-
-    Keras 3.4 clips, and so reduces, once for each micro-batch.
-    """
-
-    def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
-        """See `keras.optimizers.Optimizer.apply`."""
-        plain: Any = super()
-        settings = settings_of(self)
-        grads = list(grads)
-        if trainable_variables is not None:
-            trainable_variables = list(trainable_variables)
-        _refuse_overwritten(trainable_variables)
-        if not settings.done:
-            grads = complete(settings, grads, trainable_variables)
-        with _applying(settings, settings.done or reduction.all_reduced(grads)):
-            result = plain.apply(grads, trainable_variables)
-            _check_asked(self, settings, grads)
-        return result
-
-    def _clip_gradients(self, grads: Sequence[Any]) -> Any:
-        plain: Any = super()
-        settings = settings_of(self)
-        settings.asked = True
-        if not settings.done:
-            grads = reduce_as_set(settings, grads)
-        return plain._clip_gradients(grads)
-
-
-@contextmanager
-def _applying(settings: Settings, done: bool) -> Iterator[None]:
-    """Remembers for the time of one `apply` whether its gradients are reduced already."""
-    before = settings.done, settings.asked
-    settings.done, settings.asked = done, False
-    try:
-        yield
-    finally:
-        settings.done, settings.asked = before
-
-
-def _check_asked(optimizer: Any, settings: Settings, grads: Sequence[Any]) -> None:
-    """Notices an optimizer class with an `apply` of its own, which would train unreduced."""
-    # In eager mode an accumulating optimizer comes to its update, and to us, only every N-th time.
-    waits = optimizer.gradient_accumulation_steps and tf.executing_eagerly()
-    if not (settings.asked or settings.done or waits or not grads):
-        raise RuntimeError(
-            f"{type(optimizer).__name__} never calls `_clip_gradients`, where DistributedOptimizer combines "
-            "gradients: use tfddl.DistributedGradientTape with the plain optimizer instead."
-        )
-
-
-def _refuse_overwritten(variables: Any) -> None:
-    """float8 scales are assigned from their gradient, past the place where we reduce."""
-    for variable in variables or ():
-        if getattr(variable, "overwrite_with_gradient", False):
-            raise ValueError(
-                "DistributedOptimizer does not support float8 training yet: use the mixed_bfloat16 or the "
-                f"mixed_float16 policy. Received: variable {getattr(variable, 'path', variable.name)!r}, "
-                "which is overwritten by its gradient"
-            )
 
 
 def _check_supported(optimizer: Any) -> None:
@@ -156,17 +167,24 @@ def _check_supported(optimizer: Any) -> None:
             "with any other use tfddl.DistributedGradientTape. "
             f"Received: optimizer={optimizer!r} of {type(optimizer).__module__}.{type(optimizer).__name__}"
         )
-    if _compat.has_inner_optimizers(optimizer):
-        raise TypeError(
-            "DistributedOptimizer does not take a MultiOptimizer yet: use tfddl.DistributedGradientTape "
-            f"with it. Received: optimizer={optimizer!r}"
-        )
 
 
 def _check_same(present: Settings, wanted: Settings) -> None:
-    for field in ("op", "compression", "process_set"):
-        if getattr(present, field) != getattr(wanted, field):
+    for field in _fields(wanted):
+        if _fields(present)[field] != _fields(wanted)[field]:
             raise ValueError(
-                f"This optimizer is distributed already, with {field}={getattr(present, field)!r}: call "
-                f"DistributedOptimizer once. Received: {field}={getattr(wanted, field)!r}"
+                f"This optimizer is distributed already, with {field}={_fields(present)[field]!r}: call "
+                f"DistributedOptimizer once. Received: {field}={_fields(wanted)[field]!r}"
             )
+
+
+def _fields(settings: Settings) -> dict[str, Any]:
+    """What the user has asked for."""
+    options = {
+        field.name: getattr(settings.options, field.name) for field in dataclasses.fields(settings.options)
+    }
+    return {
+        **options,
+        "backward_passes_per_step": settings.backward_passes_per_step,
+        "average_aggregated_gradients": settings.average_aggregated_gradients,
+    }

@@ -1,0 +1,59 @@
+"""`groups=`: gradients that the user wants to travel together."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tfddl import _compat
+
+Groups = int | tuple[tuple[Any, ...], ...] | None
+"""A number of groups of consecutive gradients, references to the variables of each group, or None."""
+
+
+def checked_groups(groups: Any) -> Groups:
+    """The argument in a form that can be compared.
+
+    Args:
+        groups: None, a number, or a list of lists of variables.
+
+    Raises:
+        ValueError: If it is anything else, or names a variable twice.
+    """
+    if groups is None or (isinstance(groups, int) and not isinstance(groups, bool) and groups > 0):
+        return groups
+    if not isinstance(groups, (list, tuple)) or not all(_holds_variables(group) for group in groups):
+        raise ValueError(
+            "groups is the number of groups, 1 or more, or a list of lists of variables. "
+            f"Received: groups={groups!r}"
+        )
+    references = tuple(tuple(map(_compat.reference, group)) for group in groups)
+    if len({reference for group in references for reference in group}) < sum(map(len, references)):
+        raise ValueError(f"groups names a variable twice. Received: groups={groups!r}")
+    return references
+
+
+def places(groups: Groups, count: int, variables: Sequence[Any] | None) -> list[list[int]]:
+    """Which gradients belong together.
+
+    Args:
+        groups: From `checked_groups`.
+        count: How many gradients there are.
+        variables: What they belong to, if that is known.
+
+    Returns:
+        Their indices, group by group. Variables without a gradient here are left out, and so are empty groups.
+    """
+    if groups is None:
+        return []
+    if isinstance(groups, int):
+        size, larger = divmod(count, groups)
+        ends = [number * size + min(number, larger) for number in range(groups + 1)]
+        found: Iterable[list[int]] = (list(range(*pair)) for pair in itertools.pairwise(ends))
+    else:
+        place = {_compat.reference(variable): index for index, variable in enumerate(variables or ())}
+        found = ([place[reference] for reference in group if reference in place] for group in groups)
+    return [group for group in found if group]
+
+
+def _holds_variables(group: Any) -> bool:
+    return isinstance(group, (list, tuple)) and all(map(_compat.is_variable, group))
