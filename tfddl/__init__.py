@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tfddl.keras import callbacks as callbacks
     from tfddl.keras.optimizer import DistributedOptimizer as DistributedOptimizer
     from tfddl.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
+    from tfddl.keras.sync_batch_normalization import SyncBatchNormalization as SyncBatchNormalization
     from tfddl.ops.allgather import allgather as allgather
     from tfddl.ops.allgather import grouped_allgather as grouped_allgather
     from tfddl.ops.allreduce import allreduce as allreduce
@@ -81,6 +82,9 @@ _MODULES = {
     "tfddl.gradients.compression": ["Compression"],
     "tfddl.gradients.tape": ["DistributedGradientTape", "PartialDistributedGradientTape"],
     "tfddl.keras.optimizer": ["DistributedOptimizer", "PartialDistributedOptimizer"],
+    "tfddl.gradients.tape": ["DistributedGradientTape"],
+    "tfddl.keras.optimizer": ["DistributedOptimizer"],
+    "tfddl.keras.sync_batch_normalization": ["SyncBatchNormalization"],
     "tfddl.ops.allgather": ["allgather", "grouped_allgather"],
     "tfddl.ops.allreduce": ["allreduce", "grouped_allreduce"],
     "tfddl.ops.alltoall": ["alltoall"],

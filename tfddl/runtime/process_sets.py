@@ -85,7 +85,7 @@ class ProcessSet:
     __repr__ = __str__
 
     def __reduce__(self) -> Any:
-        return _with_ranks, (None if self is global_process_set else self.ranks,)
+        return of_ranks, (None if self is global_process_set else self.ranks,)
 
     def __copy__(self) -> ProcessSet:
         return self
@@ -222,8 +222,8 @@ def current() -> Job:
     return _job
 
 
-def _with_ranks(ranks: list[int] | None) -> ProcessSet:
-    """For pickle: the set of these ranks in this job, or one that is still to be added."""
+def of_ranks(ranks: list[int] | None) -> ProcessSet:
+    """The set of these ranks in this job, or one that is still to be added; of None all ranks."""
     if ranks is None:
         return global_process_set
     known = [one for one in (_job.sets.values() if _job else ()) if one.ranks == ranks]

@@ -1,0 +1,141 @@
+"""SyncBatchNormalization: batch normalization with the statistics of all ranks' batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfddl import _compat
+from tfddl.ops import allreduce_gradient, names, native  # noqa: F401 the first registers the gradient
+from tfddl.ops.collective import check_callable
+from tfddl.ops.constants import Sum
+from tfddl.runtime import process_sets
+from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
+
+_keras = _compat.keras()
+_BatchNormalization: Any = _keras.layers.BatchNormalization
+if not hasattr(_BatchNormalization, "_moments"):  # it would normalize each rank's batch by itself
+    raise ImportError(
+        "tfddl.SyncBatchNormalization does not know this version of Keras, whose BatchNormalization has no `_moments`. "
+        f"Received: keras {_keras.__version__}"
+    )
+
+
+@_keras.saving.register_keras_serializable(package="tfddl")
+class SyncBatchNormalization(_BatchNormalization):
+    """Batch normalization whose mean and variance in training are those of all ranks' batches together.
+
+    What N ranks compute, gradients and moving statistics included, is what one process does with the N-times batch:
+    ranks may have different numbers of rows, or none, and each row counts alike; so does each step that a mask keeps.
+    The moving statistics are equal on all ranks. In inference, and with `trainable=False`, it is
+    `keras.layers.BatchNormalization`, and no ranks talk to each other.
+
+    In training each call is one collective of three float64 numbers a channel, and another one in the backward pass,
+    so that all ranks have to call it. The statistics are combined in float64 from each rank's count, mean and squared
+    distance to it, which are computed in float32 (in float64 for a layer of that dtype), also for float16 and bfloat16.
+
+    Weights and configuration are those of `keras.layers.BatchNormalization`. A saved model has this class in it, under
+    the name `"tfddl>SyncBatchNormalization"`, so that training which goes on from it is synchronized too; docs/keras.md
+    tells how a process without tfddl loads it.
+
+    Args:
+        axis: The axis of the channels. Defaults to `-1`.
+        process_set: The ranks whose batches belong together: a `ProcessSet`, or the list of its ranks, which is what a
+            configuration holds. Defaults to all ranks.
+        fused: Only for scripts that come from Horovod: `False`.
+        **kwargs: The other arguments of `keras.layers.BatchNormalization`.
+
+    Raises:
+        ValueError: For `synchronized=True`, which means the replicas of `tf.distribute`, and for another `fused`. In
+            training, if tfddl is not initialized or `process_set` not part of the job.
+        TypeError: If `process_set` is neither a `ProcessSet` nor ranks.
+
+    Call arguments:
+        inputs: A tensor of any rank.
+        training: Whether to use the batch's statistics.
+        mask: Boolean, of the shape of `inputs` without the last dimension: which positions count.
+
+    Reference:
+        Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979.
+    """
+
+    def __init__(
+        self,
+        axis: int = -1,
+        process_set: ProcessSet | Sequence[int] = global_process_set,
+        fused: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if kwargs.get("synchronized"):
+            raise ValueError(
+                "SyncBatchNormalization takes the statistics of all ranks by itself; `synchronized` is for "
+                "tf.distribute: leave it out. Received: synchronized=True"
+            )
+        if fused is not False:
+            raise ValueError(f"SyncBatchNormalization has no fused kernel. Received: fused={fused!r}")
+        super().__init__(axis=axis, **kwargs)
+        self._process_set = _checked(process_set)
+
+    @property
+    def process_set(self) -> ProcessSet:
+        """The ranks whose batches belong together."""
+        return self._process_set
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration of a plain BatchNormalization, and the ranks if they are not all."""
+        config: dict[str, Any] = super().get_config()
+        if self._process_set is not global_process_set:
+            config["process_set"] = self._process_set.ranks
+        return config
+
+    def _moments(self, inputs: tf.Tensor, mask: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean and variance of each channel over all ranks; Keras calls it with float32 or float64."""
+        count, mean, distance = _local_statistics(inputs, mask, self._reduction_axes)
+        mean, distance = tf.cast(mean, tf.float64), tf.cast(distance, tf.float64)
+        # Float64 holds the square of a mean that is 10^5 standard deviations away beside the variance.
+        mine = tf.stack([count, count * mean, distance + count * tf.square(mean)])
+        check_callable("SyncBatchNormalization")
+        number = id_of(self._process_set, "SyncBatchNormalization")
+        name = names.unique("SyncBatchNormalization", number)
+        (totals,) = native.allreduce([mine], Sum, name, process_set=number)
+        count, total, squares = tf.unstack(totals)
+        mean = tf.math.divide_no_nan(total, count)
+        variance = tf.maximum(tf.math.divide_no_nan(squares, count) - tf.square(mean), 0.0)
+        return tf.cast(mean, inputs.dtype), tf.cast(variance, inputs.dtype)
+
+
+def _local_statistics(
+    inputs: tf.Tensor, mask: Any, axes: Sequence[int]
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Of this rank's batch and each channel: float64 count, mean, and sum of squared distances to the mean."""
+    if mask is None:
+        kept = None
+        rows = tf.reduce_prod(tf.gather(tf.shape(inputs, tf.int64), axes))
+        count = tf.fill(tf.shape(tf.reduce_sum(inputs, axes)), tf.cast(rows, tf.float64))
+    else:
+        kept = tf.broadcast_to(tf.cast(mask, tf.bool)[..., tf.newaxis], tf.shape(inputs))
+        count = tf.cast(tf.math.count_nonzero(kept, axes), tf.float64)
+        inputs = tf.where(kept, inputs, tf.zeros_like(inputs))
+    mean = tf.math.divide_no_nan(tf.reduce_sum(inputs, axes), tf.cast(count, inputs.dtype))
+    # The sum of squares is the least at the mean: its derivative by the mean is zero.
+    center = tf.stop_gradient(mean)
+    for axis in axes:
+        center = tf.expand_dims(center, axis)
+    distances = inputs - center
+    if kept is not None:
+        distances = tf.where(kept, distances, tf.zeros_like(distances))
+    return count, mean, tf.reduce_sum(tf.square(distances), axes)
+
+
+def _checked(value: Any) -> ProcessSet:
+    """The process set itself, or the one of these ranks."""
+    if isinstance(value, ProcessSet):
+        return value
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(
+            "SyncBatchNormalization takes a ProcessSet, or a list of the ranks of one. "
+            f"Received: process_set={value!r}"
+        )
+    return process_sets.of_ranks(list(value))
