@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tfddl.gradients.tape import DistributedGradientTape as DistributedGradientTape
     from tfddl.gradients.tape import PartialDistributedGradientTape as PartialDistributedGradientTape
     from tfddl.keras import callbacks as callbacks
+    from tfddl.keras import optimizers as optimizers
     from tfddl.keras.optimizer import DistributedOptimizer as DistributedOptimizer
     from tfddl.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
     from tfddl.keras.sync_batch_normalization import SyncBatchNormalization as SyncBatchNormalization
@@ -128,14 +129,14 @@ _MODULES = {
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = ["__version__", "callbacks", "data", *_HOMES]
+_PACKAGES = {"callbacks": "tfddl.keras.callbacks", "data": "tfddl.data", "optimizers": "tfddl.keras.optimizers"}
+
+__all__ = ["__version__", *_PACKAGES, *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "callbacks":
-        return importlib.import_module("tfddl.keras.callbacks")
-    if name == "data":
-        return importlib.import_module("tfddl.data")
+    if name in _PACKAGES:
+        return importlib.import_module(_PACKAGES[name])
     if name not in _HOMES:
         raise AttributeError(f"module 'tfddl' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -107,7 +107,8 @@ def momentum_with_learning_rate(optimizer: Any) -> list[Any]:
     """The slots of an optimizer that hold sums of `learning_rate * gradient`."""
     optimizers = keras().optimizers
     optimizer = innermost(optimizer)
-    if not isinstance(optimizer, (optimizers.SGD, optimizers.RMSprop)):
+    ours = getattr(optimizer, "momentum_holds_learning_rate", False)
+    if not ours and not isinstance(optimizer, (optimizers.SGD, optimizers.RMSprop)):
         return []
     # `momentums` in SGD, `_momentums` in RMSprop; neither before the optimizer is built.
     slots = getattr(optimizer, "momentums", None) or getattr(optimizer, "_momentums", None) or []

@@ -1,0 +1,87 @@
+"""LAMB: Adam whose steps are in proportion to each layer's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfddl import _compat
+from tfddl.keras.optimizers.layerwise import Layerwise, norm, ratio_of
+
+_keras = _compat.keras()
+_Lamb: Any = _keras.optimizers.Lamb
+
+
+@_keras.saving.register_keras_serializable(package="tfddl")
+class LAMB(Layerwise, _Lamb):
+    """Layer-wise adaptive moments, with weight decay as in the paper.
+
+    For the weights `w` of a layer in step `t`, with gradient `g`, learning rate `lr` and `weight_decay` `d`:
+
+        m = beta_1 * m + (1 - beta_1) * g
+        v = beta_2 * v + (1 - beta_2) * g^2
+        u = m / (1 - beta_1^t) / (sqrt(v / (1 - beta_2^t)) + epsilon) + d * w
+        w = w - lr * |w| / |u| * u
+
+    Where `|w|` or `|u|` is zero, and in variables that are excluded from layer adaptation, `w = w - lr * u`.
+
+    `keras.optimizers.Lamb` is the same without weight decay, up to `epsilon`, which is `1e-7` there. Its `weight_decay`
+    subtracts `lr * d * w` before the step instead, so that it has no part in `u` and is not scaled; and it excludes
+    nothing from layer adaptation.
+
+    Args:
+        learning_rate: A float, a `keras.optimizers.schedules.LearningRateSchedule`, or a callable. Defaults to `0.001`.
+        beta_1: Float. Defaults to `0.9`.
+        beta_2: Float. Defaults to `0.999`.
+        epsilon: Float. Defaults to `1e-6`.
+        weight_decay: Float. Defaults to `None`: no decay.
+        exclude_from_weight_decay: Regular expressions; a variable in whose path one is found does not decay.
+            `["bias", "gamma", "beta"]` is usual. Defaults to `None`.
+        exclude_from_layer_adaptation: The same for the factor `|w| / |u|`. Defaults to `None`.
+        name: Defaults to `"lamb"`.
+        **kwargs: The other arguments of `keras.optimizers.Optimizer`.
+
+    Raises:
+        TypeError: If an exclusion is no list of strings.
+
+    Reference:
+        You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", 2020, arXiv:1904.00962,
+        algorithm 2.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        weight_decay: float | None = None,
+        exclude_from_weight_decay: Sequence[str] | None = None,
+        exclude_from_layer_adaptation: Sequence[str] | None = None,
+        name: str = "lamb",
+        **kwargs: Any,
+    ) -> None:
+        moments = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon}
+        super().__init__(
+            learning_rate=learning_rate, weight_decay=weight_decay, name=name, **moments, **kwargs
+        )
+        self._exclude(weight_decay=exclude_from_weight_decay, layer_adaptation=exclude_from_layer_adaptation)
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """See `keras.optimizers.Optimizer.update_step`."""
+        index, g, w, rate = self._prepared(gradient, variable, learning_rate)
+        step = tf.cast(self.iterations + 1, w.dtype)
+        moments = []
+        for slot, beta, new in (
+            (self._momentums[index], self.beta_1, g),
+            (self._velocities[index], self.beta_2, tf.square(g)),
+        ):
+            old = tf.convert_to_tensor(slot)
+            self.assign(slot, old + (1 - beta) * (new - old))
+            moments.append(tf.convert_to_tensor(slot) / (1 - tf.pow(tf.constant(beta, w.dtype), step)))
+        update = moments[0] / (tf.sqrt(moments[1]) + self.epsilon) + self._decay(index) * w
+        if self._adapts(index):
+            rate *= ratio_of(norm(w), norm(update), w.dtype)
+        self.assign_sub(variable, rate * update)
