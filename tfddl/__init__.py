@@ -83,8 +83,6 @@ _MODULES = {
     "tfddl.gradients.compression": ["Compression"],
     "tfddl.gradients.tape": ["DistributedGradientTape", "PartialDistributedGradientTape"],
     "tfddl.keras.optimizer": ["DistributedOptimizer", "PartialDistributedOptimizer"],
-    "tfddl.gradients.tape": ["DistributedGradientTape"],
-    "tfddl.keras.optimizer": ["DistributedOptimizer"],
     "tfddl.keras.sync_batch_normalization": ["SyncBatchNormalization"],
     "tfddl.ops.allgather": ["allgather", "grouped_allgather"],
     "tfddl.ops.allreduce": ["allreduce", "grouped_allreduce"],
