@@ -78,6 +78,8 @@ if TYPE_CHECKING:
     from tfddl.runtime.registration import add_process_set as add_process_set
     from tfddl.runtime.registration import remove_process_set as remove_process_set
     from tfddl.runtime.xla import xla_built as xla_built
+    from tfddl.v1.broadcast import BroadcastGlobalVariablesHook as BroadcastGlobalVariablesHook
+    from tfddl.v1.broadcast import broadcast_global_variables as broadcast_global_variables
 
 _MODULES = {
     "tfddl.gradients.compression": ["Compression"],
@@ -124,6 +126,7 @@ _MODULES = {
     "tfddl.runtime.process_sets": ["ProcessSet", "global_process_set"],
     "tfddl.runtime.registration": ["add_process_set", "remove_process_set"],
     "tfddl.runtime.xla": ["xla_built"],
+    "tfddl.v1.broadcast": ["BroadcastGlobalVariablesHook", "broadcast_global_variables"],
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

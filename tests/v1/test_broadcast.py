@@ -1,0 +1,82 @@
+"""BroadcastGlobalVariablesHook and broadcast_global_variables in sessions of TF1."""
+
+import os
+import tempfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.harness import on_ranks
+
+v1 = tf.compat.v1
+
+
+def graph_of(hvd, factor):
+    """One variable that starts different on every rank, trained by an SGD whose gradient is `factor`."""
+    graph = tf.Graph()
+    with graph.as_default():
+        weights = v1.get_variable("w", initializer=np.full(3, 10.0 * (hvd.rank() + 1), "f"))
+        step = v1.train.get_or_create_global_step()
+        optimizer = hvd.DistributedOptimizer(v1.train.MomentumOptimizer(1.0, 0.5))
+        update = optimizer.minimize(tf.reduce_sum(weights) * factor, step)
+    return graph, weights, step, update
+
+
+@pytest.mark.parametrize("root", ["first", "last"])
+@on_ranks(1, 2, 3)
+def test_the_hook_gives_all_the_roots_values(hvd, root):
+    root = 0 if root == "first" else hvd.size() - 1
+    graph, weights, _, update = graph_of(hvd, hvd.rank() + 1.0)
+    with (
+        graph.as_default(),
+        v1.train.MonitoredTrainingSession(hooks=[hvd.BroadcastGlobalVariablesHook(root)]) as session,
+    ):
+        start = 10.0 * (root + 1)
+        np.testing.assert_array_equal(session.run(weights), [start] * 3)
+        session.run(update)
+        np.testing.assert_allclose(session.run(weights), [start - (hvd.size() + 1) / 2] * 3)
+
+
+@on_ranks(1, 2, 3)
+def test_resumes_from_a_checkpoint_that_rank_0_alone_has(hvd):
+    with tempfile.TemporaryDirectory() as directory:
+        mine = os.path.join(directory, "model") if hvd.rank() == 0 else None
+        hook = hvd.BroadcastGlobalVariablesHook(0)
+        for session_number in range(3):
+            graph, weights, step, update = graph_of(hvd, 1.0)
+            with (
+                graph.as_default(),
+                v1.train.MonitoredTrainingSession(
+                    checkpoint_dir=mine, save_checkpoint_steps=1, hooks=[hook], log_step_count_steps=None
+                ) as session,
+            ):
+                assert session.run(step) == session_number
+                session.run(update)
+                values = session.run(weights)
+            for other in hvd.allgather_object(values):
+                np.testing.assert_array_equal(other, values)
+        # 10 - 1 - 1.5 - 1.75: the momentum came through the checkpoint as well
+        np.testing.assert_allclose(values, [5.75] * 3)
+
+
+@on_ranks(2, 3)
+def test_the_function_in_a_plain_session(hvd):
+    graph, weights, _, _ = graph_of(hvd, 1.0)
+    with graph.as_default():
+        take = hvd.broadcast_global_variables(1)
+        start = v1.global_variables_initializer()
+    with v1.Session(graph=graph) as session:
+        session.run(start)
+        session.run(take)
+        np.testing.assert_array_equal(session.run(weights), [20.0] * 3)
+
+
+@on_ranks(1)
+def test_where_there_are_no_global_variables(hvd):
+    with pytest.raises(RuntimeError, match=r"broadcast_variables\(model.variables"):
+        hvd.broadcast_global_variables(0)
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="found no global variables"):
+        hvd.broadcast_global_variables(0)
+    with pytest.raises(RuntimeError, match="broadcast_variables"):
+        tf.function(lambda: hvd.broadcast_global_variables(0))()

@@ -1,0 +1,129 @@
+"""backward_passes_per_step in a graph of TF1: several passes, one reduction, one update."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+v1 = tf.compat.v1
+
+
+class Accumulation:
+    """Adds up the gradients of `passes` runs of the graph; the last of them reduces the sums and updates.
+
+    The sums and the counter are local variables of the graph: a `MonitoredTrainingSession` initializes them, a plain
+    session by `tf.compat.v1.local_variables_initializer()`. They are neither saved nor broadcast.
+
+    Args:
+        passes: Runs of the graph for each update, 2 or more.
+        average: Whether a sum is divided by `passes` before it is reduced.
+        sparse_as_dense: Whether a `tf.IndexedSlices` becomes a dense tensor first; else it is an error.
+    """
+
+    def __init__(self, passes: int, average: bool, sparse_as_dense: bool) -> None:
+        self.passes = passes
+        self.average = average
+        self._sparse_as_dense = sparse_as_dense
+        self._counter: Any = None
+        self._sums: list[Any] = []
+
+    def reduce(
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        reduce: Callable[[Sequence[Any], Sequence[Any]], list[Any]],
+    ) -> list[Any]:
+        """Adds the gradients to the sums.
+
+        Returns:
+            The reduced sums in a run that updates, the rank's own sums so far in another, which are not applied. None
+            where a gradient is None.
+
+        Raises:
+            ValueError: In eager mode, in a `tf.function`, at a second call, or for a `tf.IndexedSlices`.
+        """
+        self._check_place()
+        gradients = [self._dense(gradient) for gradient in gradients]
+        present = [index for index, gradient in enumerate(gradients) if gradient is not None]
+        with v1.variable_scope("tfddl_accumulation", use_resource=True):
+            self._counter = _local_variable("counter", [], tf.int32)
+            self._sums = [
+                _local_variable(f"sum_{index}", variables[index].shape, gradients[index].dtype)
+                for index in present
+            ]
+        added = [
+            total.assign_add(gradients[index], read_value=False)
+            for total, index in zip(self._sums, present, strict=True)
+        ]
+        with tf.control_dependencies([*added, self._counter.assign_add(1, read_value=False)]):
+            results = tf.cond(
+                self._complete(),
+                lambda: reduce(self._totals(), [variables[index] for index in present]),
+                self._totals,
+            )
+        everything: list[Any] = [None] * len(gradients)
+        for index, result in zip(present, results, strict=True):
+            everything[index] = result
+        return everything
+
+    def apply(self, update: Callable[[], Any], global_step: Any) -> Any:
+        """An operation that updates, and starts sums anew, in the last of the passes.
+
+        In the others it only counts `global_step` on, as Horovod does.
+
+        Raises:
+            ValueError: If the gradients have not come through `reduce`.
+        """
+        if self._counter is None:
+            raise ValueError(
+                "With backward_passes_per_step > 1 gradients come from this optimizer's minimize() or "
+                "compute_gradients(). Received: apply_gradients() before either was called"
+            )
+
+        def finish() -> tf.Tensor:
+            with tf.control_dependencies([update()]):
+                cleared = [total.assign(tf.zeros_like(total), read_value=False) for total in self._sums]
+                with tf.control_dependencies([*cleared, self._counter.assign(0, read_value=False)]):
+                    return tf.constant(True)
+
+        def wait() -> tf.Tensor:
+            counted = [] if global_step is None else [global_step.assign_add(1)]
+            with tf.control_dependencies(counted):
+                return tf.constant(False)
+
+        return tf.cond(self._last, finish, wait).op
+
+    def _complete(self) -> tf.Tensor:
+        """Whether this run is the last of its passes: read once, ahead of the counter's reset."""
+        self._last = tf.greater_equal(self._counter.read_value(), self.passes)
+        return self._last
+
+    def _totals(self) -> list[tf.Tensor]:
+        scale = self.passes if self.average else 1
+        return [total.read_value() / tf.cast(scale, total.dtype) for total in self._sums]
+
+    def _check_place(self) -> None:
+        wanted = self._wanted()
+        if tf.executing_eagerly() or v1.get_default_graph().building_function:
+            raise ValueError(f"{wanted} works in a graph of TF1 only, not in eager mode or in a tf.function.")
+        if self._counter is not None:
+            raise ValueError(
+                f"{wanted} adds up the gradients of one loss: make an optimizer for each. "
+                "Received: a second call of compute_gradients() or minimize()"
+            )
+
+    def _dense(self, gradient: Any) -> Any:
+        if isinstance(gradient, tf.IndexedSlices):
+            if not self._sparse_as_dense:
+                raise ValueError(
+                    f"{self._wanted()} adds up dense gradients: use sparse_as_dense=True. Received: {gradient!r}"
+                )
+            return tf.convert_to_tensor(gradient)
+        return gradient
+
+    def _wanted(self) -> str:
+        return f"backward_passes_per_step={self.passes} of an optimizer of TF1"
+
+
+def _local_variable(name: str, shape: Any, dtype: tf.DType) -> Any:
+    return v1.get_local_variable(name, shape=shape, dtype=dtype, initializer=v1.zeros_initializer())

@@ -1,0 +1,65 @@
+"""The same initial weights on all ranks, in a session of TF1."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfddl.ops.variables import broadcast_variables
+
+v1 = tf.compat.v1
+
+
+def broadcast_global_variables(root_rank: int) -> tf.Operation:
+    """Makes an operation that gives all global variables of the graph the values that they have on `root_rank`.
+
+    Args:
+        root_rank: Whose values all ranks take.
+
+    Returns:
+        The operation, to be run in a session once the variables are initialized, by all ranks.
+
+    Raises:
+        RuntimeError: In eager mode and in a `tf.function`, where there are no global variables.
+        ValueError: If the graph has no global variables yet.
+    """
+    if tf.executing_eagerly() or v1.get_default_graph().building_function:
+        raise RuntimeError(
+            "broadcast_global_variables is for the graphs of TF1, which know their variables. Here use "
+            "broadcast_variables(model.variables, root_rank)."
+        )
+    variables = v1.global_variables()
+    if not variables:
+        raise ValueError(
+            "broadcast_global_variables found no global variables in the default graph: call it where the "
+            f"graph is complete. Received: root_rank={root_rank!r}"
+        )
+    return broadcast_variables(variables, root_rank)
+
+
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
+    """Gives all ranks the global variables of `root_rank` when a session starts.
+
+        with tf.compat.v1.train.MonitoredTrainingSession(
+            checkpoint_dir=directory if tfddl.rank() == 0 else None,
+            hooks=[tfddl.BroadcastGlobalVariablesHook(0)],
+        ) as session:
+
+    That is after initialization and after a checkpoint has been restored, so that one that `root_rank` alone has read
+    comes to all.
+
+    Args:
+        root_rank: Whose values all ranks take.
+    """
+
+    def __init__(self, root_rank: int) -> None:
+        self._root_rank = root_rank
+        self._broadcast: Any = None
+
+    def begin(self) -> None:
+        """Adds the broadcast to the graph, which is frozen after that."""
+        if self._broadcast is None or self._broadcast.graph is not v1.get_default_graph():
+            self._broadcast = broadcast_global_variables(self._root_rank)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Runs the broadcast."""
+        session.run(self._broadcast)

@@ -1,0 +1,146 @@
+"""A `tf.compat.v1.train.Optimizer`, taught to combine gradients over all ranks."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfddl.gradients import reduction
+from tfddl.gradients.compression import Compressor
+from tfddl.ops import names
+from tfddl.runtime.process_sets import ProcessSet, id_of
+from tfddl.v1.accumulation import Accumulation
+
+v1 = tf.compat.v1
+_SETTINGS = "_tfddl_settings"
+_made: dict[type, type] = {}
+
+
+@dataclasses.dataclass
+class Settings:
+    """How one optimizer combines its gradients.
+
+    Attributes:
+        name: First part of the reduction's name.
+        op: `tfddl.Average`, `tfddl.Sum` or `tfddl.Adasum`.
+        compression: What gradients travel as.
+        sparse_as_dense: Whether a `tf.IndexedSlices` becomes a dense tensor first.
+        process_set: Whose ranks combine them.
+        accumulation: Adds up the gradients of several passes, if there are to be several.
+        computed: Whether `compute_gradients` has been called, so that gradients come reduced.
+    """
+
+    name: str
+    op: int
+    compression: type[Compressor]
+    sparse_as_dense: bool
+    process_set: ProcessSet
+    accumulation: Accumulation | None
+    computed: bool = False
+    _owner: str | None = None
+
+    def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Reduces the gradients that are not reduced yet."""
+        if self._owner is None:
+            self._owner = f"{self.name}.{names.owner_index(self.name, id_of(self.process_set, self.name))}"
+        return reduction.reduce_missing(
+            gradients,
+            variables,
+            owner=self._owner,
+            op=self.op,
+            compression=self.compression,
+            sparse_as_dense=self.sparse_as_dense,
+            process_set=self.process_set,
+        )
+
+    def chosen(self) -> tuple[Any, ...]:
+        """What the user has chosen, except for the name."""
+        passes = self.accumulation and (self.accumulation.passes, self.accumulation.average)
+        return self.op, self.compression, self.sparse_as_dense, self.process_set, passes
+
+
+def distribute(
+    optimizer: Any,
+    *,
+    name: str | None = None,
+    op: int,
+    compression: type[Compressor],
+    sparse_as_dense: bool,
+    process_set: ProcessSet,
+    backward_passes_per_step: int,
+    average_aggregated_gradients: bool,
+) -> Any:
+    """Makes an optimizer of TF1 combine its gradients over all ranks, in place.
+
+    `compute_gradients`, and so `minimize`, returns reduced gradients; what you do with them before `apply_gradients`,
+    such as clipping, is done to those. `apply_gradients` reduces only what comes from elsewhere: from `tf.gradients` or
+    a `tf.GradientTape`, with an optimizer whose `compute_gradients` has not been called.
+
+    Args: See `tfddl.DistributedOptimizer`.
+
+    Returns:
+        `optimizer` itself. If it is distributed already with the same settings, nothing changes.
+
+    Raises:
+        ValueError: If it is distributed already with other settings.
+    """
+    accumulation = None
+    if backward_passes_per_step > 1:
+        accumulation = Accumulation(backward_passes_per_step, average_aggregated_gradients, sparse_as_dense)
+    settings = Settings(
+        name or "DistributedOptimizer", op, compression, sparse_as_dense, process_set, accumulation
+    )
+    present = vars(optimizer).get(_SETTINGS)
+    if present is not None:
+        if present.chosen() != settings.chosen():
+            raise ValueError(
+                "This optimizer is distributed already, with other settings: call DistributedOptimizer once. "
+                f"Received: optimizer={optimizer!r}"
+            )
+        return optimizer
+    base = type(optimizer)
+    if base not in _made:
+        marks = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
+        _made[base] = type(base.__name__, (_Distributed, base), marks)
+    optimizer.__class__ = _made[base]
+    vars(optimizer)[_SETTINGS] = settings
+    return optimizer
+
+
+class _Distributed:
+    """What stands in front of the user's class."""
+
+    def compute_gradients(self, *arguments: Any, **options: Any) -> list[tuple[Any, Any]]:
+        """See `tf.compat.v1.train.Optimizer.compute_gradients`."""
+        plain: Any = super()
+        settings: Settings = vars(self)[_SETTINGS]
+        settings.computed = True
+        gradients, variables = _unzip(plain.compute_gradients(*arguments, **options))
+        if settings.accumulation is None:
+            gradients = settings.reduce(gradients, variables)
+        else:
+            gradients = settings.accumulation.reduce(gradients, variables, settings.reduce)
+        return list(zip(gradients, variables, strict=True))
+
+    def apply_gradients(
+        self, grads_and_vars: Any, global_step: Any = None, *arguments: Any, **options: Any
+    ) -> Any:
+        """See `tf.compat.v1.train.Optimizer.apply_gradients`."""
+        plain: Any = super()
+        settings: Settings = vars(self)[_SETTINGS]
+        gradients, variables = _unzip(grads_and_vars)
+        if settings.accumulation is not None:
+            pairs = list(zip(gradients, variables, strict=True))
+            return settings.accumulation.apply(
+                lambda: plain.apply_gradients(pairs, global_step, *arguments, **options), global_step
+            )
+        if not settings.computed and not reduction.comes_from_a_reduction(gradients):
+            gradients = settings.reduce(gradients, variables)
+        pairs = list(zip(gradients, variables, strict=True))
+        return plain.apply_gradients(pairs, global_step, *arguments, **options)
+
+
+def _unzip(pairs: Any) -> tuple[list[Any], list[Any]]:
+    pairs = list(pairs)
+    return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
