@@ -81,8 +81,8 @@ def test_without_a_compiler_one_sentence_says_what_there_is(
 def test_a_tensorflow_that_is_not_supported_is_refused_first(
     packaged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _pretend(monkeypatch, "2.15.1")
-    with pytest.raises(UnsupportedError, match=r"Received: TensorFlow 2\.15\.1"):
+    _pretend(monkeypatch, "2.14.1")
+    with pytest.raises(UnsupportedError, match=r"Received: TensorFlow 2\.14\.1"):
         locate.locate_library()
 
 

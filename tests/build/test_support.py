@@ -6,7 +6,7 @@ from collections import namedtuple
 
 import pytest
 
-from tfddl.build.support import UnsupportedError, check_keras, check_platform, check_tensorflow
+from tfddl.build.support import UnsupportedError, check_keras, check_platform, check_tensorflow, untested
 
 
 def _refusal(call: object, *arguments: object) -> str:
@@ -21,16 +21,16 @@ def test_this_machine_is_supported() -> None:
     check_platform()
 
 
-@pytest.mark.parametrize("version", ["2.16.2", "2.18.1", "2.21.0", "2.21.0rc1"])
+@pytest.mark.parametrize("version", ["2.15.1", "2.16.2", "2.21.0", "2.21.0rc1", "2.22.0", "3.0.0"])
 def test_supported_tensorflow(version: str) -> None:
     check_tensorflow(version)
 
 
-@pytest.mark.parametrize("version", ["1.15.5", "2.15.1", "2.22.0", "3.0.0"])
-def test_other_tensorflow_is_refused(version: str) -> None:
+@pytest.mark.parametrize("version", ["1.15.5", "2.14.1"])
+def test_older_tensorflow_is_refused(version: str) -> None:
     message = _refusal(check_tensorflow, version)
-    assert "2.16 to 2.21" in message
-    assert "'tensorflow-cpu>=2.16,<2.22'" in message
+    assert "2.15 to 2.21" in message
+    assert "'tensorflow-cpu>=2.15,<2.22'" in message
     assert f"Received: TensorFlow {version}" in message
 
 
@@ -38,13 +38,24 @@ def test_no_tensorflow_names_the_extras() -> None:
     assert "tfddl[cpu]" in _refusal(check_tensorflow, None)
 
 
-def test_keras() -> None:
-    for version in ("3.4.0", "3.15.1", None):
-        check_keras(version)
+def test_keras(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
+    for version in ("3.4.0", "3.15.1", "3.99.0", None):
+        check_keras(version, "2.21.0")
+    check_keras("2.15.0", "2.15.1")
     for version in ("2.15.0", "3.3.3"):
         assert f"Keras 3.4 or newer: pip install 'keras>=3.4'. Received: Keras {version}" in _refusal(
-            check_keras, version
+            check_keras, version, "2.16.2"
         )
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    check_keras("3.3.3", "2.16.2")  # tf_keras is used, and Keras 3 only lies there
+
+
+def test_what_is_newer_than_the_tests_is_named() -> None:
+    assert untested("2.21.0", "3.15.1") is None
+    assert untested("2.15.1", None) is None
+    assert untested("2.22.0", "3.15.0") == "not tested with TensorFlow 2.22.0 (tested up to 2.21)"
+    assert "TensorFlow 3.0.0rc1 (tested up to 2.21) and Keras 4.1.0 (tested" in untested("3.0.0rc1", "4.1.0")
 
 
 @pytest.mark.parametrize("version", [(3, 10), (3, 14)])

@@ -26,7 +26,7 @@ def check_environment() -> str:
     """
     check_platform()
     version = check_tensorflow(discover.tensorflow_version())
-    check_keras(discover.keras_version())
+    check_keras(discover.keras_version(), version)
     return version
 
 

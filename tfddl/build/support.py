@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import sys
 
 PYTHON = ((3, 11), (3, 13))
-TENSORFLOW = ((2, 16), (2, 21))
-KERAS_MINIMUM = (3, 4)
+TENSORFLOW = ((2, 15), (2, 21))
+"""Oldest and newest that the tests run on; a newer one works with a warning. So with Keras 3."""
+KERAS = ((3, 4), (3, 15))
 
 
 class UnsupportedError(ImportError):
@@ -54,7 +56,7 @@ def check_platform() -> None:
 
 
 def check_tensorflow(version: str | None) -> str:
-    """Refuses a TensorFlow that tfddl does not support.
+    """Refuses a TensorFlow that is too old for tfddl.
 
     Args:
         version: string, or None where no TensorFlow is installed.
@@ -63,7 +65,7 @@ def check_tensorflow(version: str | None) -> str:
         `version`.
 
     Raises:
-        UnsupportedError: there is none, or it is outside of the supported versions.
+        UnsupportedError: there is none, or it is older than the supported versions.
     """
     low, high = TENSORFLOW
     wanted = f"'tensorflow-cpu>={low[0]}.{low[1]},<{high[0]}.{high[1] + 1}'"
@@ -71,7 +73,7 @@ def check_tensorflow(version: str | None) -> str:
         raise UnsupportedError(
             "tfddl needs TensorFlow, which is not installed here: pip install 'tfddl[cpu]' (or 'tfddl[gpu]')."
         )
-    if not low <= major_minor(version) <= high:
+    if major_minor(version) < low:
         raise UnsupportedError(
             f"tfddl needs TensorFlow {_span(TENSORFLOW)}: pip install {wanted}. "
             f"Received: TensorFlow {version}"
@@ -79,20 +81,44 @@ def check_tensorflow(version: str | None) -> str:
     return version
 
 
-def check_keras(version: str | None) -> None:
-    """Refuses a Keras that tfddl does not support.
+def check_keras(version: str | None, tensorflow: str) -> None:
+    """Refuses a Keras 3 that is too old for tfddl.
 
     Args:
         version: string, or None where no Keras is installed (the ops work without it).
+        tensorflow: string, TensorFlow's version, on which Keras 2 depends.
 
     Raises:
-        UnsupportedError: Keras is older than 3.4.
+        UnsupportedError: Keras is older than 3.4, and not the Keras 2 of TensorFlow 2.15 or replaced by tf_keras.
     """
-    if version is not None and major_minor(version) < KERAS_MINIMUM:
-        minimum = ".".join(map(str, KERAS_MINIMUM))
+    if version is not None and not uses_keras_2(tensorflow) and major_minor(version) < KERAS[0]:
+        minimum = ".".join(map(str, KERAS[0]))
         raise UnsupportedError(
             f"tfddl needs Keras {minimum} or newer: pip install 'keras>={minimum}'. Received: Keras {version}"
         )
+
+
+def uses_keras_2(tensorflow: str) -> bool:
+    """Whether `tf.keras` is Keras 2: before TensorFlow 2.16, and with `TF_USE_LEGACY_KERAS=1` since."""
+    return major_minor(tensorflow) < (2, 16) or os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
+
+
+def untested(tensorflow: str, keras: str | None) -> str | None:
+    """What to tell the user of a TensorFlow or a Keras that is newer than any that the tests run on.
+
+    Args:
+        tensorflow: string, its version.
+        keras: string, likewise, or None where there is none.
+
+    Returns:
+        String, or None where there is nothing to tell.
+    """
+    newer = [
+        f"{name} {version} (tested up to {newest[0]}.{newest[1]})"
+        for name, version, newest in (("TensorFlow", tensorflow, TENSORFLOW[1]), ("Keras", keras, KERAS[1]))
+        if version is not None and major_minor(version) > newest
+    ]
+    return f"not tested with {' and '.join(newer)}" if newer else None
 
 
 def _span(versions: tuple[tuple[int, int], tuple[int, int]]) -> str:

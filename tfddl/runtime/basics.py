@@ -9,6 +9,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
+from tfddl.build import discover, support
 from tfddl.runtime import (
     exit_code,
     failure,
@@ -150,8 +151,9 @@ def _start(comm: Any, sets: Any) -> None:
     from tfddl.ops import names
 
     names.reset()
-    if _job.size > 1:
+    if _job.rank == 0:
         _warn_about_pinning(_job)
+        _warn_about_untested()
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
 
@@ -227,11 +229,18 @@ def _seconds(variable: str, default: float) -> float:
 def _warn_about_pinning(job: _Job) -> None:
     """mpirun pins each of two ranks to one core by default, which makes TensorFlow's threads share it."""
     cores = os.cpu_count() or 1
-    if job.rank == 0 and len(os.sched_getaffinity(0)) == 1 and cores > job.local_size:
+    if job.size > 1 and len(os.sched_getaffinity(0)) == 1 and cores > job.local_size:
         print(
             f"tfddl: mpirun has pinned each rank to one of {cores} cores; start it with --bind-to none, or use tfddlrun.",
             file=sys.stderr,
         )
+
+
+def _warn_about_untested() -> None:
+    version = discover.tensorflow_version()
+    text = version and support.untested(version, discover.keras_version())
+    if text:
+        print(f"tfddl: {text}", file=sys.stderr)
 
 
 def _at_exit() -> None:
