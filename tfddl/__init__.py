@@ -130,7 +130,11 @@ _MODULES = {
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
-_PACKAGES = {"callbacks": "tfddl.keras.callbacks", "data": "tfddl.data", "optimizers": "tfddl.keras.optimizers"}
+_PACKAGES = {
+    "callbacks": "tfddl.keras.callbacks",
+    "data": "tfddl.data",
+    "optimizers": "tfddl.keras.optimizers",
+}
 
 __all__ = ["__version__", *_PACKAGES, *_HOMES]
 
