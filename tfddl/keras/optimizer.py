@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+import tensorflow as tf
+
 from tfddl import _compat
 from tfddl.gradients.compression import Compression, Compressor
 from tfddl.gradients.local import check_layers
@@ -14,6 +16,7 @@ from tfddl.keras.distributed import Distributed
 from tfddl.keras.multi import DistributedMulti
 from tfddl.ops.constants import Average
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
+from tfddl.v1 import optimizer as v1_optimizer
 
 
 def DistributedOptimizer(
@@ -50,7 +53,7 @@ def DistributedOptimizer(
     `keras.models.load_model` gives a plain one, to be passed through this function again; `tfddl.load_model` does that.
 
     Args:
-        optimizer: A `keras.optimizers.Optimizer` of Keras 3.
+        optimizer: A `keras.optimizers.Optimizer` of Keras 3, or a `tf.compat.v1.train.Optimizer`.
         name: Names this optimizer's reductions, in error messages and the flight log. Equal on all ranks.
             Defaults to `"DistributedOptimizer"`.
         compression: What gradients travel as. Defaults to `tfddl.Compression.none`.
@@ -73,15 +76,12 @@ def DistributedOptimizer(
         `optimizer` itself. If it is distributed already with the same settings, nothing changes.
 
     Raises:
-        TypeError: If `optimizer` is not an optimizer of Keras 3; if `compression` is no compressor or `process_set` no
+        TypeError: If `optimizer` is neither; if `compression` is no compressor or `process_set` no
             `ProcessSet`.
         ValueError: For another `op`, a factor, groups or a device that `tfddl.DistributedGradientTape` refuses; for
             `backward_passes_per_step` below 1, or above it for an optimizer that accumulates by itself or has its
             variables already; or if the optimizer is distributed already with other settings.
     """
-    from tfddl.keras.callbacks import callback_list  # which imports this module
-
-    callback_list.watch()
     options = checked(
         op=op,
         compression=compression,
@@ -95,6 +95,13 @@ def DistributedOptimizer(
         device_sparse=device_sparse,
     )
     passes = check_passes(backward_passes_per_step)
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        return v1_optimizer.distribute(
+            optimizer, name or Settings.name, options, passes, average_aggregated_gradients
+        )
+    from tfddl.keras.callbacks import callback_list  # which imports this module
+
+    callback_list.watch()
     settings = Settings(name or Settings.name, options, passes, average_aggregated_gradients)
     _check_supported(optimizer)
     if is_adopted(_compat.innermost(optimizer)):

@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl.gradients import reduction
-from tfddl.gradients.compression import Compressor
+from tfddl.gradients import marks, reduction
+from tfddl.gradients.options import Options
 from tfddl.ops import names
-from tfddl.runtime.process_sets import ProcessSet, id_of
+from tfddl.runtime.process_sets import id_of
 from tfddl.v1.accumulation import Accumulation
 
 v1 = tf.compat.v1
@@ -23,19 +23,13 @@ class Settings:
 
     Attributes:
         name: First part of the reduction's name.
-        op: `tfddl.Average`, `tfddl.Sum` or `tfddl.Adasum`.
-        compression: What gradients travel as.
-        sparse_as_dense: Whether a `tf.IndexedSlices` becomes a dense tensor first.
-        process_set: Whose ranks combine them.
+        options: How to combine.
         accumulation: Adds up the gradients of several passes, if there are to be several.
         computed: Whether `compute_gradients` has been called, so that gradients come reduced.
     """
 
     name: str
-    op: int
-    compression: type[Compressor]
-    sparse_as_dense: bool
-    process_set: ProcessSet
+    options: Options
     accumulation: Accumulation | None
     computed: bool = False
     _owner: str | None = None
@@ -43,33 +37,22 @@ class Settings:
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Reduces the gradients that are not reduced yet."""
         if self._owner is None:
-            self._owner = f"{self.name}.{names.owner_index(self.name, id_of(self.process_set, self.name))}"
-        return reduction.reduce_missing(
-            gradients,
-            variables,
-            owner=self._owner,
-            op=self.op,
-            compression=self.compression,
-            sparse_as_dense=self.sparse_as_dense,
-            process_set=self.process_set,
-        )
+            number = id_of(self.options.process_set, self.name)
+            self._owner = f"{self.name}.{names.owner_index(self.name, number)}"
+        return reduction.reduce_missing(gradients, variables, owner=self._owner, options=self.options)
 
     def chosen(self) -> tuple[Any, ...]:
         """What the user has chosen, except for the name."""
         passes = self.accumulation and (self.accumulation.passes, self.accumulation.average)
-        return self.op, self.compression, self.sparse_as_dense, self.process_set, passes
+        return self.options, passes
 
 
 def distribute(
     optimizer: Any,
-    *,
-    name: str | None = None,
-    op: int,
-    compression: type[Compressor],
-    sparse_as_dense: bool,
-    process_set: ProcessSet,
-    backward_passes_per_step: int,
-    average_aggregated_gradients: bool,
+    name: str,
+    options: Options,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
 ) -> Any:
     """Makes an optimizer of TF1 combine its gradients over all ranks, in place.
 
@@ -77,7 +60,12 @@ def distribute(
     such as clipping, is done to those. `apply_gradients` reduces only what comes from elsewhere: from `tf.gradients` or
     a `tf.GradientTape`, with an optimizer whose `compute_gradients` has not been called.
 
-    Args: See `tfddl.DistributedOptimizer`.
+    Args:
+        optimizer: A `tf.compat.v1.train.Optimizer`.
+        name: First part of the reduction's name.
+        options: How to combine.
+        backward_passes_per_step: See `tfddl.DistributedOptimizer`.
+        average_aggregated_gradients: See `tfddl.DistributedOptimizer`.
 
     Returns:
         `optimizer` itself. If it is distributed already with the same settings, nothing changes.
@@ -87,10 +75,10 @@ def distribute(
     """
     accumulation = None
     if backward_passes_per_step > 1:
-        accumulation = Accumulation(backward_passes_per_step, average_aggregated_gradients, sparse_as_dense)
-    settings = Settings(
-        name or "DistributedOptimizer", op, compression, sparse_as_dense, process_set, accumulation
-    )
+        accumulation = Accumulation(
+            backward_passes_per_step, average_aggregated_gradients, options.sparse_as_dense
+        )
+    settings = Settings(name, options, accumulation)
     present = vars(optimizer).get(_SETTINGS)
     if present is not None:
         if present.chosen() != settings.chosen():
@@ -101,8 +89,8 @@ def distribute(
         return optimizer
     base = type(optimizer)
     if base not in _made:
-        marks = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-        _made[base] = type(base.__name__, (_Distributed, base), marks)
+        parts = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
+        _made[base] = type(base.__name__, (_Distributed, base), parts)
     optimizer.__class__ = _made[base]
     vars(optimizer)[_SETTINGS] = settings
     return optimizer
@@ -135,7 +123,7 @@ class _Distributed:
             return settings.accumulation.apply(
                 lambda: plain.apply_gradients(pairs, global_step, *arguments, **options), global_step
             )
-        if not settings.computed and not reduction.comes_from_a_reduction(gradients):
+        if not settings.computed and not marks.comes_from_a_reduction(gradients):
             gradients = settings.reduce(gradients, variables)
         pairs = list(zip(gradients, variables, strict=True))
         return plain.apply_gradients(pairs, global_step, *arguments, **options)
