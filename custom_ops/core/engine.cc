@@ -179,7 +179,11 @@ void Engine::Wait(int idle_turns, bool failed) {
     if (idle_turns > kBusyTurns) std::this_thread::yield();
   } else {
     const int doublings = std::min((idle_turns - kSpinTurns) / 8, 10);
-    const int micros = std::min(kFirstSleepMicros << doublings, kLastSleepMicros);
+    // The end of work on a GPU sends no message: it is seen when it is asked for.
+    const bool on_gpu = std::any_of(running_.begin(), running_.end(),
+                                    [](const Running& r) { return r.request.device != Device::kHost; });
+    const int micros =
+        on_gpu ? kFirstSleepMicros : std::min(kFirstSleepMicros << doublings, kLastSleepMicros);
     wake_.wait_for(lock, std::chrono::microseconds(micros), woken);
   }
 }

@@ -111,6 +111,7 @@ void TestType(GpuJob& job, DataType dtype) {
   if (!NcclReduces(ReduceOp::kAverage, dtype)) return;
   TestAllreduce<T>(job, dtype, ReduceOp::kSum, 0.5, 3);
   TestAllreduce<T>(job, dtype, ReduceOp::kAverage, 2, 0.25);
+  TestAllreduce<T>(job, dtype, ReduceOp::kAverage, static_cast<double>(job.size()));  // a sum
   TestReducescatter<T>(job, dtype, ReduceOp::kAverage);
 }
 

@@ -85,9 +85,9 @@ void NcclLaunch::End() {
 
 int NcclLaunch::ReductionOp() {
   if (request_.kind != Kind::kAllreduce && request_.kind != Kind::kReducescatter) return kNcclSum;
+  if (NcclAverages(request_, attendance_)) return kNcclAvg;
   const double factor = NcclFactor(request_, attendance_);
-  if (factor == 1 && request_.op != ReduceOp::kAverage) return OpOf(request_.op);
-  if (factor == 1 && attendance_.divisor == size_) return kNcclAvg;
+  if (factor == 1) return OpOf(request_.op);
   Scalar scalar = ScalarOf(request_.dtype, factor);
   int op = 0;
   api_.CheckNccl(api_.ncclRedOpCreatePreMulSum(&op, scalar.bytes, NcclTypeOf(request_.dtype),

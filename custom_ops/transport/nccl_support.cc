@@ -71,11 +71,15 @@ bool NcclReduces(ReduceOp op, DataType dtype) {
   }
 }
 
+bool NcclAverages(const Request& request, const Attendance& attendance) {
+  return request.op == ReduceOp::kAverage && request.prescale * request.postscale == 1 &&
+         attendance.divisor == static_cast<int>(attendance.ranks.size());
+}
+
 double NcclFactor(const Request& request, const Attendance& attendance) {
   const double factor = request.prescale * request.postscale;
-  if (request.op != ReduceOp::kAverage) return factor;
-  const auto attending = static_cast<int>(attendance.ranks.size());
-  return factor == 1 && attendance.divisor == attending ? 1 : factor / attendance.divisor;
+  if (request.op != ReduceOp::kAverage || NcclAverages(request, attendance)) return factor;
+  return factor / attendance.divisor;
 }
 
 std::string NcclObjection(const Request& request, const Attendance& attendance) {

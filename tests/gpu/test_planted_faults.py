@@ -63,8 +63,8 @@ FAULTS = {
     ),
     "average without its division": Fault(
         "transport/nccl_calls.cc",
-        "if (factor == 1 && attendance_.divisor == size_) return kNcclAvg;",
-        "if (factor == 1 && attendance_.divisor == size_) return kNcclSum;",
+        "if (NcclAverages(request_, attendance_)) return kNcclAvg;",
+        "if (NcclAverages(request_, attendance_)) return kNcclSum;",
         "nccl_reduce_test",
     ),
     "nothing called for one rank": Fault(
