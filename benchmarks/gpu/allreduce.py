@@ -1,0 +1,105 @@
+"""Time of one allreduce of a tensor on a GPU inside a graph, beside NCCL called directly.
+
+    tfddlrun -np 2 python benchmarks/gpu/allreduce.py [--json FILE]
+
+Columns, one line for each size; `../measure.py` says how a median comes about.
+
+- `bytes`, `count`: size of the float32 tensor that each rank gives.
+- `tfddl us`: one call of a tf.function that holds one `hvd.allreduce(x, op=Sum)`, until its result is there.
+- `nothing us`: the same function with `TfddlNothing`, which does nothing: what TensorFlow costs.
+- `direct us`: `ncclAllReduce` and the wait for an event behind it, on a communicator and a stream of the benchmark.
+- `over us` = tfddl - nothing - direct, of the medians. The bar is 15 us; `ok` says whether the line is below it.
+- `p10-p90 us`: spread of tfddl's blocks.
+- `algbw GB/s` = bytes / tfddl; `busbw GB/s` = algbw x 2(n-1)/n, as nccl-tests counts them. Ranks that share a
+  GPU take turns on it: then neither says anything.
+- `#wrong`: elements that were not the exact sum of whole numbers.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import device
+import measure
+import numpy as np
+import report
+import tensorflow as tf
+from direct import Direct
+
+import tfddl as hvd
+from tfddl.runtime import library
+
+SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20)
+BAR_US = 15.0
+
+
+def values(rank: int, count: int) -> np.ndarray:
+    """Whole numbers below 256: sums of up to 65,536 ranks are exact in float32."""
+    return ((np.arange(count) + 7 * rank) % 251).astype("float32")
+
+
+def tensorflow_way(op: Callable[[tf.Tensor], tf.Tensor], x: np.ndarray, expected: np.ndarray) -> measure.Way:
+    """A tf.function around one op on the GPU, which is done when its result is there."""
+    with tf.device(device.GPU):
+        tensor = tf.identity(x)
+    last: list[tf.Tensor] = [tensor]
+
+    @tf.function
+    def function(t: tf.Tensor) -> tf.Tensor:
+        with tf.device(device.GPU):
+            return op(t)
+
+    def call() -> None:
+        last[0] = function(tensor)
+
+    return measure.Way(call, lambda: measure.count_wrong(last[0].numpy(), expected))
+
+
+def row(size: int, rounds: int, direct: Direct) -> dict[str, Any]:
+    """Measures one line of the table."""
+    count = size // 4
+    x = values(hvd.rank(), count)
+    expected = sum(values(rank, count) for rank in range(hvd.size()))
+    memory, result = direct.copy(x), direct.copy(x)
+    ways = {
+        "tfddl": tensorflow_way(lambda t: hvd.allreduce(t, op=hvd.Sum, name=f"bench.{size}"), x, expected),
+        "nothing": tensorflow_way(lambda t: library.ops().tfddl_nothing([t])[0], x, x),
+        "direct": measure.Way(
+            lambda: direct.allreduce(memory, result, count),
+            lambda: measure.count_wrong(direct.read(result, count), expected),
+        ),
+    }
+    timings = measure.measure(ways, rounds=rounds, calls=max(3, min(200, (256 << 20) // size)))
+    direct.free(memory, result)
+    tfddl, nothing, nccl = timings["tfddl"], timings["nothing"], timings["direct"]
+    over = tfddl.median - nothing.median - nccl.median
+    bandwidth = size / tfddl.median / 1e3
+    return {
+        "bytes": size,
+        "count": count,
+        "tfddl us": tfddl.median,
+        "p10-p90 us": f"{tfddl.low:,.0f}-{tfddl.high:,.0f}",
+        "nothing us": nothing.median,
+        "direct us": nccl.median,
+        "over us": over,
+        "ok": "yes" if over <= BAR_US else "NO",
+        "algbw GB/s": bandwidth,
+        "busbw GB/s": bandwidth * 2 * (hvd.size() - 1) / hvd.size(),
+        "#wrong": sum(timing.wrong for timing in timings.values()),
+    }
+
+
+def main() -> None:
+    """Measures every size."""
+    parser = report.parser(__doc__)
+    parser.add_argument("--largest", type=int, default=SIZES[-1], help="bytes of the largest tensor")
+    arguments = parser.parse_args()
+    ordinal = device.start()
+    direct = Direct(ordinal)
+    rows = [row(size, arguments.rounds, direct) for size in SIZES if size <= arguments.largest]
+    direct.close()
+    report.show(f"allreduce float32 Sum on GPUs, {hvd.size()} ranks", rows, arguments.json, device.notes())
+    report.fail_if_wrong(rows)
+
+
+if __name__ == "__main__":
+    main()

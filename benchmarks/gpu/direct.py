@@ -1,0 +1,90 @@
+"""NCCL and CUDA's driver called directly: the least that an allreduce on a GPU can take."""
+
+import ctypes
+import os
+
+import numpy as np
+from mpi4py import MPI
+
+from tfddl.runtime import library
+
+_FLOAT32, _SUM = 7, 0  # of nccl.h
+_NOT_READY = 600
+
+
+class _UniqueId(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_byte * 128)]
+
+
+class Direct:
+    """A communicator of all ranks and a stream, beside tfddl's own.
+
+    Args:
+        ordinal: CUDA's number of the GPU.
+    """
+
+    def __init__(self, ordinal: int) -> None:
+        self._cuda = ctypes.CDLL(os.environ.get("TFDDL_CUDA_LIBRARY") or "libcuda.so.1")
+        wheel = library.nccl_wheel() or "libnccl.so.2"
+        self._nccl = ctypes.CDLL(os.environ.get("TFDDL_NCCL_LIBRARY") or wheel)
+        self._nccl.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, _UniqueId, ctypes.c_int]
+        self._context, self._stream = ctypes.c_void_p(), ctypes.c_void_p()
+        self._comm, self._event = ctypes.c_void_p(), ctypes.c_void_p()
+        self._call(self._cuda.cuInit, 0)
+        self._call(self._cuda.cuDevicePrimaryCtxRetain, ctypes.byref(self._context), ordinal)
+        self._call(self._cuda.cuCtxSetCurrent, self._context)
+        self._call(self._cuda.cuStreamCreateWithPriority, ctypes.byref(self._stream), 1, -5)
+        self._call(self._cuda.cuEventCreate, ctypes.byref(self._event), 2)
+        world, unique = MPI.COMM_WORLD, _UniqueId()
+        if world.rank == 0:
+            self._call(self._nccl.ncclGetUniqueId, ctypes.byref(unique))
+        unique = _UniqueId.from_buffer_copy(world.bcast(bytes(unique)))
+        self._call(self._nccl.ncclCommInitRank, ctypes.byref(self._comm), world.size, unique, world.rank)
+
+    def copy(self, values: np.ndarray) -> ctypes.c_void_p:
+        """Memory of the GPU with these values."""
+        memory = ctypes.c_void_p()
+        self._call(self._cuda.cuMemAlloc_v2, ctypes.byref(memory), ctypes.c_size_t(values.nbytes))
+        self._call(
+            self._cuda.cuMemcpyHtoD_v2,
+            memory,
+            ctypes.c_void_p(values.ctypes.data),
+            ctypes.c_size_t(values.nbytes),
+        )
+        return memory
+
+    def read(self, memory: ctypes.c_void_p, count: int) -> np.ndarray:
+        """What lies there, as float32."""
+        values = np.empty(count, "float32")
+        self._call(
+            self._cuda.cuMemcpyDtoH_v2,
+            ctypes.c_void_p(values.ctypes.data),
+            memory,
+            ctypes.c_size_t(values.nbytes),
+        )
+        return values
+
+    def free(self, *memory: ctypes.c_void_p) -> None:
+        """Gives memory back."""
+        for pointer in memory:
+            self._call(self._cuda.cuMemFree_v2, pointer)
+
+    def allreduce(self, x: ctypes.c_void_p, y: ctypes.c_void_p, count: int) -> None:
+        """Adds `count` numbers of float32 up over the ranks; returns when the sums are there."""
+        size = ctypes.c_size_t(count)
+        self._call(self._nccl.ncclAllReduce, x, y, size, _FLOAT32, _SUM, self._comm, self._stream)
+        self._call(self._cuda.cuEventRecord, self._event, self._stream)
+        while (code := self._cuda.cuEventQuery(self._event)) == _NOT_READY:
+            pass
+        if code:
+            raise RuntimeError(f"cuEventQuery returned {code}")
+
+    def close(self) -> None:
+        """Frees the communicator."""
+        self._call(self._nccl.ncclCommDestroy, self._comm)
+
+    @staticmethod
+    def _call(function: "ctypes._FuncPointer", *arguments: object) -> None:
+        code = function(*arguments)
+        if code:
+            raise RuntimeError(f"{function.__name__} returned {code}")

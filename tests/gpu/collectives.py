@@ -1,0 +1,148 @@
+"""Every collective on tensors of GPUs against NumPy. A script for ranks that have one of the double's each."""
+
+import numpy as np
+import tensorflow as tf
+
+import tfddl as hvd
+from tests.gpu.rank import CPU, GPU, calls, lies_on, rank, size
+from tests.ops.support import array, arrays, mean, numpy_type, total
+from tfddl.ops.placement import runs_on_gpus
+from tfddl.ops.support_table import DTYPES, REDUCTIONS
+
+FLOAT = "float32"
+
+
+def same(result, expected, device=GPU):
+    """Whether a tensor has these values and lies where it should."""
+    np.testing.assert_array_equal(result.numpy(), expected)
+    assert lies_on(result, device), (result.device, device)
+
+
+def on_gpu(value):
+    with tf.device(GPU):
+        tensor = tf.identity(value)
+    assert lies_on(tensor, GPU)
+    return tensor
+
+
+def reductions():
+    """By operation and dtype, each where the table says, and there through NCCL."""
+    whole = {
+        hvd.Sum: total,
+        hvd.Average: mean,
+        hvd.Min: lambda parts: np.min(parts, 0),
+        hvd.Max: lambda parts: np.max(parts, 0),
+        hvd.Product: lambda parts: np.prod(parts, 0).astype(parts[0].dtype),
+    }
+    for op, expected in whole.items():
+        for dtype in REDUCTIONS[op]:
+            parts = [np.abs(part).astype(numpy_type(dtype)) for part in arrays(size, "float64")]
+            x, before = on_gpu(parts[rank]), calls("ncclAllReduce")
+            with tf.device(GPU):
+                y = hvd.allreduce(x, op=op)
+            assert (calls("ncclAllReduce") - before == 1) == runs_on_gpus(op, dtype), (op, dtype)
+            exact = expected(parts)
+            if op == hvd.Average and dtype not in ("float64", "complex128"):
+                np.testing.assert_allclose(
+                    y.numpy().astype("complex128"), exact.astype("complex128"), rtol=8e-3
+                )
+            else:
+                same(y, exact, GPU if runs_on_gpus(op, dtype) else CPU)
+    x = on_gpu(array(rank, FLOAT))
+    for op, factors in ((hvd.Sum, (0.5, 4.0)), (hvd.Average, (2.0, 1.0)), (hvd.Max, (2.0, 1.0))):
+        y = hvd.allreduce(x, op=op, prescale_factor=factors[0], postscale_factor=factors[1])
+        exact = whole[op](arrays(size, FLOAT)) * np.float32(factors[0] * factors[1])
+        np.testing.assert_allclose(y.numpy(), exact, rtol=1e-6)
+    with tf.device(CPU):
+        adasum = hvd.allreduce(tf.identity(x), op=hvd.Adasum)
+    same(hvd.allreduce(x, op=hvd.Adasum), adasum.numpy(), CPU)
+
+
+def groups():
+    """In one graph, of mixed sizes and types, without elements too."""
+
+    @tf.function
+    def run(*x):
+        return hvd.grouped_allreduce(list(x), op=hvd.Sum), hvd.grouped_allgather(list(x))
+
+    inputs = [
+        [array(r, FLOAT, shape, i) for i, shape in enumerate([(3,), (2, 2), (0, 4), (70001,)])]
+        for r in range(size)
+    ]
+    with tf.device(GPU):
+        sums, gathered = run(*map(on_gpu, inputs[rank]))
+        parts = hvd.grouped_reducescatter([on_gpu(x) for x in inputs[rank]], op=hvd.Sum)
+    for i, (y, z, part) in enumerate(zip(sums, gathered, parts, strict=True)):
+        column = [x[i] for x in inputs]
+        np.testing.assert_array_equal(y.numpy(), total(column))
+        np.testing.assert_array_equal(z.numpy(), np.concatenate(column))
+        np.testing.assert_array_equal(part.numpy(), np.array_split(total(column), size)[rank])
+
+
+def rows():
+    """What only moves data takes every dtype; ranks bring different numbers of rows, and some none."""
+    for dtype in DTYPES:
+        x = [array(r, dtype, (2 * r, 3)) for r in range(size)]
+        same(hvd.allgather(on_gpu(x[rank])), np.concatenate(x))
+        for root in range(size):
+            same(hvd.broadcast(on_gpu(array(rank, dtype)), root), array(root, dtype))
+    for kind in ("int32", "int64"):
+        splits = [[(r + other) % 3 for other in range(size)] for r in range(size)]
+        x = [np.arange(sum(splits[r]) * 2, dtype=FLOAT).reshape(-1, 2) + 100 * r for r in range(size)]
+        y, received = hvd.alltoall(on_gpu(x[rank]), splits=tf.constant(splits[rank], kind))
+        mine = [np.split(x[r], np.cumsum(splits[r])[:-1])[rank] for r in range(size)]
+        same(y, np.concatenate(mine))
+        assert received.numpy().tolist() == [splits[r][rank] for r in range(size)]
+        assert received.dtype == kind
+    same(hvd.alltoall(on_gpu(np.arange(2 * size, dtype=FLOAT))), np.tile([2 * rank, 2 * rank + 1], size))
+    before = calls("ncclReduce") + calls("ncclReduceScatter")
+    same(
+        hvd.reducescatter(on_gpu(array(rank, FLOAT, (5, 2))), op=hvd.Sum),
+        np.array_split(total(arrays(size, FLOAT, (5, 2))), size)[rank],
+    )
+    assert calls("ncclReduce") + calls("ncclReduceScatter") > before
+
+
+def gradients():
+    """Of a step with several buckets, which are a sequence on the CPU and stand alone here."""
+    weights = [tf.Variable(array(0, FLOAT, (n,), seed=n)) for n in (40000, 3, 70000)]
+
+    @tf.function
+    def step(x):
+        with hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Sum) as tape:
+            loss = tf.add_n([tf.reduce_sum(w * x) for w in weights])
+        with tf.device(GPU):
+            return tape.gradient(loss, weights)
+
+    for number in range(1, 4):
+        before = calls("ncclAllReduce")
+        for gradient, weight in zip(step(tf.constant(float(number * (rank + 1)))), weights, strict=True):
+            np.testing.assert_array_equal(
+                gradient.numpy(), np.full(weight.shape, number * size * (size + 1) / 2)
+            )
+        assert calls("ncclAllReduce") - before == len(weights)
+
+
+def without_data():
+    """What the vote alone makes up, placed on a GPU."""
+    with tf.device(GPU):
+        hvd.barrier()
+        assert hvd.rank_op().numpy() == rank and hvd.size_op().numpy() == size
+        weight = tf.Variable(on_gpu(array(rank, FLOAT)))
+        hvd.broadcast_variables([weight], root_rank=size - 1)
+        np.testing.assert_array_equal(weight.numpy(), array(size - 1, FLOAT))
+        before = calls("ncclBroadcast") + calls("ncclAllGather")
+        assert hvd.broadcast_object({"rank": rank}, 0) == {"rank": 0}
+        assert hvd.allgather_object(rank) == list(range(size))
+        assert calls("ncclBroadcast") + calls("ncclAllGather") == before
+        if rank < 2 <= size:
+            same(hvd.allreduce(on_gpu(np.ones(3, FLOAT)), op=hvd.Sum, name="uneven"), np.full(3, 2))
+        hvd.join()
+
+
+reductions()
+groups()
+rows()
+gradients()
+without_data()
+print("rank", rank, "checked all")

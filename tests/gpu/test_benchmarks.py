@@ -1,0 +1,42 @@
+"""The benchmarks for GPUs run on the doubles, whose times mean nothing, and say so where there is no GPU."""
+
+import pytest
+
+from tests.harness import run_script
+from tests.harness.job import REPOSITORY
+
+BENCHMARKS = REPOSITORY / "benchmarks" / "gpu"
+
+ON_DOUBLES = """
+import runpy, sys
+import tests.gpu.rank
+path, sys.argv[1:] = {path!r}, {options!r}
+sys.path.insert(0, {directory!r})
+runpy.run_path(path, run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "title"),
+    [
+        ("allreduce.py", ["--largest", "65536"], "allreduce float32 Sum on GPUs, 2 ranks"),
+        (
+            "overlap.py",
+            ["--width", "8", "--times", "1", "--megabytes", "1"],
+            "buckets behind computation, 2 ranks",
+        ),
+    ],
+)
+def test_benchmark_runs_and_its_results_are_right(run_on_gpus, name, options, title):
+    script = ON_DOUBLES.format(
+        path=str(BENCHMARKS / name), options=["--rounds", "1", *options], directory=str(BENCHMARKS)
+    )
+    result = run_on_gpus(2, script)
+    assert result.code == 0, result.output
+    assert title in result.output and "NCCL 22707" in result.output
+
+
+def test_no_gpu():
+    result = run_script(2, BENCHMARKS / "overlap.py")
+    assert result.code == 0, result.output
+    assert "no GPU: TensorFlow sees none on ranks [0, 1]" in result.output
