@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+import time
+from pathlib import Path
 
 import tensorflow as tf
 from tensorflow.python.framework.load_library import load_pluggable_device_library
@@ -30,3 +32,9 @@ def calls(function: str) -> int:
 def lies_on(tensor: tf.Tensor, device: str) -> bool:
     """Where an eager tensor's memory is."""
     return bool(tensor.device.endswith(f"device:{device}"))
+
+
+def wait_until_said(text: str) -> None:
+    """Until a rank has written it: the first to end after a failure may take the others with it."""
+    while text not in Path(os.environ["TMPDIR"], "output.txt").read_text(errors="replace"):
+        time.sleep(0.05)
