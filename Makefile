@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint test-core test-python test-tf test-mpich sanitize model format clean
+.PHONY: help setup demo test lint test-core test-python test-all test-tf test-mpich sanitize model format clean
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -24,7 +24,8 @@ help:
 	@echo "make setup     make $(VENV) with everything that the other targets need"
 	@echo "make demo      train on handwritten digits with 2 processes"
 	@echo "make test      lint, the engine's tests, then every Python test"
-	@echo "make test-tf TF=2.16   the tests nearest to TensorFlow and Keras on an older TensorFlow (2.16, 2.17, 2.18, 2.20)"
+	@echo "make test-tf TF=2.16   the tests nearest to TensorFlow and Keras on an older TensorFlow ($(TF_VERSIONS))"
+	@echo "make test-all  make test, then make test-tf with every older TensorFlow"
 	@echo "make test-mpich        the collectives, process sets and gradients on MPICH, with 2 and 3 ranks"
 	@echo "make lint      ruff, mypy, clang-format: check only"
 	@echo "make sanitize  the engine's tests under the thread and address sanitizers"
@@ -64,6 +65,11 @@ test-core: setup
 test-python: setup
 	$(BIN)/tfddl build
 	timeout -k 10 3600 $(BIN)/python -m pytest $(PYTEST_OPTIONS)
+
+# Each makes its environment first, where it is not there. On one machine they share the cores, so one after the other.
+TF_VERSIONS := 2.16 2.17 2.18 2.19 2.20
+test-all: test
+	for version in $(TF_VERSIONS); do $(MAKE) test-tf TF=$$version; done
 
 # TensorFlow has wheels for Python 3.13 from 2.20 on. Two ranks find what differs between versions.
 TF ?= 2.16
