@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tfddl.build.cache import cache_directory, cached_or_built, locked
-from tfddl.build.compile import CompileError
+from tfddl.build.cache import cache_directory, cached_or_built, forget_failure, locked
+from tfddl.build.compile import CompilationFailed, CompileError
 
 SPAWN = multiprocessing.get_context("spawn")
 PROCESSES = 4
@@ -67,6 +67,27 @@ def test_a_failure_reaches_all_who_wait_and_is_tried_again_later(tmp_path: Path)
     assert (tmp_path / "builds").read_text().splitlines() == ["failed"]
     library = tmp_path / "cache" / "lib.so"
     cached_or_built(library, lambda: library.write_text("mended"), "compiling")
+    assert library.read_text() == "mended"
+
+
+@pytest.mark.parametrize("kind", [CompilationFailed, CompileError])
+def test_sources_that_do_not_compile_are_tried_once(tmp_path: Path, kind: type[CompileError]) -> None:
+    """Not so where there is no compiler: it may be there at the next start, and asking takes no time."""
+    library, tries = tmp_path / "lib.so", []
+
+    def build() -> None:
+        tries.append(1)
+        raise kind("the compiler is on strike")
+
+    for _ in range(3):
+        with pytest.raises(CompileError, match="on strike"):
+            cached_or_built(library, build, "compiling", once=True)
+    assert len(tries) == (1 if kind is CompilationFailed else 3)
+    with pytest.raises(CompileError, match="on strike") as caught:
+        cached_or_built(library, build, "compiling", once=True)
+    assert ("`tfddl build` tries again" in str(caught.value)) == (kind is CompilationFailed)
+    forget_failure(library)
+    cached_or_built(library, lambda: library.write_text("mended"), "compiling", once=True)
     assert library.read_text() == "mended"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from tfddl.build.compile import CompileError
+from tfddl.build.compile import CompilationFailed, CompileError
 
 
 def cache_directory() -> Path:
@@ -22,19 +22,22 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "tfddl"
 
 
-def cached_or_built(library: Path, build: Callable[[], object], announcement: str) -> Path:
+def cached_or_built(
+    library: Path, build: Callable[[], object], announcement: str, once: bool = False
+) -> Path:
     """Gives a library from the cache; builds it first, in one process only, where it is not there.
 
     Args:
         library: path that `build` fills.
         build: function that makes `library` or raises `CompileError`.
         announcement: string, the line for stderr that says what takes so long.
+        once: whether a build that failed before is not tried again, until `forget_failure(library)`.
 
     Returns:
         `library`.
 
     Raises:
-        CompileError: the build failed, in this process or in the one that this process waited for.
+        CompileError: the build failed, in this process, in the one that this process waited for, or before.
     """
     if library.is_file():
         return library
@@ -44,18 +47,28 @@ def cached_or_built(library: Path, build: Callable[[], object], announcement: st
         raise _unwritable(library.parent, error) from None
     if not os.access(library.parent, os.W_OK):
         raise _unwritable(library.parent, "no permission")
+    failed = library.with_suffix(".failed")
     asked = time.time()
     with locked(library.with_suffix(".lock")) as lock:
         if library.is_file():
             return library
         _raise_failure_since(asked, lock)
+        if once and failed.is_file():
+            raise CompileError(f"{failed.read_text()} (said before; `tfddl build` tries again)")
         print(announcement, file=sys.stderr, flush=True)
         try:
             build()
         except Exception as error:
             _record_failure(lock, str(error))
+            if once and isinstance(error, CompilationFailed):
+                failed.write_text(str(error))
             raise
     return library
+
+
+def forget_failure(library: Path) -> None:
+    """Lets the next `cached_or_built(library, ..., once=True)` build again."""
+    library.with_suffix(".failed").unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,10 @@ class CompileError(RuntimeError):
     """The library could not be compiled; the message says why and where the compiler's output is."""
 
 
+class CompilationFailed(CompileError):
+    """The compiler ran, and would fail again on these sources."""
+
+
 def compile_library(
     tensorflow: TensorFlow | None, mpi: Mpi, output_dir: Path, build_dir: Path | None = None
 ) -> Path:
@@ -82,7 +86,7 @@ def _compile(
             for command in (configure + definitions(), make):
                 print("$", " ".join(command), file=output, flush=True)
                 if subprocess.run(command, stdout=output, stderr=subprocess.STDOUT).returncode != 0:
-                    raise CompileError(
+                    raise CompilationFailed(
                         f"tfddl could not compile {what}, see {log}; the first error is: {_first_error(log)}"
                     )
         library = output_dir / f"lib{stem}.so"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tfddl.build import discover
-from tfddl.build.cache import cache_directory, cached_or_built, locked
+from tfddl.build.cache import cache_directory, cached_or_built, forget_failure, locked
 from tfddl.build.compile import CompileError, compile_library, compile_xla_library
 from tfddl.build.sources import in_checkout, library_stem, source_directory, target_name, xla_library_stem
 from tfddl.build.support import check_keras, check_platform, check_tensorflow
@@ -56,8 +56,14 @@ def locate_library() -> Path:
         raise CompileError(f"{error}{_packaged_hint()}") from None
 
 
-def locate_xla_library() -> Path:
+def locate_xla_library(again: bool = False) -> Path:
     """Finds or makes the library with the XLA kernels, as `locate_library` does with the main one.
+
+    All but jit_compile=True works without it, so a build that failed is remembered: else each start would try for
+    minutes.
+
+    Args:
+        again: bool, whether to build also where that failed before.
 
     Returns:
         Path of the library.
@@ -72,13 +78,19 @@ def locate_xla_library() -> Path:
         f"tfddl: compiling its XLA kernels for TensorFlow {version} (once, for jit_compile=True; it takes a few "
         "minutes; TFDDL_XLA=0 does without)..."
     )
-    return _located(xla_library_stem(version), lambda: _build_xla(version), announcement)
+    stem = xla_library_stem(version)
+    if again:
+        forget_failure(_cached(stem))
+    return _located(stem, lambda: _build_xla(version), announcement, once=True)
 
 
-def _located(stem: str, build: Callable[[], object], announcement: str) -> Path:
-    name = f"lib{stem}.so"
-    packaged = PACKAGED / name
-    return packaged if packaged.is_file() else cached_or_built(cache_directory() / name, build, announcement)
+def _cached(stem: str) -> Path:
+    return cache_directory() / f"lib{stem}.so"
+
+
+def _located(stem: str, build: Callable[[], object], announcement: str, once: bool = False) -> Path:
+    packaged = PACKAGED / f"lib{stem}.so"
+    return packaged if packaged.is_file() else cached_or_built(_cached(stem), build, announcement, once)
 
 
 def _build(version: str, mpi: discover.Mpi) -> Path:

@@ -48,7 +48,7 @@ def build() -> None:
     if os.environ.get("TFDDL_XLA") == "0":
         return
     try:
-        click.echo(locate_xla_library())
+        click.echo(locate_xla_library(again=True))
     except CompileError as error:
         click.echo(f"tfddl: jit_compile=True is not available, all else is: {error}", err=True)
 
