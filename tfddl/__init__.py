@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tfddl.gradients.tape import PartialDistributedGradientTape as PartialDistributedGradientTape
     from tfddl.keras import callbacks as callbacks
     from tfddl.keras import optimizers as optimizers
+    from tfddl.keras.callbacks.metrics import evaluate as evaluate
     from tfddl.keras.optimizer import DistributedOptimizer as DistributedOptimizer
     from tfddl.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
     from tfddl.keras.sync_batch_normalization import SyncBatchNormalization as SyncBatchNormalization
@@ -85,6 +86,9 @@ _MODULES = {
     "tfddl.gradients.compression": ["Compression"],
     "tfddl.gradients.tape": ["DistributedGradientTape", "PartialDistributedGradientTape"],
     "tfddl.keras.optimizer": ["DistributedOptimizer", "PartialDistributedOptimizer"],
+    "tfddl.gradients.tape": ["DistributedGradientTape"],
+    "tfddl.keras.callbacks.metrics": ["evaluate"],
+    "tfddl.keras.optimizer": ["DistributedOptimizer"],
     "tfddl.keras.sync_batch_normalization": ["SyncBatchNormalization"],
     "tfddl.ops.allgather": ["allgather", "grouped_allgather"],
     "tfddl.ops.allreduce": ["allreduce", "grouped_allreduce"],

@@ -1,11 +1,13 @@
 """Callbacks for `fit`: `hvd.callbacks.X`."""
 
+from tfddl.keras.callbacks.best_model_checkpoint import BestModelCheckpoint
 from tfddl.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
 from tfddl.keras.callbacks.learning_rate import LearningRateScheduleCallback, LearningRateWarmupCallback
 from tfddl.keras.callbacks.metrics import MetricAverageCallback
 from tfddl.keras.callbacks.stop import StopTogetherCallback
 
 __all__ = [
+    "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",

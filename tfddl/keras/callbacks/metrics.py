@@ -1,30 +1,34 @@
-"""MetricAverageCallback: metrics of the whole job at the end of each epoch."""
+"""MetricAverageCallback and evaluate: metrics of the whole job."""
 
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.keras.exchange import all_rows, differing_lists, quoted
+from tfddl.keras.exchange import all_rows, quoted
 from tfddl.keras.log import warn_once
-from tfddl.ops.allreduce import allreduce
-from tfddl.ops.constants import Average
+from tfddl.keras.metrics import Snapshot, merge, snapshot
 from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set
 
 Callback: Any = _compat.keras().callbacks.Callback
 
 
 class MetricAverageCallback(Callback):
-    """Averages the metrics of an epoch over all ranks.
+    """Gives all ranks the metrics of the whole job.
 
-    Changes `logs` in place, so that the callbacks after it in the list, and the history, see the averages:
-    put it before `EarlyStopping`, `ModelCheckpoint` and `ReduceLROnPlateau`. It is the plain mean of the
-    ranks' values: exact for means over equal amounts of data, an approximation for others such as AUC. A
-    warning says so when the ranks have validated different numbers of batches.
+    Loss and metrics come out as one process computes them from all the data, whatever each rank has of it: the states of
+    the metrics are added up over ranks, so that also AUC, F1 and IoU, uneven parts and sample weights are exact. Other
+    numbers in `logs` are averaged over ranks: what a `train_step` of your own returns that is no metric, what callbacks
+    put there, and a `keras.metrics.Metric` of your own with its own `update_state`. If the variables of that are sums
+    over the data, say so by `additive = True` in its class.
+
+    In `fit` it changes `logs` in place at the end of each epoch, so that the callbacks after it in the list, and the
+    history, see the whole job's numbers: put it before `EarlyStopping`, `ModelCheckpoint` and `ReduceLROnPlateau`.
+    Numbers of single batches, and those in the progress bar, stay each rank's own. So does what `model.evaluate`
+    returns: see `tfddl.evaluate`.
 
     Args:
-        process_set: Whose ranks are averaged; "all ranks" means those. Defaults to all.
+        process_set: Whose ranks belong together; "all ranks" means those. Defaults to all.
 
     Raises:
         ValueError: At the end of an epoch, on every rank, if not all ranks have the same metrics; for example
@@ -34,42 +38,85 @@ class MetricAverageCallback(Callback):
     def __init__(self, process_set: ProcessSet = global_process_set) -> None:
         super().__init__()
         self.process_set = check_type(process_set)
-        self._validated = 0
+        self._validated, self._snapshots, self._training = 0, dict[str, Snapshot](), False
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Forgets the last epoch."""
+        self._validated, self._snapshots, self._training = 0, {}, True
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Keeps the state of training, before validation starts from zero."""
+        if self._training:
+            self._snapshots[""] = snapshot(self.model)
 
     def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Counts the batches of the validation."""
         self._validated = batch + 1
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Averages the numbers in `logs`."""
-        logs = {} if logs is None else logs
-        keys = sorted(key for key, value in logs.items() if _is_number(value))
-        different = differing_lists(keys, f"{type(self).__name__}.keys", self.process_set)
-        if different is not None:
-            raise ValueError(
-                "MetricAverageCallback needs the same metrics on all ranks: give every rank validation "
-                "data, or none. Received: "
-                + "; ".join(f"rank {rank}: {found}" for rank, found in different.items())
-            )
-        if keys:
-            values = tf.constant([float(logs[key]) for key in keys], tf.float64)
-            name = f"{type(self).__name__}.values"
-            averages = allreduce(values, op=Average, name=name, process_set=self.process_set).numpy()
-            logs.update(zip(keys, averages.tolist(), strict=True))
-        self._compare_validation()
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Keeps the state of validation."""
+        if self._training:
+            self._snapshots["val_"] = snapshot(self.model)
 
-    def _compare_validation(self) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Changes the numbers in `logs`."""
+        self._training = False
+        means = self.merge({} if logs is None else logs, self._snapshots or {"": snapshot(self.model)})
+        self.compare([key for key in means if key.startswith("val_")])
+
+    def merge(self, logs: dict[str, Any], snapshots: dict[str, Snapshot]) -> list[str]:
+        """See `tfddl.keras.metrics.merge`."""
+        return merge(logs, snapshots, type(self).__name__, self.process_set)
+
+    def compare(self, means: list[str]) -> None:
+        """Warns when ranks have validated different numbers of batches, if that matters.
+
+        Args:
+            means: The names of numbers that are plain means over ranks.
+        """
         counts = all_rows([self._validated], f"{type(self).__name__}.validated", self.process_set)[:, 0]
-        if len(set(counts)) > 1:
+        if means and len(set(counts)) > 1:
             warn_once(
-                "The ranks validate different numbers of batches, but MetricAverageCallback gives all ranks "
-                "the same weight, so that the val_ metrics are approximations: give each rank as many. "
+                "The ranks validate different numbers of batches, but MetricAverageCallback gives all ranks the same "
+                f"weight in {', '.join(means)}, which is an approximation: give each rank as many batches, or say "
+                "`additive = True` in a metric whose variables are sums. "
                 f"Received batches of {quoted(map(int, counts), self.process_set)}",
                 self.process_set,
             )
-        self._validated = 0
 
 
-def _is_number(value: Any) -> bool:
-    array = np.asarray(value)
-    return array.ndim == 0 and (array.dtype.kind in "iuf" or array.dtype.name == "bfloat16")
+def evaluate(
+    model: Any,
+    x: Any = None,
+    y: Any = None,
+    *,
+    callbacks: Any = None,
+    return_dict: bool = False,
+    process_set: ProcessSet = global_process_set,
+    **options: Any,
+) -> Any:
+    """`model.evaluate`, each rank on its part of the data, with the numbers of the whole job on all ranks.
+
+    They are what one process gets from all the data, to the precision of float32; see `MetricAverageCallback` for what
+    is exact and what is a mean over ranks. All ranks call it; the parts may be uneven.
+
+    Args:
+        model: A compiled `keras.Model`.
+        x: As in `model.evaluate`: this rank's part.
+        y: As in `model.evaluate`.
+        callbacks: As in `model.evaluate`; they see this rank's own numbers.
+        return_dict: Whether to return a dictionary.
+        process_set: Whose ranks belong together; "all ranks" means those. Defaults to all.
+        **options: The other arguments of `model.evaluate`.
+
+    Returns:
+        The loss, a list of loss and metrics, or a dictionary, as `model.evaluate`.
+
+    Raises:
+        ValueError: On every rank, if not all ranks have the same metrics.
+    """
+    mine = MetricAverageCallback(process_set)
+    callbacks = [] if callbacks is None else tf.nest.flatten(callbacks)
+    logs = model.evaluate(x, y, callbacks=[*callbacks, mine], return_dict=True, **options)
+    mine.compare(mine.merge(logs, {"": snapshot(model)}))
+    return logs if return_dict else model._flatten_metrics_in_order(logs)

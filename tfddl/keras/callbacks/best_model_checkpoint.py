@@ -1,0 +1,88 @@
+"""BestModelCheckpoint: one file with the best model of the job."""
+
+from typing import Any
+
+import numpy as np
+
+from tfddl import _compat
+from tfddl.keras.exchange import all_rows, quoted
+from tfddl.keras.log import warn_once
+from tfddl.ops.barrier import barrier
+from tfddl.runtime import basics
+from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set, members
+
+ModelCheckpoint: Any = _compat.keras().callbacks.ModelCheckpoint
+
+
+class BestModelCheckpoint(ModelCheckpoint):
+    """Saves the model at the end of each epoch that is the best so far.
+
+    Give it to all ranks, behind `MetricAverageCallback`, so that what is best is decided by the whole job's metric. The
+    first rank writes. When `fit` returns on any rank, the file is complete.
+
+    A model is saved with a plain optimizer, and loads without tfddl.
+
+    Args:
+        filepath: Ends in `.keras`, or `.weights.h5` with `save_weights_only`; may have `{epoch}` and names of metrics in
+            it. On a disk that the first rank can write to.
+        monitor: The name of a metric. Defaults to `"val_loss"`.
+        verbose: 1 prints a line for each file, on the first rank. Defaults to `0`.
+        save_weights_only: Whether to save weights alone. Defaults to `False`.
+        mode: `"min"`, `"max"`, or `"auto"`, by the name of the metric. Defaults to `"auto"`.
+        save_freq: `"epoch"`; between batches no rank knows the whole job's metrics.
+        initial_value_threshold: What the metric has to be better than, in the first epoch too. Defaults to `None`.
+        process_set: Whose ranks train the model. Defaults to all.
+
+    Raises:
+        ValueError: For another `save_freq`, or a `filepath` that ends otherwise.
+    """
+
+    def __init__(
+        self,
+        filepath: Any,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: str = "epoch",
+        initial_value_threshold: float | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        if save_freq != "epoch":
+            raise ValueError(
+                "BestModelCheckpoint compares models at the end of epochs, where MetricAverageCallback gives the whole "
+                f"job's metrics: leave save_freq out. Received: save_freq={save_freq!r}"
+            )
+        super().__init__(
+            filepath,
+            monitor,
+            verbose=verbose,
+            save_best_only=True,
+            save_weights_only=save_weights_only,
+            mode=mode,
+            initial_value_threshold=initial_value_threshold,
+        )
+        self.process_set = check_type(process_set)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Looks whether all ranks see the same number; saves, on the first rank."""
+        mine = (logs or {}).get(self.monitor)
+        value = np.nan if mine is None else float(mine)
+        values = all_rows([value], f"{type(self).__name__}.monitor", self.process_set)[:, 0]
+        if not np.array_equal(values, np.full_like(values, values[0]), equal_nan=True):
+            warn_once(
+                f"BestModelCheckpoint goes by rank {members(self.process_set)[0]}'s {self.monitor}, for the ranks' differ: "
+                "put MetricAverageCallback before it, on all ranks. "
+                f"Received: {quoted((f'{one:g}' for one in values), self.process_set)}",
+                self.process_set,
+            )
+        if self._writes():
+            super().on_epoch_end(epoch, logs)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Waits until the file is written."""
+        super().on_train_end(logs)
+        barrier(process_set=self.process_set)
+
+    def _writes(self) -> bool:
+        return basics.rank() == members(self.process_set)[0]
