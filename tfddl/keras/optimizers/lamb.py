@@ -11,11 +11,11 @@ from tfddl import _compat
 from tfddl.keras.optimizers.layerwise import Layerwise, norm, ratio_of
 
 _keras = _compat.keras()
-_Lamb: Any = _keras.optimizers.Lamb
+Optimizer: Any = _keras.optimizers.Optimizer
 
 
 @_keras.saving.register_keras_serializable(package="tfddl")
-class LAMB(Layerwise, _Lamb):
+class LAMB(Layerwise, Optimizer):
     """Layer-wise adaptive moments, with weight decay as in the paper.
 
     For the weights `w` of a layer in step `t`, with gradient `g`, learning rate `lr` and `weight_decay` `d`:
@@ -63,11 +63,18 @@ class LAMB(Layerwise, _Lamb):
         name: str = "lamb",
         **kwargs: Any,
     ) -> None:
-        moments = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon}
-        super().__init__(
-            learning_rate=learning_rate, weight_decay=weight_decay, name=name, **moments, **kwargs
-        )
+        super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, name=name, **kwargs)
+        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
         self._exclude(weight_decay=exclude_from_weight_decay, layer_adaptation=exclude_from_layer_adaptation)
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Makes two slots for each variable."""
+        if not self.built:
+            super().build(variables)
+            self._momentums, self._velocities = (
+                [self.add_variable_from_reference(one, name=name) for one in variables]
+                for name in ("momentum", "velocity")
+            )
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """See `keras.optimizers.Optimizer.update_step`."""
@@ -85,3 +92,8 @@ class LAMB(Layerwise, _Lamb):
         if self._adapts(index):
             rate *= ratio_of(norm(w), norm(update), w.dtype)
         self.assign_sub(variable, rate * update)
+
+    def get_config(self) -> dict[str, Any]:
+        """See `keras.optimizers.Optimizer.get_config`."""
+        own = {key: getattr(self, key) for key in ("beta_1", "beta_2", "epsilon")}
+        return {**super().get_config(), **own}
