@@ -14,11 +14,11 @@ import tfddl as hvd
 REQUIRED_ACCURACY = 0.95
 
 
-def parser(description: str) -> argparse.ArgumentParser:
+def parser(description: str, epochs: int = 20) -> argparse.ArgumentParser:
     """The command line that all examples have: `--epochs`, `--batch-size`, `--seed`."""
     result = argparse.ArgumentParser(description=description.splitlines()[0])
-    result.add_argument("--epochs", type=int, default=20)
-    result.add_argument("--batch-size", type=int, default=32, help="images per process and step")
+    result.add_argument("--epochs", type=int, default=epochs)
+    result.add_argument("--batch-size", type=int, default=32, help="samples per process and step")
     result.add_argument("--seed", type=int, default=1)
     return result
 
@@ -59,18 +59,29 @@ def report(model: keras.Model, data: images.Images, speed: dict[str, float] | No
     Raises:
         SystemExit: On every process, when the weights differ or the accuracy is too low.
     """
-    hashes, correct = weight_hashes(model), accuracy(model, data)
+    conclude(model, "held-out accuracy", accuracy(model, data), REQUIRED_ACCURACY, speed)
+
+
+def conclude(
+    model: keras.Model, name: str, value: float, required: float, figures: dict[str, float] | None = None
+) -> None:
+    """Prints on rank 0 hashes of the weights, `figures`, and at last the value that tells whether it has learned.
+
+    Raises:
+        SystemExit: On every process, when the weights differ or the value is too low.
+    """
+    hashes = weight_hashes(model)
     equal = len(set(hashes)) == 1
     if hvd.rank() == 0:
         print()
         for rank, text in enumerate(hashes):
             print(f"weights of rank {rank}: {text[:16]}")
         print(f"weights equal on all {hvd.size()} ranks: {'yes' if equal else 'NO'}")
-        for name, value in (speed or {}).items():
-            print(f"{name}: {value:,.0f}")
-        print(f"held-out accuracy: {correct:.4f}", flush=True)
+        for figure, number in (figures or {}).items():
+            print(f"{figure}: {number:,.0f}")
+        print(f"{name}: {value:.4f}", flush=True)
     hvd.barrier()  # The first process that ends with an error ends all of them.
     if not equal:
         sys.exit("The weights differ between ranks.")
-    if correct < REQUIRED_ACCURACY:
-        sys.exit(f"The accuracy is below {REQUIRED_ACCURACY}. Received: {correct:.4f}")
+    if not value >= required:
+        sys.exit(f"The {name} is below {required}. Received: {value:.4f}")
