@@ -63,29 +63,59 @@ void TestUnsent() {
   const size_t room = SmallGeometry().ring_bytes / sizeof(ShmRecord) - 1;
   for (size_t i = 0; i < room; ++i) CHECK(pair.a->Send(1, 2, nullptr, 0) == Transport::kNothing);
   const Handle receive = pair.b->Receive(0, 1, got.data(), kLong);
+  CHECK(!pair.b->unsent());  // the word that memory stands ready has left
   CHECK(pair.a->Test(send) && pair.a->unsent());
   CHECK(!pair.b->Test(receive));  // but now its ring is empty
   CHECK(!pair.a->unsent());
   CHECK(pair.b->Test(receive) && got == bulk);
 }
 
-// Long messages that nobody has posted a receive for hold nothing that others need.
-void TestUnpostedLongMessages() {
+// Messages that nobody has posted a receive for hold nothing that others need, whether they wait at their
+// sender or have left unasked; each receive gets its own.
+void TestUnpostedMessages(size_t bytes, size_t leave) {
   Pair pair;
-  const auto bulk = Pattern(kLong, 1), other = Pattern(kLong, 2), word = Pattern(8, 3);
+  const auto other = Pattern(bytes, 2), bulk = Pattern(kLong, 4), word = Pattern(8, 3);
+  std::vector<std::vector<char>> sent;
   std::vector<Handle> sends;
-  for (int i = 0; i < 40; ++i) sends.push_back(pair.a->Send(1, 1, bulk.data(), kLong));
-  sends.push_back(pair.a->Send(1, 2, other.data(), kLong));
+  for (unsigned i = 0; i < 40; ++i) sent.push_back(Pattern(bytes, 10 + i));
+  for (size_t i = 0; i < 40; ++i) {
+    sends.push_back(pair.a->Send(1, 1, sent[i].data(), bytes));
+    CHECK((sends.back() == Transport::kNothing) == (i < leave));
+  }
+  sends.push_back(pair.a->Send(1, 2, other.data(), bytes));
   sends.push_back(pair.a->Send(1, 3, word.data(), 8));
-  std::vector<char> got(kLong), got_word(8);
+  sends.push_back(pair.a->Send(1, 4, bulk.data(), kLong));
+  std::vector<char> got(bytes), got_bulk(kLong), got_word(8);
   pair.Finish(pair.b.get(), pair.b->Receive(0, 3, got_word.data(), 8));
-  pair.Finish(pair.b.get(), pair.b->Receive(0, 2, got.data(), kLong));
-  CHECK(got == other && got_word == word);
-  for (int i = 0; i < 40; ++i) {
-    pair.Finish(pair.b.get(), pair.b->Receive(0, 1, got.data(), kLong));
-    CHECK(got == bulk);
+  pair.Finish(pair.b.get(), pair.b->Receive(0, 4, got_bulk.data(), kLong));
+  pair.Finish(pair.b.get(), pair.b->Receive(0, 2, got.data(), bytes));
+  CHECK(got == other && got_bulk == bulk && got_word == word);
+  for (const auto& message : sent) {
+    pair.Finish(pair.b.get(), pair.b->Receive(0, 1, got.data(), bytes));
+    CHECK(got == message);
   }
   for (Handle handle : sends) pair.Finish(pair.a.get(), handle);
+  // What has left unasked leaves nothing behind that a later message could meet.
+  const auto receive = pair.b->Receive(0, 1, got.data(), bytes);
+  const auto send = pair.a->Send(1, 1, other.data(), bytes);
+  pair.Finish(pair.b.get(), receive);
+  pair.Finish(pair.a.get(), send);
+  CHECK(got == other);
+}
+
+// A message that has left unasked lies in its slot until then, and is read there.
+void TestUnaskedView() {
+  Pair pair;
+  const auto piece = Pattern(kPiece, 1);
+  std::vector<char> scratch(kPiece);
+  for (int i = 0; i < 9; ++i) {
+    CHECK(pair.a->Send(1, 1, piece.data(), kPiece) == Transport::kNothing);
+    pair.Turn();
+    const void* view = nullptr;
+    pair.Finish(pair.b.get(), pair.b->ReceiveView(0, 1, scratch.data(), kPiece, &view));
+    CHECK(view != scratch.data() && std::memcmp(view, piece.data(), kPiece) == 0);
+    pair.b->Release(0, view);
+  }
 }
 
 // Views that are never given back leave room for all else; some do lie in the sender's slots.
@@ -147,22 +177,44 @@ void TestCancel(size_t bytes) {
   CHECK(got == data && never == std::vector<char>(bytes));
 }
 
+// The bytes leave before word comes that memory stands ready, and that it does no longer.
+void TestCancelUnasked() {
+  Pair pair;
+  const auto first = Pattern(kPiece, 1), second = Pattern(kPiece, 2);
+  std::vector<char> never(kPiece), got(kPiece);
+  const Handle cancelled = pair.b->Receive(0, 1, never.data(), kPiece);
+  CHECK(pair.a->Send(1, 1, first.data(), kPiece) == Transport::kNothing);
+  pair.b->Cancel(cancelled);
+  for (const auto* data : {&first, &second}) {
+    const Handle send = data == &second ? pair.a->Send(1, 1, data->data(), kPiece) : Transport::kNothing;
+    pair.Finish(pair.b.get(), pair.b->Receive(0, 1, got.data(), kPiece));
+    pair.Finish(pair.a.get(), send);
+    CHECK(got == *data);
+    for (int i = 0; i < 3; ++i) pair.Turn();
+  }
+}
+
 }  // namespace
 }  // namespace tfddl
 
 int main() {
   tfddl::TestRingOverflow();
   tfddl::TestUnsent();
-  tfddl::TestUnpostedLongMessages();
+  tfddl::TestUnpostedMessages(tfddl::kLong, 0);
+  tfddl::TestUnpostedMessages(tfddl::kPiece, tfddl::SmallGeometry().slots / 4);
+  tfddl::TestUnaskedView();
   tfddl::TestViewsHeld();
   for (bool receive_first : {true, false}) {
     tfddl::TestLengthMismatch(8, 9, receive_first);
     tfddl::TestLengthMismatch(8, 9000, receive_first);
+    tfddl::TestLengthMismatch(6000, 7000, receive_first);
     tfddl::TestLengthMismatch(9000, 8, receive_first);
     tfddl::TestLengthMismatch(9000, 9001, receive_first);
   }
   tfddl::TestCancel(100);
+  tfddl::TestCancel(6000);
   tfddl::TestCancel(20000);
+  tfddl::TestCancelUnasked();
   std::puts("shm: ok");
   return 0;
 }

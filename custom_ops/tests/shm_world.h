@@ -15,6 +15,7 @@ namespace tfddl {
 inline ShmGeometry SmallGeometry() { return {size_t{16} << 10, size_t{8} << 10, 4}; }
 
 constexpr size_t kLong = 30000;  // bytes of a message that takes several of its slots
+constexpr size_t kPiece = 6000;  // and of one that fits a slot, but not the ring
 
 inline std::vector<char> Pattern(size_t bytes, unsigned seed) {
   std::vector<char> data(bytes);

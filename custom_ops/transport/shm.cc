@@ -35,14 +35,19 @@ class ShmTransport : public Transport {
     ShmPeer* to = peers_.at(Index(peer)).get();
     if (bytes <= kShmShortBytes) {
       const ShmRecord record{ShmKind::kMessage, tag, bytes, 0, 0};
-      if (to->waiting.empty() && to->writer.Write(record, data)) return kNothing;
+      if (to->waiting.empty() && to->writer.Write(record, data)) {
+        to->writer.Publish();
+        return kNothing;
+      }
       const Handle handle = Add({peer, tag, nullptr, data, bytes, nullptr});
       to->waiting.push_back({record, handle});
       return handle;
     }
+    const auto ready = TakeFirst(&to->ready, tag);
+    if (!ready && SendUnasked(to, tag, data, bytes)) return kNothing;
     const Handle handle = Add({peer, tag, nullptr, data, bytes, nullptr});
     Write(to, {ShmKind::kAnnounce, tag, bytes, 0, 0});
-    if (auto ready = TakeFirst(&to->ready, tag)) {
+    if (ready) {
       Fill(to, handle, *ready);
     } else {
       to->sends.emplace(tag, handle);
@@ -61,7 +66,7 @@ class ShmTransport : public Transport {
     if (data) *data = scratch;
     if (bytes > kShmShortBytes) Write(from, {ShmKind::kReady, tag, bytes, handle, 0});
     if (auto message = TakeFirst(&from->unexpected, tag)) {
-      Accept(&transfers_.at(handle), message->bytes, message->payload.data());
+      Accept(from, &transfers_.at(handle), *message, message->payload.data());
     } else {
       from->posted.emplace(tag, handle);
     }
@@ -122,9 +127,13 @@ class ShmTransport : public Transport {
     return last_handle_;
   }
 
+  // A kReady can wait for others to be published with it: each time costs the peer a look at our ring.
   void Write(ShmPeer* peer, const ShmRecord& record) {
-    if (peer->waiting.empty() && peer->writer.Write(record, nullptr)) return;
-    peer->waiting.push_back({record, kNothing});
+    if (!peer->waiting.empty() || !peer->writer.Write(record, nullptr)) {
+      peer->waiting.push_back({record, kNothing});
+    } else if (record.kind != ShmKind::kReady) {
+      peer->writer.Publish();
+    }
   }
 
   void Progress() {
@@ -144,25 +153,28 @@ class ShmTransport : public Transport {
     while (!peer->waiting.empty()) {
       const ShmWaiting& next = peer->waiting.front();
       ShmTransfer* transfer = next.handle == kNothing ? nullptr : &transfers_.at(next.handle);
-      if (!peer->writer.Write(next.record, transfer ? transfer->from : nullptr)) return;
+      if (!peer->writer.Write(next.record, transfer ? transfer->from : nullptr)) break;
       if (transfer) transfer->complete = true;
       peer->waiting.pop_front();
     }
+    peer->writer.Publish();
   }
 
   void Take(ShmPeer* peer, const ShmRecord& record, const char* payload) {
     switch (record.kind) {
       case ShmKind::kMessage:
+      case ShmKind::kEager:
       case ShmKind::kAnnounce:
         return TakeMessage(peer, record, payload);
       case ShmKind::kReady:
-        if (auto send = TakeFirst(&peer->sends, record.tag))
-          return Fill(peer, *send, {record.handle, record.bytes});
-        peer->ready.emplace(record.tag, ShmReady{record.handle, record.bytes});
-        return;
+        return TakeReady(peer, record);
       case ShmKind::kWithdraw:
-        return EraseFirst(&peer->ready, record.tag,
-                          [&](const ShmReady& r) { return r.handle == record.handle; });
+        if (!EraseFirst(&peer->ready, record.tag,
+                        [&](const ShmReady& r) { return r.handle == record.handle; })) {
+          // It met bytes that had left unasked. Another receive will take those.
+          peer->sends.emplace_hint(peer->sends.lower_bound(record.tag), record.tag, kNothing);
+        }
+        return;
       case ShmKind::kData:
         return TakeData(peer, record);
       case ShmKind::kSkip:
@@ -171,19 +183,41 @@ class ShmTransport : public Transport {
   }
 
   void TakeMessage(ShmPeer* peer, const ShmRecord& record, const char* payload) {
+    ShmMessage message{record.bytes, {}, std::nullopt};
+    if (record.kind == ShmKind::kEager) message.slot = record.slot;
     if (auto handle = TakeFirst(&peer->posted, record.tag)) {
-      return Accept(&transfers_.at(*handle), record.bytes, payload);
+      return Accept(peer, &transfers_.at(*handle), message, payload);
     }
-    const size_t length = record.kind == ShmKind::kMessage ? record.bytes : 0;
-    peer->unexpected.emplace(record.tag, ShmMessage{record.bytes, {payload, payload + length}});
+    if (record.kind == ShmKind::kMessage) message.payload.assign(payload, payload + record.bytes);
+    peer->unexpected.emplace(record.tag, std::move(message));
   }
 
-  // A message has met a receive. The bytes of a long one come later, for its handle.
-  static void Accept(ShmTransfer* receive, size_t bytes, const char* payload) {
-    CheckLength(bytes, receive->bytes);
-    if (bytes > kShmShortBytes) return;
-    if (bytes > 0) std::memcpy(receive->to, payload, bytes);
+  // A message has met a receive. The bytes of an announced one come later, for its handle.
+  static void Accept(ShmPeer* peer, ShmTransfer* receive, const ShmMessage& message, const char* payload) {
+    CheckLength(message.bytes, receive->bytes);
+    if (message.slot) return Deliver(peer, receive, *message.slot, message.bytes);
+    if (message.bytes > kShmShortBytes) return;
+    if (message.bytes > 0) std::memcpy(receive->to, payload, message.bytes);
     receive->complete = true;
+  }
+
+  void TakeReady(ShmPeer* peer, const ShmRecord& record) {
+    if (auto send = TakeFirst(&peer->sends, record.tag)) {
+      if (*send != kNothing) Fill(peer, *send, {record.handle, record.bytes});
+      return;
+    }
+    peer->ready.emplace(record.tag, ShmReady{record.handle, record.bytes});
+  }
+
+  // What fits a slot need not wait for its receiver.
+  bool SendUnasked(ShmPeer* peer, int tag, const void* data, size_t bytes) {
+    if (bytes > geometry_.slot_bytes || !peer->MayFillUnasked()) return false;
+    const auto slot = peer->FindSlot();
+    if (!slot) return false;
+    FillSlot(peer, *slot, data, bytes, true);
+    Write(peer, {ShmKind::kEager, tag, bytes, 0, *slot});
+    peer->sends.emplace(tag, kNothing);
+    return true;
   }
 
   void Fill(ShmPeer* peer, Handle send, const ShmReady& ready) {
@@ -194,13 +228,12 @@ class ShmTransport : public Transport {
 
   void FillSlots(ShmPeer* peer) {
     while (!peer->filling.empty()) {
-      const auto slot = FindSlot(peer);
+      const auto slot = peer->FindSlot();
       if (!slot) return;
       const ShmFilling& next = peer->filling.front();
       ShmTransfer* send = &transfers_.at(next.send);
       const size_t length = std::min(geometry_.slot_bytes, send->bytes - send->moved);
-      StreamCopy(peer->out.Slot(*slot), static_cast<const char*>(send->from) + send->moved, length);
-      peer->out.states[*slot].busy.store(1, std::memory_order_relaxed);  // the ring publishes it
+      FillSlot(peer, *slot, static_cast<const char*>(send->from) + send->moved, length, false);
       Write(peer, {ShmKind::kData, send->tag, length, next.receive, *slot});
       send->moved += length;
       if (send->moved < send->bytes) continue;
@@ -209,36 +242,35 @@ class ShmTransport : public Transport {
     }
   }
 
-  static std::optional<size_t> FindSlot(ShmPeer* peer) {
-    for (size_t i = 0; i < peer->out.slots; ++i) {
-      const size_t slot = (peer->next_slot + i) % peer->out.slots;
-      if (peer->out.states[slot].busy.load(std::memory_order_acquire)) continue;
-      peer->next_slot = slot + 1;
-      return slot;
-    }
-    return std::nullopt;
+  static void FillSlot(ShmPeer* peer, size_t slot, const void* data, size_t bytes, bool unasked) {
+    StreamCopy(peer->out.Slot(slot), data, bytes);
+    peer->slots[slot] = {peer->slots[slot].filled + 1, true, unasked};
   }
 
   void TakeData(ShmPeer* peer, const ShmRecord& record) {
     const auto it = transfers_.find(record.handle);
     if (it == transfers_.end()) return FreeSlot(peer, record.slot);  // cancelled meanwhile
-    ShmTransfer* receive = &it->second;
-    const char* data = peer->in.Slot(record.slot);
+    Deliver(peer, &it->second, record.slot, record.bytes);
+  }
+
+  static void Deliver(ShmPeer* peer, ShmTransfer* receive, size_t slot, size_t bytes) {
+    const char* data = peer->in.Slot(slot);
     // Half of the slots never wait for a reader: with all of them in views, what he waits for could not come.
-    if (receive->view && record.bytes == receive->bytes && peer->views < peer->in.slots / 2) {
+    if (receive->view && bytes == receive->bytes && peer->views < peer->in.slots / 2) {
       *receive->view = data;
       ++peer->views;
       receive->complete = true;
       return;
     }
-    std::memcpy(receive->to + receive->moved, data, record.bytes);
-    FreeSlot(peer, record.slot);
-    receive->moved += record.bytes;
+    std::memcpy(receive->to + receive->moved, data, bytes);
+    FreeSlot(peer, slot);
+    receive->moved += bytes;
     receive->complete = receive->moved == receive->bytes;
   }
 
   static void FreeSlot(ShmPeer* peer, size_t slot) {
-    peer->in.states[slot].busy.store(0, std::memory_order_release);
+    std::atomic<uint64_t>* freed = &peer->in.freed[slot];
+    freed->store(freed->load(std::memory_order_relaxed) + 1, std::memory_order_release);
   }
 
   static void CheckLength(size_t sent, size_t expected) {

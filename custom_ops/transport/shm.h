@@ -1,10 +1,11 @@
 // Transport between the processes of one host, through memory that they share.
 //
 // Each member owns a segment with one channel to every other member. Short messages travel inside the
-// ring. A long one travels through the slots, once its receiver has said that memory stands ready: a
-// slot is only ever taken for bytes that somebody waits for, so slots cannot run out for good, whatever
-// the order in which the members post their transfers. Rings are emptied whenever a member calls in, so
-// a short message does not wait behind long ones.
+// ring. A long one travels through the slots, once its receiver has said that memory stands ready. One that
+// fits a slot need not wait for that while less than a quarter of the slots is filled unasked, and views
+// hold at most half of them. The rest is only ever taken for bytes that somebody waits for, so slots cannot
+// run out for good, whatever the order in which the members post their transfers. Rings are emptied
+// whenever a member calls in, so a short message does not wait behind long ones.
 #pragma once
 
 #include <memory>

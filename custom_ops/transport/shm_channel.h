@@ -29,6 +29,7 @@ struct ShmGeometry {
 enum class ShmKind : uint32_t {
   kSkip,      // fills the end of the ring
   kMessage,   // a short message, with its bytes
+  kEager,     // a message that nobody has asked for yet; its bytes lie in `slot`
   kAnnounce,  // a long message has been sent; its bytes will come for a kReady
   kReady,     // memory for a long message stands ready under `handle`
   kWithdraw,  // and does no longer
@@ -52,19 +53,14 @@ struct ShmRing {
   alignas(kShmLine) char bytes[1];  // ring_bytes of them
 };
 
-// Set by the sender before it announces the slot, cleared by the receiver.
-struct alignas(kShmLine) ShmSlotState {
-  std::atomic<uint32_t> busy;
-};
-
-static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
 // Where the parts of a channel lie.
 struct ShmChannel {
   ShmChannel(char* segment, const ShmGeometry& g, size_t index) : slot_bytes(g.slot_bytes), slots(g.slots) {
     char* base = segment + index * Bytes(g);
     ring = reinterpret_cast<ShmRing*>(base);
-    states = reinterpret_cast<ShmSlotState*>(base + RingBytes(g));
+    freed = reinterpret_cast<std::atomic<uint64_t>*>(base + RingBytes(g));
     data = base + HeadBytes(g);
   }
   static size_t Bytes(const ShmGeometry& g) { return HeadBytes(g) + g.slots * g.slot_bytes; }
@@ -72,16 +68,19 @@ struct ShmChannel {
   char* Slot(size_t index) const { return data + index * slot_bytes; }
 
   ShmRing* ring;
-  ShmSlotState* states;
+  std::atomic<uint64_t>* freed;  // by slot: how often the receiver has given it back
   char* data;
   size_t slot_bytes;
   size_t slots;
 
  private:
-  static size_t RingBytes(const ShmGeometry& g) { return offsetof(ShmRing, bytes) + g.ring_bytes; }
+  // Whole lines: behind it lies what the receiver writes.
+  static size_t RingBytes(const ShmGeometry& g) {
+    return (offsetof(ShmRing, bytes) + g.ring_bytes + kShmLine - 1) / kShmLine * kShmLine;
+  }
   static size_t HeadBytes(const ShmGeometry& g) {
     constexpr size_t kPage = 4096;
-    return (RingBytes(g) + g.slots * sizeof(ShmSlotState) + kPage - 1) / kPage * kPage;
+    return (RingBytes(g) + g.slots * sizeof(uint64_t) + kPage - 1) / kPage * kPage;
   }
 };
 
@@ -95,7 +94,8 @@ class ShmWriter {
  public:
   ShmWriter(ShmRing* ring, size_t bytes) : ring_(ring), bytes_(bytes) {}
 
-  // False when there is no room now. `payload` may be null where there is none.
+  // False when there is no room now. `payload` may be null where there is none. The reader sees the record
+  // from the next Publish() on.
   bool Write(const ShmRecord& record, const void* payload) {
     const uint64_t need = ShmRecordBytes(record);
     const uint64_t rest = bytes_ - written_ % bytes_;
@@ -113,14 +113,20 @@ class ShmWriter {
     std::memcpy(place, &record, sizeof record);
     if (payload) std::memcpy(place + sizeof record, payload, record.bytes);
     written_ += need;
-    ring_->written.store(written_, std::memory_order_release);
     return true;
+  }
+
+  void Publish() {
+    if (published_ == written_) return;
+    ring_->written.store(written_, std::memory_order_release);
+    published_ = written_;
   }
 
  private:
   ShmRing* ring_;
   uint64_t bytes_;
   uint64_t written_ = 0;
+  uint64_t published_ = 0;
   uint64_t read_ = 0;  // as last seen
 };
 

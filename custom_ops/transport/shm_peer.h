@@ -1,6 +1,7 @@
 // What a member of the shared-memory transport remembers of its messages.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <deque>
 #include <map>
@@ -26,13 +27,15 @@ std::optional<T> TakeFirst(std::multimap<int, T>* map, int tag) {
   return value;
 }
 
+// False when there is none.
 template <typename T, typename Predicate>
-void EraseFirst(std::multimap<int, T>* map, int tag, Predicate predicate) {
+bool EraseFirst(std::multimap<int, T>* map, int tag, Predicate predicate) {
   for (auto it = map->lower_bound(tag); it != map->end() && it->first == tag; ++it) {
     if (!predicate(it->second)) continue;
     map->erase(it);
-    return;
+    return true;
   }
+  return false;
 }
 
 // A message on its way out or in, by its handle.
@@ -59,7 +62,14 @@ struct ShmReady {  // memory at the peer
 
 struct ShmMessage {
   size_t bytes;
-  std::vector<char> payload;  // of a short one
+  std::vector<char> payload;   // of a short one
+  std::optional<size_t> slot;  // of one that came unasked
+};
+
+struct ShmSlot {         // where this member writes
+  uint64_t filled = 0;   // how often
+  bool busy = false;     // as last seen
+  bool unasked = false;  // filled before the reader had said that memory stands ready
 };
 
 struct ShmFilling {
@@ -70,19 +80,54 @@ struct ShmFilling {
 // All that one member keeps for another.
 struct ShmPeer {
   ShmPeer(const ShmChannel& out_, const ShmChannel& in_, size_t ring_bytes)
-      : out(out_), in(in_), writer(out.ring, ring_bytes), reader(in.ring, ring_bytes) {}
+      : out(out_), in(in_), writer(out.ring, ring_bytes), reader(in.ring, ring_bytes), slots(out.slots) {}
+
+  std::optional<size_t> FindSlot() {
+    for (bool fresh : {false, true}) {
+      if (fresh) SeeFreed();
+      for (size_t i = 0; i < out.slots; ++i) {
+        const size_t slot = (next_slot + i) % out.slots;
+        if (slots[slot].busy) continue;
+        next_slot = slot + 1;
+        return slot;
+      }
+    }
+    return std::nullopt;
+  }
+
+  // With half of the slots in the reader's views and a quarter here, some come free without anybody's doing.
+  bool MayFillUnasked() {
+    if (!filling.empty()) return false;
+    if (Unasked() >= out.slots / 4) SeeFreed();
+    return Unasked() < out.slots / 4;
+  }
+
   ShmChannel out, in;
   ShmWriter writer;
   ShmReader reader;
   std::deque<ShmWaiting> waiting;
   // By tag. Sends meet ready memory, messages meet posted receives, in the order of each.
-  std::multimap<int, Transport::Handle> sends;
+  std::multimap<int, Transport::Handle> sends;  // kNothing: its bytes have left unasked
   std::multimap<int, ShmReady> ready;
   std::multimap<int, Transport::Handle> posted;
   std::multimap<int, ShmMessage> unexpected;
   std::deque<ShmFilling> filling;
+  std::vector<ShmSlot> slots;  // of `out`
   size_t next_slot = 0;
   size_t views = 0;
+
+ private:
+  // The reader's core has just written there, so that looking costs: only when no slot is known to be free.
+  void SeeFreed() {
+    for (size_t i = 0; i < out.slots; ++i) {
+      slots[i].busy = slots[i].filled != out.freed[i].load(std::memory_order_acquire);
+    }
+  }
+
+  size_t Unasked() const {
+    return static_cast<size_t>(std::count_if(slots.begin(), slots.end(),
+                                             [](const ShmSlot& slot) { return slot.busy && slot.unasked; }));
+  }
 };
 
 }  // namespace tfddl
