@@ -40,8 +40,14 @@ class BroadcastKernel : public CollectiveKernel {
                                      ". Received: " + std::to_string(call_.root)),
                       done);
     const tf::Tensor& x = context->input(0);
-    tf::Tensor* out = nullptr;
-    OP_REQUIRES_OK_ASYNC(context, context->forward_input_or_allocate_output({0}, 0, x.shape(), &out), done);
+    if (engine->rank() == root) {
+      context->set_output(0, x);  // nothing changes a tensor, so that the root's result need not be a copy
+    } else {
+      tf::Tensor* fresh = nullptr;
+      OP_REQUIRES_OK_ASYNC(context, context->forward_input_or_allocate_output({0}, 0, x.shape(), &fresh),
+                           done);
+    }
+    const tf::Tensor* out = context->mutable_output(0);
     Request request = MakeRequest(context, 1);
     request.root = root;
     request.buffers.push_back({x.data(), out->data(), x.NumElements()});

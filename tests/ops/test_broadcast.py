@@ -40,6 +40,24 @@ def test_the_input_is_left_alone(hvd):
     check(x, np.full(4, hvd.rank(), "float32"))
 
 
+@pytest.mark.parametrize("graph", [False, True])
+@on_ranks(1, 2)
+def test_the_result_stays_when_the_variable_changes(hvd, graph):
+    """On the root it is the memory that the variable was read from."""
+    variable = tf.Variable(tf.fill([5000], float(hvd.rank())))
+
+    def step():
+        result = hvd.broadcast(variable, 0)
+        variable.assign_add(tf.ones([5000]))
+        variable.scatter_add(tf.IndexedSlices(tf.ones([2]), tf.constant([0, 4999])))
+        return result
+
+    kept = (tf.function(step) if graph else step)()
+    variable.assign_add(tf.ones([5000]))
+    check(kept, np.zeros(5000, "float32"))
+    assert variable[0] == hvd.rank() + 3
+
+
 @pytest.mark.parametrize("root", [-1, 2])
 @on_ranks(2)
 def test_a_root_that_is_no_rank_is_refused(hvd, root):
