@@ -14,6 +14,10 @@ turns. All numbers are medians over the blocks.
   until its result lies in its place, on the slowest rank, by the engine's flight log. It leaves out what the
   transports have in common: the call of the engine, the vote, and the way back into TensorFlow.
 - `moved gain` = MPI moved / shm moved. The bar is 2 from 64 KiB on; `ok` says whether the line reaches it.
+- `mpi4py us`: MPI by itself, `Allreduce`, `Bcast` or `Allgather` of the same data between NumPy arrays (of a broadcast
+  the root's own is not copied).
+- `mpi4py gain` = mpi4py / shm moved.
+- `copy us`: one copy of the tensor into other memory, on all ranks at once: what one pass costs here.
 - `#wrong`: elements of the checked results that were not exactly right, over all blocks and ranks.
 """
 
@@ -49,6 +53,30 @@ def operations(size: int) -> dict[str, measure.Way]:
     return {name: tensorflow_way(function, x, expected) for name, (function, expected) in run.items()}
 
 
+def mpi_ways(size: int) -> dict[str, measure.Way]:
+    """The same operations by MPI alone, and one copy."""
+    ranks = [values(rank, size // 4) for rank in range(hvd.size())]
+    x = ranks[hvd.rank()]
+    y, gathered = x.copy(), np.concatenate(ranks)
+    world = MPI.COMM_WORLD
+    run: dict[str, tuple[Callable[[], None], np.ndarray, np.ndarray]] = {
+        "allreduce": (lambda: world.Allreduce(x, y), y, sum(ranks)),
+        "broadcast": (
+            lambda: world.Bcast(x if world.rank == 0 else y),
+            x if world.rank == 0 else y,
+            ranks[0],
+        ),
+        "allgather": (lambda: world.Allgather(x, gathered), gathered, np.concatenate(ranks)),
+        "copy": (lambda: np.copyto(y, x), y, x),
+    }
+    return {
+        name: measure.Way(
+            call, lambda result=result, expected=expected: measure.count_wrong(result, expected)
+        )
+        for name, (call, result, expected) in run.items()
+    }
+
+
 def moved(name: str, calls: int) -> float:
     """Median microseconds from "start" to "done" of the last calls, of the slowest rank."""
     times: dict[str, list[int]] = {"start": [], "done": []}
@@ -64,9 +92,10 @@ def rows(size: int, rounds: int) -> list[dict[str, Any]]:
     calls = max(3, min(200, (32 << 20) // size))
     ways = operations(size)
     nothing = measure.measure({"nothing": ways.pop("nothing")}, rounds=rounds, calls=calls)["nothing"]
+    alone = measure.measure(mpi_ways(size), rounds=rounds, calls=calls)
     whole: dict[tuple[str, str], list[float]] = {}
     inside: dict[tuple[str, str], list[float]] = {}
-    wrong = dict.fromkeys(ways, nothing.wrong)
+    wrong = {name: nothing.wrong + alone[name].wrong for name in ways}
     for _ in range(rounds):
         for transport in ("auto", "mpi"):
             restart(transport)
@@ -80,6 +109,7 @@ def rows(size: int, rounds: int) -> list[dict[str, Any]]:
             name,
             size,
             nothing.median,
+            alone,
             {transport: statistics.median(whole[name, transport]) for transport in ("auto", "mpi")},
             {transport: statistics.median(inside[name, transport]) for transport in ("auto", "mpi")},
             wrong[name],
@@ -89,7 +119,13 @@ def rows(size: int, rounds: int) -> list[dict[str, Any]]:
 
 
 def line(
-    name: str, size: int, nothing: float, whole: dict[str, float], inside: dict[str, float], wrong: int
+    name: str,
+    size: int,
+    nothing: float,
+    alone: dict[str, measure.Timing],
+    whole: dict[str, float],
+    inside: dict[str, float],
+    wrong: int,
 ) -> dict[str, Any]:
     """One line of the table."""
     gain = inside["mpi"] / inside["auto"]
@@ -103,6 +139,9 @@ def line(
         "shm moved us": inside["auto"],
         "MPI moved us": inside["mpi"],
         "moved gain": gain,
+        "mpi4py us": alone[name].median,
+        "mpi4py gain": alone[name].median / inside["auto"],
+        "copy us": alone["copy"].median,
         "ok": "yes" if gain >= BAR else "NO",
         "#wrong": wrong,
     }
