@@ -1,8 +1,10 @@
-"""The start of a script whose ranks each have a GPU of the double's: `from tests.gpu.rank import ...`."""
+"""The start of a script whose ranks each have a GPU, the machine's or the double's: `from tests.gpu.rank import ...`."""
 
+import contextlib
 import ctypes
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import tensorflow as tf
@@ -13,20 +15,29 @@ import tfddl as hvd
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
 
-# As a scheduler does: a plugin's device cannot tell which of several GPUs it is.
-os.environ["CUDA_VISIBLE_DEVICES"] = str(rank)
-load_pluggable_device_library(os.environ["TFDDL_TEST_GPU_PLUGIN"])
-assert hvd.set_visible_gpu() is not None
-
-_cuda = ctypes.CDLL(os.environ["TFDDL_CUDA_LIBRARY"])
-_cuda.tfddl_fake_calls.restype = ctypes.c_long
+_plugin = os.environ.get("TFDDL_TEST_GPU_PLUGIN")
+if _plugin is not None:
+    # As a scheduler does: a plugin's device cannot tell which of several GPUs it is.
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(rank)
+    load_pluggable_device_library(_plugin)
+    _cuda = ctypes.CDLL(os.environ["TFDDL_CUDA_LIBRARY"])
+    _cuda.tfddl_fake_calls.restype = ctypes.c_long
+if hvd.set_visible_gpu() is None:
+    raise SystemExit(f"no GPU: TensorFlow sees none on rank {rank}")
 
 GPU, CPU = "GPU:0", "CPU:0"
 
 
-def calls(function: str) -> int:
-    """How often this process has called a function of CUDA or NCCL."""
-    return int(_cuda.tfddl_fake_calls(function.encode()))
+@contextlib.contextmanager
+def calling(times: int, *functions: str) -> Iterator[None]:
+    """Checks how often functions of NCCL are called, together; only the double can tell."""
+
+    def count() -> int:
+        return sum(_cuda.tfddl_fake_calls(function.encode()) for function in functions) if _plugin else 0
+
+    before = count()
+    yield
+    assert count() - before == (times if _plugin else 0), (functions, count() - before, times)
 
 
 def lies_on(tensor: tf.Tensor, device: str) -> bool:
