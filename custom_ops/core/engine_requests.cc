@@ -50,7 +50,10 @@ std::string Engine::Refusal(const Request& request, Code* code) const {
   if (IsLive(request.key())) {
     return "'" + request.name +
            "' was submitted while an earlier call with the same name is still in flight on this rank. "
-           "Give concurrent collectives different names (name=...).";
+           "Give concurrent collectives different names (name=...). Under tf.vectorized_map and a tape's "
+           "jacobian, "
+           "many copies of one call run at once: call it outside, or jacobian(..., "
+           "experimental_use_pfor=False).";
   }
   const auto it = pending_.find(request.name);
   if (it != pending_.end() && it->second.signature != request.signature) {

@@ -67,6 +67,53 @@ std::vector<std::string> DescribeGroups(const std::vector<std::vector<std::strin
   return entries;
 }
 
+bool Begins(const std::string& text, const std::string& with) {
+  return text.compare(0, with.size(), with) == 0;
+}
+
+// The word for an argument, by what its text looks like (core/call.cc, Engine::Admit).
+std::string NameOfField(const std::vector<std::vector<std::string>>& sides, size_t field) {
+  std::vector<std::string> texts;
+  for (const auto& side : sides) {
+    if (field >= side.size()) return "number of tensors";
+    texts.push_back(side[field]);
+  }
+  const auto any = [&](const char* begin) {
+    return std::any_of(texts.begin(), texts.end(), [&](auto& text) { return Begins(text, begin); });
+  };
+  const auto anywhere = [&](const char* part) {
+    return std::any_of(texts.begin(), texts.end(),
+                       [&](auto& text) { return text.find(part) != std::string::npos; });
+  };
+  if (any("on ")) return "device";
+  if (any("root_rank")) return "root_rank";
+  if (any("prescale")) return "prescale_factor and postscale_factor";
+  if (anywhere("split")) return "kind of splits";
+  if (anywhere("bucket") || anywhere("gradients")) return "gradients";
+  if (anywhere("] of ")) return "kinds of tensors in the group";
+  const size_t dims = texts[0].find(" [");
+  if (dims == std::string::npos) return "operation";
+  bool dtype = false, shape = false;
+  for (const auto& text : texts) {
+    const size_t here = std::min(text.find(" ["), text.size());
+    dtype |= text.substr(0, here) != texts[0].substr(0, dims);
+    shape |= text.substr(here) != texts[0].substr(dims);
+  }
+  return dtype && shape ? "dtype and shape" : dtype ? "dtype" : "shape";
+}
+
+// What to make equal. Where the kinds of collectives differ, what follows cannot be compared.
+std::string NamesOfFields(const std::vector<std::vector<std::string>>& sides,
+                          const std::vector<size_t>& fields) {
+  std::vector<std::string> names;
+  for (size_t field : fields) {
+    const std::string name = NameOfField(sides, field);
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    if (name == "operation") break;
+  }
+  return Join(names, " and ");
+}
+
 }  // namespace
 
 std::string DescribeTensor(DataType dtype, const std::vector<int64_t>& shape) {
@@ -98,8 +145,8 @@ std::string DescribeMismatch(const std::string& name, const std::vector<std::str
     entries = DescribeGroups(sides, ranks, fields);
   }
   return "The ranks submitted '" + name + "' with different arguments: " + Join(entries, "; ") +
-         ". Call it with the same operation, dtype and shape on every rank, or give the calls different "
-         "names.";
+         ". Call it with the same " + NamesOfFields(sides, fields) +
+         " on every rank, or give the calls different names.";
 }
 
 std::string DescribeDivisors(const std::vector<int>& over_size, const std::vector<int>& over_active) {

@@ -43,7 +43,9 @@ def reduce(hvd, shape, dtype=tf.float32, **options):
 @on_ranks(2, 3)
 def test_shape(hvd):
     calls = [reduce(hvd, [3, 4], name="mismatch.shape"), reduce(hvd, [4, 4], name="mismatch.shape")]
-    mismatch(hvd, calls, "mismatch.shape", "rank 0: float32 [3, 4]", "rank 1: float32 [4, 4]")
+    mismatch(
+        hvd, calls, "mismatch.shape", "rank 0: float32 [3, 4]", "rank 1: float32 [4, 4]", "the same shape on"
+    )
 
 
 @on_ranks(2, 3)
@@ -77,7 +79,11 @@ def test_scale_in_the_last_digit(hvd):
 
 @on_ranks(2, 3)
 def test_root(hvd):
-    mismatch(hvd, [lambda: hvd.broadcast(tf.ones([3]), min(hvd.rank(), 1), name="mismatch.root")], "0", "1")
+    mismatch(
+        hvd,
+        [lambda: hvd.broadcast(tf.ones([3]), min(hvd.rank(), 1), name="mismatch.root")],
+        "the same root_rank on",
+    )
 
 
 @on_ranks(2, 3)

@@ -128,6 +128,8 @@ def test_ranks_that_make_no_set(hvd):
     for ranks in ([], [hvd.size()], [-1], [0, 0], ["a"], 3, [0.5], list(range(hvd.size()))):
         with pytest.raises(ValueError, match="Received: "):
             hvd.add_process_set(ranks)
+    with pytest.raises(ValueError, match=r"add_process_set: ProcessSet takes .* Received: \[0, 0\]"):
+        hvd.add_process_set([0, 0])
     for ranks in ([-1], [0, 0], ["a"], 3, [0.5], None):
         with pytest.raises(ValueError, match=r"ProcessSet takes the ranks .* Received: "):
             hvd.ProcessSet(ranks)

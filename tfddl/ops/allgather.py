@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl.ops import names, native
-from tfddl.ops.collective import name_of, prepare_rows
+from tfddl.ops.collective import check_list, name_of, prepare_rows
 from tfddl.ops.constants import Sum
 from tfddl.ops.groups import in_groups
 from tfddl.runtime.process_sets import ProcessSet, by_id, global_process_set, id_of, place_in
@@ -55,6 +55,7 @@ def grouped_allgather(
     Args, returns and raises are those of `allgather`, with lists of tensors. The first dimension may differ by member and by
     rank. An empty list gives an empty list, and None stays None in its place, which must be the same on all ranks.
     """
+    check_list("grouped_allgather", tensors)
     number = id_of(process_set, "grouped_allgather")
     if all(tensor is None for tensor in tensors):
         return list(tensors)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfddl.gradients.compression import Compression, run_compressed
 from tfddl.ops import allreduce_gradient, native  # noqa: F401 the first registers the gradient
-from tfddl.ops.collective import check_callable, name_of, prepare
+from tfddl.ops.collective import check_callable, check_list, name_of, prepare, without_devices
 from tfddl.ops.constants import Average, Sum
 from tfddl.ops.groups import in_groups
 from tfddl.ops.sparse import allreduce_slices
@@ -20,6 +20,7 @@ from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 
 @tf.autograph.experimental.do_not_convert
+@without_devices
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -79,6 +80,7 @@ def allreduce(
 
 
 @tf.autograph.experimental.do_not_convert
+@without_devices
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -95,6 +97,7 @@ def grouped_allreduce(
     Args, returns and raises are those of `allreduce`, with lists of tensors. An empty list gives an empty list, and None
     stays None in its place, which must be the same on all ranks.
     """
+    check_list("grouped_allreduce", tensors)
     number = id_of(process_set, "grouped_allreduce")
     op = _operation("grouped_allreduce", op, average)
     factors = float(prescale_factor), float(postscale_factor)

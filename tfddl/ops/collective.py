@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
 from tfddl.ops import names
 from tfddl.ops.support_table import check_dtype
 from tfddl.runtime import basics, fork, xla
+
+_Collective = TypeVar("_Collective", bound=Callable[..., Any])
+
+
+def without_devices(collective: _Collective) -> _Collective:
+    """Makes a clear error of Horovod's arguments that say where a tensor is reduced."""
+
+    @functools.wraps(collective)
+    def call(*arguments: Any, **options: Any) -> Any:
+        for name in ("device_dense", "device_sparse"):
+            if name in options:
+                raise TypeError(
+                    f"tfddl's {collective.__name__} has no `{name}`, unlike Horovod's: it reduces where the tensor lies. "
+                    f"Leave it out. Received: {name}={options[name]!r}"
+                )
+        return collective(*arguments, **options)
+
+    return cast(_Collective, call)
 
 
 def check_callable(kind: str) -> None:
@@ -17,9 +37,21 @@ def check_callable(kind: str) -> None:
     Raises:
         ValueError: tfddl is not initialized, or the call is traced by XLA where there are no XLA kernels.
     """
-    basics.rank()  # raises before init
+    basics.check_initialized(kind)
     fork.check(kind)
     xla.require(kind)
+
+
+def check_list(kind: str, values: Any) -> None:
+    """Refuses one tensor where a grouped collective takes several.
+
+    Raises:
+        TypeError: `values` is no list or tuple.
+    """
+    if not isinstance(values, (list, tuple)):
+        raise TypeError(
+            f"{kind} takes a list of tensors; hvd.{kind.removeprefix('grouped_')} takes one. Received: {values!r}"
+        )
 
 
 def prepare(value: Any, kind: str, op: int | None = None) -> tf.Tensor:

@@ -11,7 +11,7 @@ from tfddl import _compat
 from tfddl.gradients.compression import Compression, run_compressed
 from tfddl.ops import names, native
 from tfddl.ops.blocks import put_back
-from tfddl.ops.collective import name_of, prepare_rows
+from tfddl.ops.collective import check_list, name_of, prepare_rows, without_devices
 from tfddl.ops.constants import Average, Sum
 from tfddl.ops.groups import in_groups
 from tfddl.ops.support_table import SCATTERED, check_factors, check_op
@@ -19,6 +19,7 @@ from tfddl.runtime.process_sets import ProcessSet, by_id, global_process_set, id
 
 
 @tf.autograph.experimental.do_not_convert
+@without_devices
 def reducescatter(
     tensor: Any,
     compression: Any = Compression.none,
@@ -57,6 +58,7 @@ def reducescatter(
 
 
 @tf.autograph.experimental.do_not_convert
+@without_devices
 def grouped_reducescatter(
     tensors: Sequence[Any],
     compression: Any = Compression.none,
@@ -72,6 +74,7 @@ def grouped_reducescatter(
     Args, returns and raises are those of `reducescatter`, with lists of tensors; each tensor is split by its own first
     dimension. An empty list gives an empty list, and None stays None in its place, which must be the same on all ranks.
     """
+    check_list("grouped_reducescatter", tensors)
     number = id_of(process_set, "grouped_reducescatter")
     factors = float(prescale_factor), float(postscale_factor)
     run = _Run("grouped_reducescatter", compression, op, factors, number)

@@ -97,37 +97,37 @@ def is_initialized() -> bool:
 
 def rank() -> int:
     """This process's number in the job, from 0 to `size() - 1`."""
-    return _current().rank
+    return _current("rank").rank
 
 
 def size() -> int:
     """The number of processes in the job."""
-    return _current().size
+    return _current("size").size
 
 
 def local_rank() -> int:
     """This process's number among those on its host."""
-    return _current().local_rank
+    return _current("local_rank").local_rank
 
 
 def local_size() -> int:
     """The number of processes on this host."""
-    return _current().local_size
+    return _current("local_size").local_size
 
 
 def cross_rank() -> int:
     """The number of this process's host among the hosts that have a process of this `local_rank()`."""
-    return _current().cross_rank
+    return _current("cross_rank").cross_rank
 
 
 def cross_size() -> int:
     """The number of hosts that have a process of this `local_rank()`."""
-    return _current().cross_size
+    return _current("cross_size").cross_size
 
 
 def is_homogeneous() -> bool:
     """Whether all hosts run the same number of processes."""
-    return _current().homogeneous
+    return _current("is_homogeneous").homogeneous
 
 
 def _start(comm: Any, sets: Any) -> None:
@@ -171,9 +171,18 @@ def _stop(job: _Job) -> None:
         print(f"tfddl: {native.tfddl_last_error().decode()}", file=sys.stderr)
 
 
-def _current() -> _Job:
+def check_initialized(call: str) -> None:
+    """Refuses a call of `hvd.<call>()` before `init()` and after `shutdown()`.
+
+    Raises:
+        ValueError: tfddl is not initialized.
+    """
+    _current(call)
+
+
+def _current(call: str) -> _Job:
     if _job is None:
-        raise ValueError("tfddl has not been initialized; use hvd.init().")
+        raise ValueError(f"tfddl has not been initialized; use hvd.init(). Received: a call of hvd.{call}()")
     return _job
 
 

@@ -211,14 +211,15 @@ def place_in(process_set: ProcessSet) -> int:
     return (process_set.rank() or 0) if process_set.included() else 0
 
 
-def current() -> Job:
-    """The job that this process is in.
+def current(call: str = "") -> Job:
+    """The job that this process is in. An error names `call`, which needs it.
 
     Raises:
         ValueError: There is none.
     """
     if _job is None:
-        raise ValueError("tfddl has not been initialized; use hvd.init().")
+        received = f" Received: a call of hvd.{call}" if call else ""
+        raise ValueError(f"tfddl has not been initialized; use hvd.init().{received}")
     return _job
 
 

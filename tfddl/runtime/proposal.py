@@ -34,7 +34,8 @@ class Proposal:
         sets = ", ".join(
             str(ranks) if kind == "ranks" else f"communicator of {ranks}" for kind, ranks in self.sets
         )
-        return f"{self.call}({sets})" + (f": {self.objection}" if self.objection else "")
+        shown = "" if "Received: " in self.objection else f"({sets})"  # it quotes what it was given
+        return f"{self.call}{shown}" + (f": {self.objection}" if self.objection else "")
 
 
 def agreed_groups(mine: Proposal, proposals: list[Proposal]) -> list[list[list[int]]]:

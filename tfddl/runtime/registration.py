@@ -96,7 +96,7 @@ def add_static(given: Any) -> None:
 
 def _require(call: str) -> Job:
     fork.check(call)
-    return current()
+    return current(call)
 
 
 def _add(job: Job, call: str, process_sets: list[ProcessSet], objection: str) -> list[ProcessSet]:

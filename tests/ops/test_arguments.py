@@ -1,0 +1,61 @@
+"""Arguments that Horovod's users give by habit, or by mistake: one sentence that says what to do."""
+
+import pytest
+import tensorflow as tf
+
+from tests.harness import on_ranks
+
+
+@pytest.mark.parametrize("kind", ["allreduce", "allgather", "reducescatter"])
+@pytest.mark.parametrize(
+    "given", [tf.ones([2, 2]), tf.ones([2]).numpy(), 3.0], ids=["tensor", "array", "number"]
+)
+def test_a_group_is_a_list(kind, given):
+    import tfddl as hvd
+
+    with pytest.raises(
+        TypeError, match=rf"grouped_{kind} takes a list of tensors; hvd\.{kind} takes one. Received: "
+    ):
+        getattr(hvd, f"grouped_{kind}")(given)
+
+
+@pytest.mark.parametrize("argument", ["device_dense", "device_sparse"])
+@pytest.mark.parametrize("kind", ["allreduce", "grouped_allreduce", "reducescatter", "grouped_reducescatter"])
+def test_devices(kind, argument):
+    import tfddl as hvd
+
+    text = f"tfddl's {kind} has no `{argument}`, .* Leave it out. Received: {argument}='/cpu:0'"
+    with pytest.raises(TypeError, match=text):
+        getattr(hvd, kind)([tf.ones([2])], **{argument: "/cpu:0"})
+
+
+@on_ranks(1, 2)
+def test_the_call_before_init_is_named(hvd):
+    hvd.shutdown()
+    try:
+        for kind in ("rank", "local_size", "is_homogeneous"):
+            with pytest.raises(ValueError, match=rf"use hvd\.init\(\)\. Received: a call of hvd\.{kind}\(\)"):
+                getattr(hvd, kind)()
+        with pytest.raises(ValueError, match=r"Received: a call of hvd\.grouped_allreduce\(\)"):
+            hvd.grouped_allreduce([tf.ones([2])])
+        with pytest.raises(ValueError, match=r"Received: a call of hvd\.add_process_set"):
+            hvd.add_process_set([0])
+    finally:
+        hvd.init()
+
+
+@on_ranks(2)
+def test_a_jacobian_through_a_collective(hvd):
+    """pfor runs the copies of the backward pass at once, all with the name of the one call."""
+
+    def jacobian(use_pfor):
+        x = tf.constant([1.0, 2.0, 3.0])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = hvd.allreduce(x * x, op=hvd.Sum, name="jacobian")
+        return tape.jacobian(y, x, experimental_use_pfor=use_pfor)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"experimental_use_pfor=False"):
+        jacobian(True)
+    expected = hvd.size() * tf.linalg.diag([2.0, 4.0, 6.0])
+    assert tf.reduce_all(jacobian(False) == expected)
