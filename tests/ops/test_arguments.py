@@ -44,18 +44,19 @@ def test_the_call_before_init_is_named(hvd):
         hvd.init()
 
 
-@on_ranks(2)
+@on_ranks(1, 2)
 def test_a_jacobian_through_a_collective(hvd):
     """pfor runs the copies of the backward pass at once, all with the name of the one call."""
 
     def jacobian(use_pfor):
         x = tf.constant([1.0, 2.0, 3.0])
-        with tf.GradientTape() as tape:
+        with tf.GradientTape(persistent=True) as tape:
             tape.watch(x)
             y = hvd.allreduce(x * x, op=hvd.Sum, name="jacobian")
         return tape.jacobian(y, x, experimental_use_pfor=use_pfor)
 
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"experimental_use_pfor=False"):
-        jacobian(True)
     expected = hvd.size() * tf.linalg.diag([2.0, 4.0, 6.0])
     assert tf.reduce_all(jacobian(False) == expected)
+    if hvd.size() == 1:  # with others such an error in the middle of a step ends the job
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"experimental_use_pfor=False"):
+            jacobian(True)
