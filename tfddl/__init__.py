@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tfddl.keras import callbacks as callbacks
     from tfddl.keras import optimizers as optimizers
     from tfddl.keras.callbacks.metrics import evaluate as evaluate
+    from tfddl.keras.load import load_model as load_model
     from tfddl.keras.optimizer import DistributedOptimizer as DistributedOptimizer
     from tfddl.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
     from tfddl.keras.sync_batch_normalization import SyncBatchNormalization as SyncBatchNormalization
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "tfddl.gradients.compression": ["Compression"],
     "tfddl.gradients.tape": ["DistributedGradientTape", "PartialDistributedGradientTape"],
+    "tfddl.keras.load": ["load_model"],
     "tfddl.keras.optimizer": ["DistributedOptimizer", "PartialDistributedOptimizer"],
     "tfddl.keras.callbacks.metrics": ["evaluate"],
     "tfddl.keras.sync_batch_normalization": ["SyncBatchNormalization"],

@@ -57,6 +57,7 @@ def loop(
     batch: int,
     tape: Callable[..., Any] = lambda tape: tape,
     eager: bool = False,
+    jit: bool = False,
     change: Callable[[list[Any]], list[Any]] = lambda gradients: gradients,
 ) -> None:
     """Trains with a GradientTape."""
@@ -69,7 +70,7 @@ def loop(
         gradients = change(recording.gradient(loss, network.trainable_variables))
         optimizer.apply_gradients(zip(gradients, network.trainable_variables, strict=True))
 
-    run = step if eager else tf.function(step)
+    run = step if eager else tf.function(step, jit_compile=jit or None)
     x, y = arrays
     for start in range(0, len(x), batch):
         run(tf.constant(x[start : start + batch]), tf.constant(y[start : start + batch]))

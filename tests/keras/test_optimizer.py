@@ -1,6 +1,7 @@
 """DistributedOptimizer: the same object before and after, through copies, files and refusals."""
 
 import copy
+import json
 import pickle
 import subprocess
 import sys
@@ -132,7 +133,7 @@ def test_refusals(hvd):
             hvd.DistributedOptimizer(other)
 
 
-@pytest.mark.parametrize("suffix", ["keras", "h5", "weights.h5", "checkpoint"])
+@pytest.mark.parametrize("suffix", ["keras", "h5", "weights.h5", "checkpoint", "export"])
 @on_ranks(1, 2)
 def test_saved_loads_without_tfddl(hvd, suffix, tmp_path):
     network = support.model()
@@ -146,6 +147,8 @@ def test_saved_loads_without_tfddl(hvd, suffix, tmp_path):
         network.save_weights(path)
     elif suffix == "checkpoint":
         path = tf.train.Checkpoint(model=network, optimizer=optimizer).write(path)
+    elif suffix == "export":
+        network.export(path, verbose=False)
     else:
         network.save(path)
     source = f"""
@@ -153,6 +156,10 @@ def test_saved_loads_without_tfddl(hvd, suffix, tmp_path):
         sys.modules["tfddl"] = None
         import keras, numpy as np, tensorflow as tf
         path, suffix = {path!r}, {suffix!r}
+        if suffix == "export":
+            served = tf.saved_model.load(path).serve(np.ones([2, {support.FEATURES}], "float32"))
+            print("served", np.asarray(served).tolist())
+            sys.exit()
         if suffix in ("keras", "h5"):
             network = keras.models.load_model(path)
             assert type(network.optimizer) is keras.optimizers.Adam, type(network.optimizer)
@@ -176,5 +183,10 @@ def test_saved_loads_without_tfddl(hvd, suffix, tmp_path):
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
+    if suffix == "export":
+        served = json.loads(ended.stdout.split("served", 1)[1])
+        expected = network(np.ones([2, support.FEATURES], "float32"))
+        np.testing.assert_allclose(served, expected, rtol=1e-5, atol=1e-6)
+        return
     flat = np.concatenate([weight.ravel() for weight in network.get_weights()])
     assert f"sum {float(np.sum(flat, dtype='float64'))!r}" in ended.stdout

@@ -1,7 +1,7 @@
 """`groups=`: gradients that the user wants to travel together."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tfddl import _compat
@@ -48,11 +48,10 @@ def places(groups: Groups, count: int, variables: Sequence[Any] | None) -> list[
     if isinstance(groups, int):
         size, larger = divmod(count, groups)
         ends = [number * size + min(number, larger) for number in range(groups + 1)]
-        found: Iterable[list[int]] = (list(range(*pair)) for pair in itertools.pairwise(ends))
-    else:
-        place = {_compat.reference(variable): index for index, variable in enumerate(variables or ())}
-        found = ([place[reference] for reference in group if reference in place] for group in groups)
-    return [group for group in found if group]
+        return [list(range(*pair)) for pair in itertools.pairwise(ends) if pair[0] < pair[1]]
+    place = {_compat.reference(variable): index for index, variable in enumerate(variables or ())}
+    present = [[place[reference] for reference in group if reference in place] for group in groups]
+    return [group for group in present if group]
 
 
 def _holds_variables(group: Any) -> bool:

@@ -1,0 +1,76 @@
+"""load_model: a model from a file, with its optimizer distributed."""
+
+from typing import Any
+
+import h5py  # type: ignore[import-untyped]
+
+from tfddl import _compat
+from tfddl.gradients.compression import Compression, Compressor
+from tfddl.keras.optimizer import DistributedOptimizer
+
+
+def load_model(
+    filepath: Any,
+    custom_optimizers: Any = None,
+    custom_objects: dict[str, Any] | None = None,
+    compression: type[Compressor] = Compression.none,
+    **options: Any,
+) -> Any:
+    """Loads a model that Keras has saved and makes its optimizer a distributed one.
+
+    The optimizer keeps what the file has of it, its slots and its iteration, so that training goes on where it stopped.
+    Call it on all ranks, or on the root alone where a `tfddl.callbacks.BroadcastGlobalVariablesCallback` follows. A model
+    that was saved without being compiled has no optimizer and comes as it is.
+
+    Args:
+        filepath: A `.keras` or `.h5` file, as `keras.models.load_model` takes it.
+        custom_optimizers: Optimizer classes of your own that the file may name. Defaults to none.
+        custom_objects: Other names in the file, as `keras.models.load_model` takes them. Defaults to none.
+        compression: See `tfddl.DistributedOptimizer`.
+        **options: The other arguments of `tfddl.DistributedOptimizer`, which a file does not hold.
+
+    Returns:
+        The model, compiled as it was.
+
+    Raises:
+        TypeError: If `custom_optimizers` holds anything but optimizer classes, or as `tfddl.DistributedOptimizer` does.
+        ValueError: As that does, or if Keras cannot load the file.
+    """
+    keras = _compat.keras()
+    objects = {each.__name__: each for each in _checked_classes(custom_optimizers)}
+    model = keras.models.load_model(filepath, custom_objects={**objects, **(custom_objects or {})})
+    if getattr(model, "optimizer", None) is not None:
+        if model.optimizer.built and not model.optimizer._trainable_variables:
+            _restore_from_h5(model, filepath)
+        DistributedOptimizer(model.optimizer, compression=compression, **options)
+    return model
+
+
+def _restore_from_h5(model: Any, filepath: Any) -> None:
+    """Gives the model an optimizer with its slots: Keras builds that of an .h5 file without variables, so that it can
+    neither be filled nor train."""
+    optimizer = type(model.optimizer).from_config(model.optimizer.get_config())
+    optimizer.build(model.trainable_variables)
+    with h5py.File(filepath, "r") as file:
+        group = file["optimizer_weights"]
+        # A long list of names is cut in pieces, names0, names1, ...
+        pieces = [attribute for attribute in group.attrs if attribute.startswith("weight_names")]
+        pieces.sort(key=lambda attribute: int(attribute.removeprefix("weight_names") or 0))
+        names = [name for piece in pieces for name in group.attrs[piece]]
+        values = [group[name][()] for name in names]
+    for variable, value in zip(optimizer.variables, values, strict=True):
+        variable.assign(value)
+    model.optimizer = optimizer
+
+
+def _checked_classes(classes: Any) -> list[type]:
+    listed = (
+        list(classes) if isinstance(classes, (list, tuple, set)) else [] if classes is None else [classes]
+    )
+    base = _compat.keras().optimizers.Optimizer
+    if not all(isinstance(each, type) and issubclass(each, base) for each in listed):
+        raise TypeError(
+            "custom_optimizers is a list of classes, subclasses of keras.optimizers.Optimizer. "
+            f"Received: custom_optimizers={classes!r}"
+        )
+    return listed
