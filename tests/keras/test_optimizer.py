@@ -157,8 +157,8 @@ def test_saved_loads_without_tfddl(hvd, suffix, tmp_path):
         import keras, numpy as np, tensorflow as tf
         path, suffix = {path!r}, {suffix!r}
         if suffix == "export":
-            served = tf.saved_model.load(path).serve(np.ones([2, {support.FEATURES}], "float32"))
-            print("served", np.asarray(served).tolist())
+            artifact = tf.saved_model.load(path)
+            print("served", artifact.serve(np.ones([2, {support.FEATURES}], "float32")).numpy().tolist())
             sys.exit()
         if suffix in ("keras", "h5"):
             network = keras.models.load_model(path)
