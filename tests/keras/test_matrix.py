@@ -1,6 +1,6 @@
 """Every optimizer that Keras ships, times what can be switched on: N ranks against one process, pair by pair.
 
-Each pair of options, as Lion with accumulation or clipnorm with mixed_bfloat16, occurs in at least one case.
+Each pair of options, as Lion with accumulation or jit_compile with mixed_bfloat16, occurs in at least one case.
 """
 
 import keras
@@ -30,17 +30,25 @@ EXTRA = {
 }
 # How far weights may be from those of one process, as a part of the way that they have come.
 TOLERANCE = {"float64": 1e-7, "float32": 1e-4, "mixed_float16": 5e-3, "mixed_bfloat16": 6e-2}
+REDUCTION = {
+    "plain": {},
+    "predivide": {"gradient_predivide_factor": 3.0},
+    "groups": {"groups": 2, "sparse_as_dense": True},
+}
+PASSES = {"backward_passes_per_step": 2, "average_aggregated_gradients": True}  # Horovod's words for 2
 PARAMETERS = {
     "optimizer": SHIPPED,
-    "accumulation": [None, 2, 3, 4],
+    "accumulation": [None, 2, 3, "passes"],
     "clipping": list(CLIPPING),
     "precision": list(TOLERANCE),
     "extra": list(EXTRA),
-    "mode": ["eager", "graph"],
+    "mode": ["eager", "graph", "jit"],
+    "reduction": list(REDUCTION),
 }
 # Keras' Muon mixes float32 into float64 in a graph and raises.
 IMPOSSIBLE = {frozenset([("optimizer", "Muon"), ("precision", "float64")])}
 CASES = [tuple(case.values()) for case in pairwise(PARAMETERS, IMPOSSIBLE)]
+COMPILED = [case for case in CASES if "jit" in case]
 
 
 def make(optimizer, accumulation, clipping, precision, extra):
@@ -56,10 +64,11 @@ def network(precision):
     )
 
 
-def train(optimizer, precision, arrays, batch, eager):
+def train(optimizer, precision, arrays, batch, mode):
     """Trains a new model, and ends as `fit` does; returns it."""
     model = network(precision)
-    support.loop(model, optimizer, arrays, batch, eager=eager)
+    optimizer.build(model.trainable_variables)  # a function compiled by XLA cannot make variables
+    support.loop(model, optimizer, arrays, batch, eager=mode == "eager", jit=mode == "jit")
     optimizer.finalize_variable_values(model.trainable_variables)
     return model
 
@@ -71,26 +80,41 @@ def distance(found, expected, start):
     return np.linalg.norm(found - expected) / way
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
+def name(case):
+    return "-".join(map(str, case))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in COMPILED], ids=name)
 @on_ranks(1, 2, 3)
 def test_equals_one_process(hvd, case):
-    check(hvd, case, lambda optimizer: hvd.DistributedOptimizer(optimizer))
+    check(hvd, case)
 
 
-def check(hvd, case, distribute):
-    """Trains on shards, and on rank 0 on the whole."""
-    *options, mode = case
+@pytest.mark.parametrize("case", COMPILED, ids=name)
+@on_ranks(2)
+def test_compiled_equals_one_process(hvd, case):
+    """On two ranks only: XLA takes seconds to compile each."""
+    check(hvd, case)
+
+
+def check(hvd, case, **more):
+    """Trains on shards, and on rank 0 on the whole; `more` are options of DistributedOptimizer."""
+    *options, mode, reduction = case
     accumulation, precision = options[1], options[3]
+    passes = accumulation == "passes"
+    options[1] = 2 if passes else accumulation
     dtype = "float32" if precision.startswith("mixed") else precision
-    arrays = support.data(hvd.size(), dtype, UPDATES * (accumulation or 1))
+    arrays = support.data(hvd.size(), dtype, UPDATES * (options[1] or 1))
     start = support.weights(network(precision))
-    optimizer = distribute(make(*options))
+    optimizer = make(options[0], None if passes else accumulation, *options[2:])
+    hvd.DistributedOptimizer(optimizer, **REDUCTION[reduction], **(PASSES if passes else {}), **more)
     mine = support.shard(arrays, hvd.rank(), hvd.size())
-    model = train(optimizer, precision, mine, support.BATCH, mode == "eager")
+    model = train(optimizer, precision, mine, support.BATCH, mode)
     support.check_equal_on_all_ranks(hvd, [*model.variables, *optimizer.variables])
     if hvd.rank() == 0:
         plain = make(*options)
-        whole = train(plain, precision, arrays, support.BATCH * hvd.size(), mode == "eager")
+        # Compiled too: XLA rounds 16-bit numbers elsewhere.
+        whole = train(plain, precision, arrays, support.BATCH * hvd.size(), mode)
         assert optimizer.iterations.numpy() == plain.iterations.numpy()
         assert distance(support.weights(model), support.weights(whole), start) < TOLERANCE[precision]
 
@@ -113,7 +137,7 @@ def test_the_tolerances_notice_a_missing_reduction(hvd, precision):
         if hvd.rank() == 0:
             batches = ((support.shard(arrays, 0, 2), support.BATCH), (arrays, 2 * support.BATCH))
             alone, whole = (
-                train(make(optimizer, None, "none", precision, "plain"), precision, *part, True)
+                train(make(optimizer, None, "none", precision, "plain"), precision, *part, "eager")
                 for part in batches
             )
             far = distance(support.weights(alone), support.weights(whole), start)
@@ -124,9 +148,9 @@ def test_the_tolerances_notice_a_missing_reduction(hvd, precision):
 @on_ranks(2)
 def test_the_matrix_notices_a_sum(hvd, optimizer):
     """Clipping and epsilon tell a sum from an average even where an optimizer divides by the gradient's size."""
-    case = (optimizer, 2, "none", "float64", "plain", "eager")
+    case = (optimizer, 2, "none", "float64", "plain", "eager", "plain")
     if hvd.rank() == 1:
-        check(hvd, case, lambda plain: hvd.DistributedOptimizer(plain, op=hvd.Sum))
+        check(hvd, case, op=hvd.Sum)
     else:
         with pytest.raises(AssertionError):
-            check(hvd, case, lambda plain: hvd.DistributedOptimizer(plain, op=hvd.Sum))
+            check(hvd, case, op=hvd.Sum)
