@@ -209,7 +209,10 @@ def test_two_outputs_with_metrics_of_one_name(hvd):
     part = parts[hvd.rank()]
     found = hvd.evaluate(network, x[part], {"a": y[part], "b": y[part]}, verbose=0, return_dict=True)
     whole = network.evaluate(x, {"a": y, "b": y}, verbose=0, return_dict=True)
-    check(found, whole, but=["a_n", "b_n"])  # whose names do not tell which of the two is a sum
+    # The names of the n do not tell which of them is a sum. The losses of single outputs are Keras' means over batches.
+    check(found, whole, but=["a_n", "b_n", "a_loss", "b_loss"])
+    own = [hvd.allgather(tf.constant([found[key]]), name="own").numpy() for key in ("a_n", "a_loss")]
+    assert all((values == values[0]).all() for values in own)
 
 
 @on_ranks(2, 3)

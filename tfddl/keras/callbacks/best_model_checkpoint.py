@@ -6,7 +6,7 @@ import numpy as np
 
 from tfddl import _compat
 from tfddl.keras.exchange import all_rows, quoted
-from tfddl.keras.log import warn_once
+from tfddl.keras.log import warn
 from tfddl.ops.barrier import barrier
 from tfddl.runtime import basics
 from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set, members
@@ -63,14 +63,16 @@ class BestModelCheckpoint(ModelCheckpoint):
             initial_value_threshold=initial_value_threshold,
         )
         self.process_set = check_type(process_set)
+        self._warned = False
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Looks whether all ranks see the same number; saves, on the first rank."""
         mine = (logs or {}).get(self.monitor)
         value = np.nan if mine is None else float(mine)
         values = all_rows([value], f"{type(self).__name__}.monitor", self.process_set)[:, 0]
-        if not np.array_equal(values, np.full_like(values, values[0]), equal_nan=True):
-            warn_once(
+        if not (self._warned or np.array_equal(values, np.full_like(values, values[0]), equal_nan=True)):
+            self._warned = True
+            warn(
                 f"BestModelCheckpoint goes by rank {members(self.process_set)[0]}'s {self.monitor}, for the ranks' differ: "
                 "put MetricAverageCallback before it, on all ranks. "
                 f"Received: {quoted((f'{one:g}' for one in values), self.process_set)}",
