@@ -67,28 +67,39 @@ test-python: setup
 	timeout -k 10 3600 $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 
 # Each makes its environment first, where it is not there. On one machine they share the cores, so one after the other.
-TF_VERSIONS := 2.16 2.17 2.18 2.19 2.20
+TF_VERSIONS := 2.15 2.16 2.17 2.18 2.19 2.20
 test-all: test
 	for version in $(TF_VERSIONS); do $(MAKE) test-tf TF=$$version; done
 
-# TensorFlow has wheels for Python 3.13 from 2.20 on. Two ranks find what differs between versions.
+# TensorFlow has wheels for Python 3.13 from 2.20 on, TensorFlow Addons for 3.11 at last. Two ranks find what differs between
+# versions. With TensorFlow 2.15 comes Keras 2; later ones are tested with tf_keras too.
 TF ?= 2.16
 TF_ENV := build/env-tf$(TF)
-TF_PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
+TF_PYTHONS := $(if $(filter 2.15,$(TF)),python3.11,python3.12 python3.11)
+TF_PYTHON ?= $(shell for p in $(TF_PYTHONS) python3; do \
   if $$p -c '$(PROBE)' >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info >= (3, 13))'; then echo $$p; break; fi; done)
-SMOKE := tests/gradients \
+KERAS_2 := tests/keras2 tests/v1
+KERAS_3 := tests/gradients \
   $(addprefix tests/keras/test_,accumulation.py callbacks.py equal_to_one_process.py jit.py names.py optimizer.py overlap.py tape_and_optimizer.py) \
-  $(addprefix tests/ops/test_,allreduce.py allgather.py broadcast.py gradients.py) \
   $(addprefix tests/xla/test_,ops.py gradients.py errors.py fit.py)
+EVERY_KERAS := $(addprefix tests/ops/test_,allreduce.py allgather.py broadcast.py gradients.py)
+SMOKE = timeout -k 10 1200 $(TF_ENV)/bin/python -m pytest $(PYTEST_OPTIONS) --ranks 2 -m "not slow"
 test-tf: $(TF_ENV)/ready
 	$(TF_ENV)/bin/tfddl build
-	timeout -k 10 1200 $(TF_ENV)/bin/python -m pytest $(PYTEST_OPTIONS) --ranks 2 -m "not slow" $(SMOKE)
+ifeq ($(TF),2.15)
+	$(SMOKE) $(EVERY_KERAS) $(KERAS_2) tests/examples/test_novograd.py
+else
+	$(SMOKE) $(EVERY_KERAS) $(KERAS_3)
+	TF_USE_LEGACY_KERAS=1 $(SMOKE) $(KERAS_2)
+endif
 
+# tf_keras by itself: it asks for a second TensorFlow, `tensorflow` beside `tensorflow-cpu`.
 $(TF_ENV)/ready: constraints/tf$(TF).txt setup.cfg setup.py pyproject.toml
 	@test -n "$(TF_PYTHON)" || { echo "TensorFlow $(TF) needs Python 3.11 or 3.12: make TF_PYTHON=/path/to/python" >&2; exit 1; }
 	test -x $(TF_ENV)/bin/python || $(TF_PYTHON) -m venv $(TF_ENV)
 	$(TF_ENV)/bin/python -m pip install --quiet -c $< setuptools wheel cmake
-	$(TF_ENV)/bin/python -m pip install --quiet -c $< --no-build-isolation -e '.[cpu,test]'
+	$(TF_ENV)/bin/python -m pip install --quiet -c $< --no-build-isolation -e '.[$(if $(filter 2.15,$(TF)),addons,cpu),test]'
+	$(if $(filter 2.15,$(TF)),,$(TF_ENV)/bin/python -m pip install --quiet -c $< --no-deps tf_keras)
 	touch $@
 
 # An environment of its own, since the wheels of both MPIs bring an mpirun.

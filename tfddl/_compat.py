@@ -1,31 +1,36 @@
 """All that depends on the version of TensorFlow or Keras, on the Python side."""
 
 import functools
+import importlib
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-OLDEST_KERAS = (3, 4)
+from tfddl.build import support
+
+
+def is_keras_2() -> bool:
+    """Whether `tf.keras`, and so tfddl, is Keras 2: on TensorFlow 2.15, and with `TF_USE_LEGACY_KERAS=1` since."""
+    return support.uses_keras_2(tf.__version__)
 
 
 @functools.cache
 def keras() -> ModuleType:
-    """The `keras` package, once it is known to be one that tfddl works with.
+    """The package that is `tf.keras`, once it is known to be one that tfddl works with: `keras` or `tf_keras`.
 
     Imported here and not at the top of a file, so that a program that uses the tape alone needs no Keras.
 
     Raises:
-        ImportError: If Keras is older than 3.4 or does not run on TensorFlow.
+        ImportError: If Keras is older than 3.4 or does not run on TensorFlow, or there is no `tf_keras`.
     """
+    if is_keras_2():
+        return _keras_2()
     import keras
 
-    version = tuple(int(part) for part in keras.__version__.split(".")[:2])
-    if version < OLDEST_KERAS:
-        raise ImportError(
-            f"tfddl needs Keras >= 3.4: pip install -U keras. Received: keras {keras.__version__}"
-        )
+    support.check_keras(keras.__version__, tf.__version__)
     if keras.backend.backend() != "tensorflow":
         raise ImportError(
             "tfddl needs Keras on TensorFlow: set KERAS_BACKEND=tensorflow. "
@@ -34,9 +39,51 @@ def keras() -> ModuleType:
     return keras
 
 
+def _keras_2() -> ModuleType:
+    if support.major_minor(tf.__version__) < (2, 16):
+        import keras
+
+        return keras
+    try:
+        return importlib.import_module("tf_keras")
+    except ImportError:
+        major, minor = support.major_minor(tf.__version__)
+        raise ImportError(
+            f"TF_USE_LEGACY_KERAS=1 asks for Keras 2, which is not installed: pip install tf_keras~={major}.{minor}.0"
+        ) from None
+
+
+def py_dataset() -> Any:
+    """The class of data that is read by the batch: Keras 3's PyDataset, Keras 2's Sequence."""
+    utils = keras().utils
+    return utils.Sequence if is_keras_2() else utils.PyDataset
+
+
+def py_dataset_options(dataset: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments for another PyDataset, those not given taken from `dataset`. In Keras 2 `fit` has them.
+
+    Raises:
+        ValueError: In Keras 2, if any is given.
+    """
+    if not is_keras_2():
+        return {name: getattr(dataset, name) if value is None else value for name, value in given.items()}
+    wrong = {name: value for name, value in given.items() if value is not None}
+    if wrong:
+        raise ValueError(f"In Keras 2 these are arguments of fit. Received: {wrong}")
+    return {}
+
+
+def num_batches(dataset: Any) -> int | None:
+    """The number of batches of a PyDataset or Sequence; None if it is endless."""
+    if is_keras_2():
+        return len(dataset)
+    batches: int | None = dataset.num_batches
+    return batches
+
+
 def tells_epoch_begin() -> bool:
     """Whether `fit` calls a PyDataset's `on_epoch_begin` (Keras >= 3.5)."""
-    return hasattr(keras().utils.PyDataset, "on_epoch_begin")
+    return hasattr(py_dataset(), "on_epoch_begin")
 
 
 def is_keras_variable(value: object) -> bool:
@@ -61,13 +108,51 @@ def is_layer(value: object) -> bool:
 
 
 def is_keras_optimizer(value: object) -> bool:
-    """Whether `value` is an optimizer of Keras 3."""
-    return isinstance(value, keras().optimizers.Optimizer)
+    """Whether `value` is an optimizer of the Keras in use."""
+    return isinstance(value, keras().optimizers.Optimizer) or is_legacy_optimizer(value)
+
+
+def is_legacy_optimizer(value: object) -> bool:
+    """Whether `value` is an optimizer of Keras 2's older kind, which most of TensorFlow Addons derive from."""
+    return is_keras_2() and isinstance(value, keras().optimizers.legacy.Optimizer)
+
+
+def is_addons_multi_optimizer(value: object) -> bool:
+    """Whether `value` is the MultiOptimizer of TensorFlow Addons."""
+    return is_legacy_optimizer(value) and hasattr(value, "optimizer_specs")
 
 
 def is_loss_scale_optimizer(value: object) -> bool:
     """Whether `value` is Keras' LossScaleOptimizer, which wraps another optimizer."""
-    return isinstance(value, keras().optimizers.LossScaleOptimizer)
+    home = keras().mixed_precision if is_keras_2() else keras().optimizers
+    return isinstance(value, home.LossScaleOptimizer)
+
+
+def is_built(optimizer: Any) -> bool:
+    """Whether an optimizer has made its variables."""
+    if is_legacy_optimizer(optimizer):
+        return bool(optimizer.variables())
+    return bool(getattr(optimizer, "_built", False) if is_keras_2() else optimizer.built)
+
+
+def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Has an optimizer make its variables, unless it has."""
+    if is_legacy_optimizer(optimizer):
+        optimizer._create_all_weights(list(variables))
+    elif not is_built(optimizer):
+        optimizer.build(list(variables))
+
+
+def optimizer_variables(optimizer: Any) -> list[Any]:
+    """The state of an optimizer; in Keras 2 with that of a LossScaleOptimizer, which does not list it."""
+    variables = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
+    state = getattr(optimizer, "_loss_scale", None) if is_keras_2() else None
+    own = (
+        [value for value in vars(state).values() if isinstance(value, tf.Variable)]
+        if state is not None
+        else []
+    )
+    return [*variables, *own]
 
 
 def innermost(optimizer: Any) -> Any:
@@ -98,15 +183,21 @@ def settable_learning_rate(optimizer: Any) -> float | None:
     optimizer.
     """
     optimizer = innermost(optimizer)
-    if has_inner_optimizers(optimizer) or not is_keras_variable(getattr(optimizer, "_learning_rate", None)):
+    if has_inner_optimizers(optimizer) or is_addons_multi_optimizer(optimizer):
         return None
-    return learning_rate(optimizer)
+    legacy = is_legacy_optimizer(optimizer)
+    rate = optimizer.learning_rate if legacy else getattr(optimizer, "_learning_rate", None)
+    return learning_rate(optimizer) if is_variable(rate) else None
 
 
 def momentum_with_learning_rate(optimizer: Any) -> list[Any]:
     """The slots of an optimizer that hold sums of `learning_rate * gradient`."""
     optimizers = keras().optimizers
     optimizer = innermost(optimizer)
+    if is_legacy_optimizer(optimizer):
+        kinds = optimizers.legacy.SGD, optimizers.legacy.RMSprop
+        named = optimizer._slots.values() if isinstance(optimizer, kinds) else []
+        return [slots["momentum"] for slots in named if "momentum" in slots]
     ours = getattr(optimizer, "momentum_holds_learning_rate", False)
     if not ours and not isinstance(optimizer, (optimizers.SGD, optimizers.RMSprop)):
         return []
@@ -115,9 +206,75 @@ def momentum_with_learning_rate(optimizer: Any) -> list[Any]:
     return [slot for slot in slots if slot is not None]
 
 
+def steps_per_execution(model: Any) -> int:
+    """How many batches `fit` runs at once."""
+    steps = getattr(model, "_steps_per_execution" if is_keras_2() else "steps_per_execution", None)
+    return 1 if steps is None else int(steps)
+
+
+def resumed_epoch(model: Any) -> int | None:
+    """The epoch that a BackupAndRestore wants `fit` to begin with, or None where there is none."""
+    if not is_keras_2():
+        epoch: int | None = getattr(model, "_initial_epoch", None)
+        return epoch
+    state = getattr(model, "_training_state", None)
+    return None if state is None or state._ckpt_saved_epoch < 0 else int(state._ckpt_saved_epoch) + 1
+
+
+def resume_at(model: Any, epoch: int | None) -> None:
+    """Has `fit` begin with an epoch, as if a BackupAndRestore had said so."""
+    if not is_keras_2():
+        model._initial_epoch = epoch
+    elif epoch != resumed_epoch(model):
+        model._training_state = _Resumed(epoch)
+
+
+class _Resumed:
+    """What Keras 2's `fit` asks for the epoch to begin with."""
+
+    def __init__(self, epoch: int | None) -> None:
+        self._epoch = epoch
+
+    def maybe_load_initial_counters_from_ckpt(
+        self, steps: Any, initial_epoch: int, mode: Any
+    ) -> tuple[int, int]:
+        return initial_epoch if self._epoch is None else self._epoch, 0
+
+
 def fit_params(callback: Any) -> dict[str, Any]:
     """What `fit` has told a callback by `set_params`: empty before. Keras < 3.5 has no attribute until then."""
     return getattr(callback, "params", None) or {}
+
+
+def without_fused_kernel() -> dict[str, Any]:
+    """Arguments for a BatchNormalization that computes its statistics by itself."""
+    return {"fused": False} if is_keras_2() else {}
+
+
+def moments_arguments(
+    layer: Any, arguments: Sequence[Any], mask: Any, options: dict[str, Any]
+) -> tuple[list[int], Any, bool]:
+    """What Keras calls `BatchNormalization._moments` with: axes to reduce, mask, and whether these axes stay, of size 1.
+
+    Keras 3 passes `(inputs, mask)`, Keras 2 `(inputs, reduction_axes, keep_dims, mask=)`.
+    """
+    if not is_keras_2():
+        return list(layer._reduction_axes), arguments[0] if arguments else mask, False
+    given = {**dict(zip(("reduction_axes", "keep_dims"), arguments, strict=False)), **options}
+    return list(given["reduction_axes"]), mask, given["keep_dims"]
+
+
+def metrics_inside(metric: Any) -> Sequence[Any] | None:
+    """The metrics that Keras 3's `compile` puts into a container; None for a metric itself."""
+    return None if is_keras_2() else getattr(metric, "metrics", None)
+
+
+def results_of_evaluate(model: Any, logs: dict[str, Any]) -> Any:
+    """What `model.evaluate` returns where it does not return these logs."""
+    if not is_keras_2():
+        return model._flatten_metrics_in_order(logs)
+    values = [logs[name] for name in model.metrics_names if name in logs]
+    return values[0] if len(values) == 1 else values
 
 
 def trains_with_stock_step(model: Any) -> bool:

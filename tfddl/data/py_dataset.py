@@ -8,7 +8,7 @@ from tfddl import _compat
 from tfddl.data import place
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
-PyDataset: Any = _compat.keras().utils.PyDataset
+PyDataset: Any = _compat.py_dataset()
 
 
 class ShardedPyDataset(PyDataset):
@@ -64,15 +64,15 @@ class ShardedPyDataset(PyDataset):
                 "ShardedPyDataset takes a keras.utils.PyDataset; for a tf.data.Dataset there is hvd.data.shard. "
                 f"Received: {type(dataset).__name__}"
             )
-        super().__init__(
-            workers=dataset.workers if workers is None else workers,
-            use_multiprocessing=dataset.use_multiprocessing
-            if use_multiprocessing is None
-            else use_multiprocessing,
-            max_queue_size=dataset.max_queue_size if max_queue_size is None else max_queue_size,
-        )
+        given = {
+            "workers": workers,
+            "use_multiprocessing": use_multiprocessing,
+            "max_queue_size": max_queue_size,
+        }
+        super().__init__(**_compat.py_dataset_options(dataset, given))
         place.check_remainder(remainder)
-        if shuffle and dataset.num_batches is None:
+        count = _compat.num_batches(dataset)
+        if shuffle and count is None:
             raise ValueError(
                 "An endless dataset cannot be shuffled here. Received: num_batches=None, shuffle=True"
             )
@@ -82,13 +82,13 @@ class ShardedPyDataset(PyDataset):
         self._rank, self._size = place.resolve(rank, size, process_set)
         self._within_epoch = False
         self._order: tuple[Any, np.ndarray] | None = None
-        if dataset.num_batches is not None:
-            place.share(dataset.num_batches, self._size, remainder, "batches")
+        if count is not None:
+            place.share(count, self._size, remainder, "batches")
 
     @property
     def num_batches(self) -> int | None:
         """Batches per epoch and rank; None if endless."""
-        count = self.dataset.num_batches
+        count = _compat.num_batches(self.dataset)
         return None if count is None else place.share(count, self._size, self._remainder, "batches")
 
     def __len__(self) -> int:
@@ -98,7 +98,7 @@ class ShardedPyDataset(PyDataset):
         return count
 
     def __getitem__(self, index: int) -> Any:
-        count = self.dataset.num_batches
+        count = _compat.num_batches(self.dataset)
         position = index * self._size + self._rank
         if count is None:
             return self.dataset[position]

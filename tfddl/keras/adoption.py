@@ -112,6 +112,14 @@ def settings_of(optimizer: Any) -> Settings:
     return vars(_compat.innermost(optimizer))[_SETTINGS]
 
 
+def passes_of(optimizer: Any) -> int:
+    """How many batches make an update."""
+    inner = _compat.innermost(optimizer)
+    if _compat.is_keras_2() and is_adopted(inner):
+        return settings_of(inner).backward_passes_per_step
+    return getattr(inner, "gradient_accumulation_steps", None) or 1
+
+
 def set_settings(optimizer: Any, settings: Settings) -> None:
     """Gives the optimizer its settings, past Keras' tracking of attributes."""
     vars(optimizer)[_SETTINGS] = settings

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfddl import _compat
 from tfddl.keras.exchange import differing_lists
 from tfddl.ops.allreduce import allreduce
 from tfddl.ops.constants import Sum
@@ -84,7 +85,7 @@ def is_additive(metric: Any) -> bool:
     if said is not None:
         return bool(said)
     owner = next(kind for kind in type(metric).__mro__ if "update_state" in vars(kind))
-    return owner.__module__.startswith("keras.")
+    return owner.__module__.startswith(("keras.", "tf_keras."))
 
 
 def merge(
@@ -167,7 +168,7 @@ def _sums(arrays: Sequence[np.ndarray], name: str, process_set: ProcessSet) -> l
 def _leaves(metrics: Sequence[Any]) -> Iterator[Any]:
     """The metrics themselves, out of the containers that `compile` puts them in."""
     for metric in metrics:
-        inner = getattr(metric, "metrics", None)
+        inner = _compat.metrics_inside(metric)
         if inner is None:
             yield metric
         else:
@@ -194,7 +195,7 @@ def _values(variables: Sequence[Any]) -> list[np.ndarray]:
 
 def _assign(variables: Sequence[Any], values: Sequence[np.ndarray]) -> None:
     for variable, value in zip(variables, values, strict=True):
-        variable.assign(value.astype(variable.dtype))
+        variable.assign(tf.cast(value, variable.dtype))
 
 
 def _equal(one: np.ndarray, other: np.ndarray) -> bool:

@@ -80,13 +80,18 @@ def check_reduced_since(count: int) -> None:
 def build_optimizer(model: Any) -> None:
     """Makes the variables of `model.optimizer`, if the model is built and they are not there yet."""
     optimizer = getattr(model, "optimizer", None)
-    if optimizer is not None and model.built and not optimizer.built and model.trainable_variables:
-        optimizer.build(model.trainable_variables)
+    if (
+        optimizer is not None
+        and model.built
+        and not _compat.is_built(optimizer)
+        and model.trainable_variables
+    ):
+        _compat.build_optimizer(optimizer, model.trainable_variables)
 
 
 def all_variables(model: Any) -> list[Any]:
     """The variables of the model and of its optimizers."""
     variables = list(model.variables)
     for optimizer in optimizers_of(model):
-        variables.extend(optimizer.variables)
+        variables.extend(_compat.optimizer_variables(optimizer))
     return variables

@@ -13,6 +13,7 @@ from tfddl.keras import loss_scale
 from tfddl.keras.accumulation import accumulate, check_passes
 from tfddl.keras.adoption import Settings, adopt, is_adopted, set_settings, settings_of
 from tfddl.keras.distributed import Distributed
+from tfddl.keras.keras2 import optimizer as keras2_optimizer
 from tfddl.keras.multi import DistributedMulti
 from tfddl.ops.constants import Average
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
@@ -106,7 +107,7 @@ def DistributedOptimizer(
     _check_supported(optimizer)
     if is_adopted(_compat.innermost(optimizer)):
         _check_same(settings_of(optimizer), settings)
-    else:
+    elif not _compat.is_keras_2():
         accumulate(optimizer, passes)
     return distribute(optimizer, settings)
 
@@ -152,6 +153,8 @@ def is_distributed(optimizer: Any) -> bool:
 
 def distribute(optimizer: Any, settings: Settings) -> Any:
     """Adopts `optimizer`, and the one inside a loss scale optimizer, unless that has been done."""
+    if _compat.is_keras_2():
+        return keras2_optimizer.distribute(optimizer, settings)
     loss_scale.watch_loss_scale_optimizers()
     if _compat.is_loss_scale_optimizer(optimizer):
         distribute(optimizer.inner_optimizer, settings)
@@ -170,8 +173,8 @@ def distribute(optimizer: Any, settings: Settings) -> Any:
 def _check_supported(optimizer: Any) -> None:
     if not _compat.is_keras_optimizer(optimizer):
         raise TypeError(
-            "DistributedOptimizer takes an optimizer of Keras 3, an instance of keras.optimizers.Optimizer; "
-            "with any other use tfddl.DistributedGradientTape. "
+            f"DistributedOptimizer takes an optimizer of {_compat.keras().__name__} {_compat.keras().__version__}, which is "
+            "tf.keras here, or a tf.compat.v1.train.Optimizer; with any other use tfddl.DistributedGradientTape. "
             f"Received: optimizer={optimizer!r} of {type(optimizer).__module__}.{type(optimizer).__name__}"
         )
 

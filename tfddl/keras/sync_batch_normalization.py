@@ -75,7 +75,7 @@ class SyncBatchNormalization(_BatchNormalization):
             )
         if fused is not False:
             raise ValueError(f"SyncBatchNormalization has no fused kernel. Received: fused={fused!r}")
-        super().__init__(axis=axis, **kwargs)
+        super().__init__(axis=axis, **kwargs, **_compat.without_fused_kernel())
         self._process_set = _checked(process_set)
 
     @property
@@ -90,9 +90,12 @@ class SyncBatchNormalization(_BatchNormalization):
             config["process_set"] = self._process_set.ranks
         return config
 
-    def _moments(self, inputs: tf.Tensor, mask: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    def _moments(
+        self, inputs: tf.Tensor, *arguments: Any, mask: Any = None, **options: Any
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean and variance of each channel over all ranks; Keras calls it with float32 or float64."""
-        count, mean, distance = _local_statistics(inputs, mask, self._reduction_axes)
+        axes, mask, keep_dims = _compat.moments_arguments(self, arguments, mask, options)
+        count, mean, distance = _local_statistics(inputs, mask, axes)
         mean, distance = tf.cast(mean, tf.float64), tf.cast(distance, tf.float64)
         # Float64 holds the square of a mean that is 10^5 standard deviations away beside the variance.
         mine = tf.stack([count, count * mean, distance + count * tf.square(mean)])
@@ -103,6 +106,9 @@ class SyncBatchNormalization(_BatchNormalization):
         count, total, squares = tf.unstack(totals)
         mean = tf.math.divide_no_nan(total, count)
         variance = tf.maximum(tf.math.divide_no_nan(squares, count) - tf.square(mean), 0.0)
+        if keep_dims:
+            shape = [1 if axis in axes else size for axis, size in enumerate(tf.unstack(tf.shape(inputs)))]
+            mean, variance = tf.reshape(mean, shape), tf.reshape(variance, shape)
         return tf.cast(mean, inputs.dtype), tf.cast(variance, inputs.dtype)
 
 

@@ -131,12 +131,12 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     def _agree_on_epoch(self) -> None:
         """BackupAndRestore leaves the epoch to resume from in the model."""
-        mine = getattr(self.model, "_initial_epoch", None)
+        mine = _compat.resumed_epoch(self.model)
         name = f"{type(self).__name__}.initial_epoch"
         own = tf.constant(-1 if mine is None else mine, tf.int64)
         epoch = int(broadcast(own, self.root_rank, name=name, process_set=self.process_set))
         if epoch >= 0 or mine is not None:
-            self.model._initial_epoch = epoch if epoch >= 0 else None
+            _compat.resume_at(self.model, epoch if epoch >= 0 else None)
 
 
 def _listed(local_variables: Any) -> list[Any]:

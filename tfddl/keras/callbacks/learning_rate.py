@@ -154,7 +154,9 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
     def _epoch_at(self, batch: int) -> float:
         """Counts to the end of the batches to come, so that the last ones have the full rate."""
-        return super()._epoch_at(min(batch + self.model.steps_per_execution, self.steps_per_epoch or 1))
+        return super()._epoch_at(
+            min(batch + _compat.steps_per_execution(self.model), self.steps_per_epoch or 1)
+        )
 
     def _factor(self, epoch: float) -> float:
         size = len(members(self.process_set))

@@ -6,6 +6,7 @@ A rank that runs out of batches would leave the others waiting for its gradients
 from typing import Any
 
 from tfddl import _compat
+from tfddl.keras.adoption import passes_of
 from tfddl.keras.exchange import all_rows, differing_lists, quoted
 from tfddl.runtime import library
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
@@ -28,8 +29,8 @@ def check_plan(
     plan = {
         "batches": params.get("steps"),
         "epochs": params.get("epochs"),
-        "steps_per_execution": getattr(model, "steps_per_execution", 1),
-        "gradient_accumulation_steps": _accumulation(getattr(model, "optimizer", None)),
+        "steps_per_execution": _compat.steps_per_execution(model),
+        "gradient_accumulation_steps": passes_of(getattr(model, "optimizer", None)),
     }
     different = differing_lists([str(value) for value in plan.values()], name, process_set)
     if different is None:
@@ -40,10 +41,6 @@ def check_plan(
                 f"The ranks have different numbers of {what}: give each the same number"
                 f"{', or pass steps_per_epoch' if what == 'batches' else ''}. Received: {quoted(values, process_set)}"
             )
-
-
-def _accumulation(optimizer: Any) -> int:
-    return getattr(_compat.innermost(optimizer), "gradient_accumulation_steps", None) or 1
 
 
 def check_first_epoch(epoch: int, name: str, process_set: ProcessSet = global_process_set) -> None:

@@ -119,4 +119,4 @@ def evaluate(
     callbacks = [] if callbacks is None else tf.nest.flatten(callbacks)
     logs = model.evaluate(x, y, callbacks=[*callbacks, mine], return_dict=True, **options)
     mine.compare(mine.merge(logs, {"": snapshot(model)}))
-    return logs if return_dict else model._flatten_metrics_in_order(logs)
+    return logs if return_dict else _compat.results_of_evaluate(model, logs)

@@ -106,7 +106,7 @@ def _check_rates(rates: np.ndarray, process_set: ProcessSet) -> None:
 def _may_stop_within_epoch(callback: Any) -> bool:
     """Whether a callback could set `stop_training` before the epoch is over."""
     callbacks = _compat.keras().callbacks
-    if type(callback).__module__.startswith(("keras.", "tfddl.")) and not isinstance(
+    if type(callback).__module__.startswith(("keras.", "tf_keras.", "tfddl.")) and not isinstance(
         callback, callbacks.LambdaCallback
     ):
         return isinstance(callback, callbacks.TerminateOnNaN)

@@ -1,0 +1,61 @@
+"""A small model of Keras 2, data cut into shards, and what one process makes of the whole."""
+
+import hashlib
+
+import numpy as np
+import tensorflow as tf
+
+keras = tf.keras
+FEATURES, TARGETS, STEPS, BATCH = 6, 3, 6, 4
+
+
+def model(seed=7):
+    """Dense layers with equal weights on all ranks."""
+    keras.utils.set_random_seed(seed)
+    return keras.Sequential(
+        [
+            keras.Input((FEATURES,)),
+            keras.layers.Dense(8, activation="tanh"),
+            keras.layers.Dense(TARGETS, dtype="float32"),
+        ]
+    )
+
+
+def data(size, steps=STEPS):
+    """Inputs and targets of the whole job, from which ranks see very different things."""
+    generator = np.random.default_rng(3)
+    count = size * BATCH * steps
+    x = generator.normal(size=(count, FEATURES)) * (1 + np.arange(count)[:, None] % size)
+    y = generator.normal(size=(count, TARGETS)) + np.arange(count)[:, None] % size
+    return x.astype("float32"), y.astype("float32")
+
+
+def shard(arrays, rank, size):
+    """Every size-th row: batch i of all ranks together is batch i of the whole."""
+    return [array[rank::size] for array in arrays]
+
+
+def fit(network, optimizer, arrays, batch, jit_compile=False, **options):
+    """Trains with `fit`, rows in their order."""
+    network.compile(optimizer=optimizer, loss="mse", jit_compile=jit_compile, metrics=["mae"])
+    return network.fit(*arrays, batch_size=batch, shuffle=False, verbose=0, **options)
+
+
+def fit_on_all(hvd, optimizer, **options):
+    """Trains this rank's shard; returns the model."""
+    network = model()
+    mine = shard(data(hvd.size()), hvd.rank(), hvd.size())
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), *options.pop("callbacks", [])]
+    fit(network, optimizer, mine, BATCH, callbacks=callbacks, **options)
+    return network
+
+
+def weights(network):
+    """All weights in one row."""
+    return np.concatenate([value.ravel() for value in network.get_weights()])
+
+
+def check_equal_on_all_ranks(hvd, variables):
+    """Bit for bit."""
+    digest = hashlib.sha256(b"".join(np.asarray(variable).tobytes() for variable in variables)).hexdigest()
+    assert len(set(hvd.allgather_object(digest))) == 1

@@ -1,0 +1,72 @@
+"""TensorFlow Addons 0.23 on TensorFlow 2.15: every optimizer, and the wrappers that would combine nothing."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.harness import on_ranks
+from tests.keras2 import support
+
+tfa = pytest.importorskip("tensorflow_addons")
+keras = tf.keras
+legacy = keras.optimizers.legacy
+OPTIMIZERS = {
+    "AdaBelief": lambda: tfa.optimizers.AdaBelief(0.05),
+    "AdamW": lambda: tfa.optimizers.AdamW(0.01, learning_rate=0.05),
+    "COCOB": lambda: tfa.optimizers.COCOB(),
+    "ConditionalGradient": lambda: tfa.optimizers.ConditionalGradient(0.99, 10.0),
+    "LAMB": lambda: tfa.optimizers.LAMB(0.05, weight_decay=0.01),
+    "LazyAdam": lambda: tfa.optimizers.LazyAdam(0.05),
+    "Lookahead": lambda: tfa.optimizers.Lookahead(legacy.Adam(0.05), sync_period=3),
+    "MovingAverage": lambda: tfa.optimizers.MovingAverage(legacy.SGD(0.1)),
+    "NovoGrad": lambda: tfa.optimizers.NovoGrad(0.05, weight_decay=0.01, grad_averaging=True),
+    "ProximalAdagrad": lambda: tfa.optimizers.ProximalAdagrad(0.1),
+    "RectifiedAdam": lambda: tfa.optimizers.RectifiedAdam(0.05),
+    "SGDW": lambda: tfa.optimizers.SGDW(0.01, learning_rate=0.1, momentum=0.9),
+    "SWA": lambda: tfa.optimizers.SWA(legacy.SGD(0.1), start_averaging=1, average_period=2),
+    "Yogi": lambda: tfa.optimizers.Yogi(0.05),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@on_ranks(1, 2, 3)
+def test_fit_as_one_process_with_the_big_batch(hvd, name):
+    network = support.fit_on_all(hvd, hvd.DistributedOptimizer(OPTIMIZERS[name]()))
+    expected = support.model()
+    support.fit(expected, OPTIMIZERS[name](), support.data(hvd.size()), hvd.size() * support.BATCH)
+    assert not np.array_equal(support.weights(expected), support.weights(support.model()))
+    np.testing.assert_allclose(support.weights(network), support.weights(expected), rtol=1e-3, atol=1e-5)
+    support.check_equal_on_all_ranks(hvd, network.get_weights())
+
+
+@pytest.mark.parametrize("name", ["Lookahead", "MovingAverage", "SWA"])
+@on_ranks(1, 2)
+def test_wrappers_around_a_distributed_optimizer_are_refused(hvd, name):
+    """They make their own updates, and no gradient would be combined."""
+    wrapper = getattr(tfa.optimizers, name)(hvd.DistributedOptimizer(legacy.SGD(0.1)))
+    with pytest.raises(ValueError, match=r"write tfddl\.DistributedOptimizer\("):
+        support.fit(support.model(), wrapper, support.data(1), support.BATCH)
+
+
+@pytest.mark.parametrize("distribute", ["outside", "inside"])
+@on_ranks(1, 2, 3)
+def test_multi_optimizer(hvd, distribute):
+    def make(wrap_outer, wrap_inner):
+        network = support.model()
+        parts = [
+            (wrap_inner(legacy.Adam(0.01)), network.layers[0]),
+            (wrap_inner(legacy.SGD(0.1)), network.layers[1]),
+        ]
+        return network, wrap_outer(tfa.optimizers.MultiOptimizer(parts))
+
+    def plain(optimizer):
+        return optimizer
+
+    ours = (hvd.DistributedOptimizer, plain)
+    network, optimizer = make(*(ours if distribute == "outside" else ours[::-1]))
+    expected, reference = make(plain, plain)
+    mine = support.shard(support.data(hvd.size()), hvd.rank(), hvd.size())
+    support.fit(network, optimizer, mine, support.BATCH)
+    support.fit(expected, reference, support.data(hvd.size()), hvd.size() * support.BATCH)
+    np.testing.assert_allclose(support.weights(network), support.weights(expected), rtol=1e-3, atol=1e-5)
+    support.check_equal_on_all_ranks(hvd, network.get_weights())

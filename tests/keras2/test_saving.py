@@ -1,0 +1,66 @@
+"""Models trained by a distributed optimizer of Keras 2 load where tfddl is not installed."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.harness import on_ranks
+from tests.keras2 import support
+
+keras = tf.keras
+LOAD = """
+import sys
+sys.modules["tfddl"] = None  # importing it is an error
+import numpy as np
+import tensorflow as tf
+model = tf.keras.models.load_model(sys.argv[1])
+print(type(model.optimizer).__module__, type(model.optimizer).__name__, int(model.optimizer.iterations))
+np.save(sys.argv[2], np.concatenate([value.ravel() for value in model.get_weights()]))
+"""
+
+
+@pytest.mark.parametrize("form", ["model.keras", "model.h5", "model_tf"])
+@pytest.mark.parametrize("kind", ["new", "legacy"])
+@on_ranks(2)
+def test_loads_without_tfddl(hvd, tmp_path, kind, form):
+    make = {"new": keras.optimizers, "legacy": keras.optimizers.legacy}[kind].Adam
+    network = support.fit_on_all(hvd, hvd.DistributedOptimizer(make(0.01)))
+    if hvd.rank() == 0:
+        network.save(tmp_path / form)
+        out = tmp_path / "weights.npy"
+        done = subprocess.run(
+            [sys.executable, "-c", LOAD, str(tmp_path / form), str(out)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        module, name, iterations = done.stdout.split()[-3:]
+        assert ("keras" in module, name) == (True, "Adam")
+        if form == "model.h5":  # the others forget it with plain optimizers, too
+            assert int(iterations) == support.STEPS
+        np.testing.assert_array_equal(np.load(out), support.weights(network))
+    hvd.barrier()
+
+
+@on_ranks(2)
+def test_goes_on_after_loading(hvd, tmp_path):
+    """Two epochs in one go, or with a file in between: the same bits."""
+    straight = support.fit_on_all(hvd, hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), epochs=2)
+    network = support.fit_on_all(hvd, hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)))
+    path = str(tmp_path / f"model{hvd.rank()}.h5")
+    network.save(path)
+    loaded = keras.models.load_model(path)
+    mine = support.shard(support.data(hvd.size()), hvd.rank(), hvd.size())
+    loaded.compile(hvd.DistributedOptimizer(loaded.optimizer), "mse")
+    loaded.fit(
+        *mine,
+        batch_size=support.BATCH,
+        shuffle=False,
+        verbose=0,
+        callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)],
+    )
+    np.testing.assert_array_equal(support.weights(loaded), support.weights(straight))

@@ -1,0 +1,85 @@
+"""`backward_passes_per_step` for optimizers of Keras 2, which do not accumulate by themselves."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfddl import _compat
+from tfddl.keras.adoption import Settings
+from tfddl.keras.handover import reduce_as_set
+
+Pairs = Sequence[tuple[Any, Any]]
+
+
+class Accumulation:
+    """Adds up the gradients of several calls of `apply_gradients`; the last one reduces the sums and updates.
+
+    Every call counts the optimizer's iterations, as in Horovod. The sums are no part of the optimizer's state: a save in
+    the middle forgets them.
+
+    Args:
+        settings: The optimizer's.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._counter: Any = None
+        self._sums: dict[Any, Any] = {}
+
+    def apply(self, optimizer: Any, plain: Callable[[Pairs], Any], pairs: Pairs, reduced: bool) -> None:
+        """Runs one of the calls.
+
+        Args:
+            optimizer: Whose `iterations` count.
+            plain: Keras' `apply_gradients` of the optimizer.
+            pairs: Gradients, none of them None, and their variables.
+            reduced: Whether the gradients are reduced already, so that their sums are.
+
+        Raises:
+            ValueError: For a `tf.IndexedSlices`, unless `sparse_as_dense`.
+        """
+        grads, variables = [self._dense(grad) for grad, _ in pairs], [variable for _, variable in pairs]
+        with tf.init_scope():
+            _compat.build_optimizer(optimizer, variables)
+            sums = [self._sum(variable) for variable in variables]
+            if self._counter is None:
+                self._counter = tf.Variable(0, trainable=False, name="tfddl_passes")
+        for total, grad in zip(sums, grads, strict=True):
+            total.assign_add(grad)
+        self._counter.assign_add(1)
+
+        def finish() -> tf.Tensor:
+            totals = self._totals(sums)
+            if not reduced:
+                totals = reduce_as_set(self._settings, totals, variables)
+            plain(list(zip(totals, variables, strict=True)))
+            for variable in (*sums, self._counter):
+                variable.assign(tf.zeros_like(variable))
+            return tf.constant(True)
+
+        def wait() -> tf.Tensor:
+            optimizer.iterations.assign_add(1)
+            return tf.constant(False)
+
+        tf.cond(self._counter >= self._settings.backward_passes_per_step, finish, wait)
+
+    def _sum(self, variable: Any) -> Any:
+        key = variable.ref()
+        if key not in self._sums:
+            self._sums[key] = tf.Variable(
+                tf.zeros(variable.shape, variable.dtype), trainable=False, name="tfddl_sum"
+            )
+        return self._sums[key]
+
+    def _totals(self, sums: Sequence[Any]) -> list[Any]:
+        scale = self._settings.backward_passes_per_step if self._settings.average_aggregated_gradients else 1
+        return [tf.convert_to_tensor(total) / tf.cast(scale, total.dtype) for total in sums]
+
+    def _dense(self, grad: Any) -> Any:
+        if isinstance(grad, tf.IndexedSlices) and not self._settings.options.sparse_as_dense:
+            raise ValueError(
+                f"backward_passes_per_step={self._settings.backward_passes_per_step} adds up dense gradients: use "
+                f"sparse_as_dense=True. Received: {grad!r}"
+            )
+        return tf.convert_to_tensor(grad)

@@ -1,0 +1,165 @@
+"""Optimizers of Keras 2 and of TensorFlow Addons, taught to combine gradients.
+
+Both kinds, `optimizers.Optimizer` and `optimizers.legacy.Optimizer`, have a hook for it. It comes ahead of clipping, and a
+LossScaleOptimizer calls it ahead of its decision to skip a step, which is therefore the same on all ranks.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfddl import _compat
+from tfddl.gradients import marks
+from tfddl.keras.adoption import Adopted, Settings, adopt, is_adopted, set_settings, settings_of
+from tfddl.keras.distributed import applying, refuse_global_norm
+from tfddl.keras.handover import complete, reduce_as_set
+from tfddl.keras.keras2.accumulation import Accumulation
+from tfddl.keras.keras2.agreement import finite_everywhere
+
+Pairs = Sequence[tuple[Any, Any]]
+_ACCUMULATION = "_tfddl_accumulation"
+
+
+def distribute(optimizer: Any, settings: Settings) -> Any:
+    """Adopts `optimizer`, or the one inside a loss scale optimizer, unless that has been done."""
+    if _compat.is_loss_scale_optimizer(optimizer):
+        distribute(optimizer.inner_optimizer, settings)
+    elif not is_adopted(optimizer):
+        set_settings(optimizer, settings)
+        vars(optimizer)[_ACCUMULATION] = Accumulation(settings)
+        adopt(optimizer, _class_for(optimizer))
+    return optimizer
+
+
+def _class_for(optimizer: Any) -> type[Adopted]:
+    if _compat.is_addons_multi_optimizer(optimizer):
+        return DistributedAddonsMulti
+    return DistributedLegacy if _compat.is_legacy_optimizer(optimizer) else DistributedNew
+
+
+class _Distributed(Adopted):
+    """What both kinds share."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Copies as Keras 2 does; it does not pickle."""
+        return object.__reduce_ex__(self, protocol)
+
+    def _apply(self, plain: Callable[[Pairs], Any], grads_and_vars: Pairs, wanted: bool) -> Any:
+        """Runs Keras' `apply_gradients`, which comes to the hook if it is `wanted`."""
+        settings = settings_of(self)
+        pairs = [(grad, variable) for grad, variable in grads_and_vars if grad is not None]
+        grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
+        refuse_global_norm(self, settings, grads, variables)
+        optimizer: Any = self
+        accumulation: Accumulation = vars(self)[_ACCUMULATION]
+        reduced = marks.all_reduced(grads)
+        if settings.backward_passes_per_step > 1 and pairs:
+            with applying(settings, True, variables):
+                accumulation.apply(optimizer, plain, pairs, reduced)
+            # What a LossScaleOptimizer expects in its branch.
+            return tf.no_op() if _compat.is_legacy_optimizer(optimizer) else optimizer.iterations
+        with applying(settings, reduced or not wanted, variables):
+            result = plain(grads_and_vars)
+            if pairs and not (settings.asked or settings.done):
+                raise RuntimeError(
+                    f"{type(self).__name__} never calls the hook in which DistributedOptimizer combines gradients: use "
+                    "tfddl.DistributedGradientTape with the plain optimizer instead."
+                )
+        return result
+
+    def _combined(self, grads_and_vars: Pairs) -> Pairs:
+        """What the hook makes of gradients."""
+        settings = settings_of(self)
+        pairs = list(grads_and_vars)
+        grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
+        if settings.done:
+            return pairs
+        settings.asked = True
+        if settings.backward_passes_per_step == 1:
+            grads = complete(settings, grads, variables)
+            grads = reduce_as_set(settings, grads, variables)
+        else:  # a LossScaleOptimizer, once for each pass: what it decides must be the same on all ranks
+            grads = finite_everywhere(settings, grads)
+        return list(zip(grads, variables, strict=True))
+
+
+class DistributedNew(_Distributed):
+    """In front of an `optimizers.Optimizer` of Keras 2.11 and later."""
+
+    def aggregate_gradients(self, grads_and_vars: Pairs) -> Pairs:
+        """See `keras.optimizers.Optimizer.aggregate_gradients`."""
+        plain: Any = super()
+        return self._combined(plain.aggregate_gradients(grads_and_vars))
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Pairs,
+        name: str | None = None,
+        skip_gradients_aggregation: bool = False,
+        experimental_aggregate_gradients: bool = True,
+    ) -> Any:
+        """See `keras.optimizers.Optimizer.apply_gradients`."""
+        plain: Any = super()
+        wanted = experimental_aggregate_gradients and not skip_gradients_aggregation
+        return self._apply(
+            lambda pairs: plain.apply_gradients(pairs, name, skip_gradients_aggregation=not wanted),
+            list(grads_and_vars),
+            wanted,
+        )
+
+
+class DistributedLegacy(_Distributed):
+    """In front of an `optimizers.legacy.Optimizer`, as most of TensorFlow Addons are."""
+
+    def _aggregate_gradients(self, grads_and_vars: Pairs) -> Pairs:
+        plain: Any = super()
+        return self._combined(plain._aggregate_gradients(grads_and_vars))
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Pairs,
+        name: str | None = None,
+        experimental_aggregate_gradients: bool = True,
+        **options: Any,
+    ) -> Any:
+        """See `keras.optimizers.legacy.Optimizer.apply_gradients`."""
+        plain: Any = super()
+        wanted = experimental_aggregate_gradients
+        return self._apply(
+            lambda pairs: plain.apply_gradients(
+                pairs, name=name, experimental_aggregate_gradients=wanted, **options
+            ),
+            list(grads_and_vars),
+            wanted,
+        )
+
+    def _create_all_weights(self, var_list: Any) -> Any:
+        plain: Any = super()
+        settings = settings_of(self)
+        with applying(settings, settings.done, list(var_list)):
+            return plain._create_all_weights(var_list)
+
+    def _create_slots(self, var_list: Any) -> Any:
+        """A wrapper such as Lookahead asks for slots and then updates without `apply_gradients`, and so unreduced."""
+        plain: Any = super()
+        if settings_of(self).variables is None:
+            raise ValueError(
+                "A distributed optimizer inside of one that makes its own updates, such as Lookahead or MovingAverage, "
+                f"would combine no gradients: write tfddl.DistributedOptimizer(Lookahead({type(self).__name__}(...))). "
+                f"Received: {self.__class__.__name__}, distributed, inside of another optimizer"
+            )
+        return plain._create_slots(var_list)
+
+
+class DistributedAddonsMulti(DistributedLegacy):
+    """In front of TensorFlow Addons' MultiOptimizer, which has no hook: reduces ahead of its members."""
+
+    def apply_gradients(self, grads_and_vars: Pairs, *arguments: Any, **options: Any) -> Any:
+        """See `tensorflow_addons.optimizers.MultiOptimizer.apply_gradients`."""
+        plain: Any = super(_Distributed, self)
+        return self._apply(
+            lambda pairs: plain.apply_gradients(self._combined(pairs), *arguments, **options),
+            list(grads_and_vars),
+            True,
+        )
