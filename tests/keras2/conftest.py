@@ -1,4 +1,4 @@
-"""These tests run where Keras is Keras 2: on TensorFlow 2.15, and with TF_USE_LEGACY_KERAS=1 (`make test-keras2`)."""
+"""These tests run where Keras is Keras 2: on TensorFlow 2.15, and with TF_USE_LEGACY_KERAS=1 (`make test-tf`)."""
 
 from tfddl.build import discover
 from tfddl.build.support import uses_keras_2
