@@ -7,6 +7,12 @@ from tests.harness.mpirun import mpirun_command
 
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 
+KILLED_FIRST = f"""
+pids = hvd.allgather(tf.constant([os.getpid()])).numpy()
+if hvd.rank() == 1: {KILL}
+while os.path.exists(f"/proc/{{pids[1]}}"): time.sleep(0.01)  # or they leave in good order while it is still there
+"""
+
 
 @pytest.mark.parametrize(
     "script",
@@ -29,7 +35,7 @@ def test_killed_under_tfddlrun(script):
 )
 def test_a_death_that_mpirun_does_not_see(rest):
     """A shell that goes on after its program hides the end from mpirun; the other ranks see it."""
-    script = START + f"if hvd.rank() == 1: {KILL}\n{rest}\n"
+    script = START + KILLED_FIRST + rest
     launcher = [*mpirun_command(3, ["sh", "-c", '"$@"; sleep 60', "sh"])]
     result = run(3, script, launcher)
     assert result.code != 0, result.output
