@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.harness import on_ranks
+from tests.keras.formulas import RATE, lamb, novograd
 from tests.keras2 import support
 
 tfa = pytest.importorskip("tensorflow_addons")
@@ -70,3 +71,26 @@ def test_multi_optimizer(hvd, distribute):
     support.fit(expected, reference, support.data(hvd.size()), hvd.size() * support.BATCH)
     np.testing.assert_allclose(support.weights(network), support.weights(expected), rtol=1e-3, atol=1e-5)
     support.check_equal_on_all_ranks(hvd, network.get_weights())
+
+
+@pytest.mark.parametrize(
+    ("name", "formula", "options"),
+    [
+        ("LAMB", lamb, {}),
+        ("LAMB", lamb, {"beta_1": 0.5, "beta_2": 0.9, "epsilon": 0.1}),
+        ("NovoGrad", novograd, {"beta_1": 0.95, "beta_2": 0.98, "epsilon": 1e-8}),
+        ("NovoGrad", novograd, {"epsilon": 0.1, "grad_averaging": True, "beta_1": 0.9, "beta_2": 0.5}),
+    ],
+)
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_addons_follow_the_formulas_that_ours_are_tested_with(name, formula, options, decay):
+    """So that a program that moves to Keras 3 finds the same optimizer in `hvd.optimizers`."""
+    generator = np.random.default_rng(8)
+    weights = generator.normal(size=(4, 3))
+    variable, state = tf.Variable(weights), {}
+    optimizer = getattr(tfa.optimizers, name)(RATE, weight_decay=decay, **options)
+    for step in range(1, 6):
+        gradient = generator.normal(size=(4, 3))
+        optimizer.apply_gradients([(tf.constant(gradient), variable)])
+        weights = formula(weights, gradient, step, state, decay, True, **options)
+        np.testing.assert_allclose(variable.numpy(), weights, rtol=1e-5, err_msg=f"step {step}")

@@ -31,8 +31,8 @@ class NovoGrad(Layerwise, Optimizer):
         beta_2: Float. Defaults to `0.98`.
         epsilon: Float. Defaults to `1e-8`.
         weight_decay: Float. Defaults to `None`: no decay.
-        grad_averaging: Whether what is added to `beta_1 * m` is multiplied by `1 - beta_1`, as in Adam. Defaults to
-            `False`.
+        grad_averaging: Whether what is added to `beta_1 * m` is multiplied by `1 - beta_1`, as in Adam, after the first
+            step, which `m` starts from. Defaults to `False`.
         exclude_from_weight_decay: Regular expressions; a variable in whose path one is found does not decay.
             `["bias", "gamma", "beta"]` is usual. Defaults to `None`.
         name: Defaults to `"novograd"`.
@@ -84,7 +84,7 @@ class NovoGrad(Layerwise, Optimizer):
         self.assign(velocity, after)
         step = g / tf.cast(tf.sqrt(after) + self.epsilon, w.dtype) + self._decay(index) * w
         if self.grad_averaging:
-            step *= 1 - self.beta_1
+            step *= tf.where(first, tf.ones((), w.dtype), tf.constant(1 - self.beta_1, w.dtype))
         self.assign(momentum, self.beta_1 * tf.convert_to_tensor(momentum) + step)
         self.assign_sub(variable, rate * tf.convert_to_tensor(momentum))
 
