@@ -107,9 +107,15 @@ def is_layer(value: object) -> bool:
     return isinstance(value, keras().layers.Layer)
 
 
+def optimizer_classes() -> tuple[type, ...]:
+    """What optimizers of the Keras in use derive from."""
+    optimizers = keras().optimizers
+    return (optimizers.Optimizer, optimizers.legacy.Optimizer) if is_keras_2() else (optimizers.Optimizer,)
+
+
 def is_keras_optimizer(value: object) -> bool:
     """Whether `value` is an optimizer of the Keras in use."""
-    return isinstance(value, keras().optimizers.Optimizer) or is_legacy_optimizer(value)
+    return isinstance(value, optimizer_classes())
 
 
 def is_legacy_optimizer(value: object) -> bool:
@@ -186,7 +192,7 @@ def settable_learning_rate(optimizer: Any) -> float | None:
     if has_inner_optimizers(optimizer) or is_addons_multi_optimizer(optimizer):
         return None
     legacy = is_legacy_optimizer(optimizer)
-    rate = optimizer.learning_rate if legacy else getattr(optimizer, "_learning_rate", None)
+    rate = getattr(optimizer, "learning_rate" if legacy else "_learning_rate", None)
     return learning_rate(optimizer) if is_variable(rate) else None
 
 

@@ -53,9 +53,8 @@ def test_goes_on_after_loading(hvd, tmp_path):
     network = support.fit_on_all(hvd, hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)))
     path = str(tmp_path / f"model{hvd.rank()}.h5")
     network.save(path)
-    loaded = keras.models.load_model(path)
+    loaded = hvd.load_model(path)
     mine = support.shard(support.data(hvd.size()), hvd.rank(), hvd.size())
-    loaded.compile(hvd.DistributedOptimizer(loaded.optimizer), "mse")
     loaded.fit(
         *mine,
         batch_size=support.BATCH,

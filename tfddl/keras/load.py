@@ -1,5 +1,6 @@
 """load_model: a model from a file, with its optimizer distributed."""
 
+import importlib
 from typing import Any
 
 import h5py  # type: ignore[import-untyped]
@@ -37,13 +38,21 @@ def load_model(
         ValueError: As that does, or if Keras cannot load the file.
     """
     keras = _compat.keras()
+    _know_our_classes()
     objects = {each.__name__: each for each in _checked_classes(custom_optimizers)}
     model = keras.models.load_model(filepath, custom_objects={**objects, **(custom_objects or {})})
     if getattr(model, "optimizer", None) is not None:
-        if model.optimizer.built and not model.optimizer._trainable_variables:
+        if not _compat.is_keras_2() and model.optimizer.built and not model.optimizer._trainable_variables:
             _restore_from_h5(model, filepath)
         DistributedOptimizer(model.optimizer, compression=compression, **options)
     return model
+
+
+def _know_our_classes() -> None:
+    """Imports what a file may name, so that Keras finds it."""
+    importlib.import_module("tfddl.keras.sync_batch_normalization")
+    if not _compat.is_keras_2():
+        importlib.import_module("tfddl.keras.optimizers")
 
 
 def _restore_from_h5(model: Any, filepath: Any) -> None:
@@ -67,8 +76,8 @@ def _checked_classes(classes: Any) -> list[type]:
     listed = (
         list(classes) if isinstance(classes, (list, tuple, set)) else [] if classes is None else [classes]
     )
-    base = _compat.keras().optimizers.Optimizer
-    if not all(isinstance(each, type) and issubclass(each, base) for each in listed):
+    bases = _compat.optimizer_classes()
+    if not all(isinstance(each, type) and issubclass(each, bases) for each in listed):
         raise TypeError(
             "custom_optimizers is a list of classes, subclasses of keras.optimizers.Optimizer. "
             f"Received: custom_optimizers={classes!r}"

@@ -15,7 +15,7 @@ from tfddl.keras.adoption import Settings, adopt, is_adopted, set_settings, sett
 from tfddl.keras.distributed import Distributed
 from tfddl.keras.keras2 import optimizer as keras2_optimizer
 from tfddl.keras.multi import DistributedMulti
-from tfddl.ops.constants import Average
+from tfddl.ops.constants import NAMES, Average
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 from tfddl.v1 import optimizer as v1_optimizer
 
@@ -174,17 +174,20 @@ def _check_supported(optimizer: Any) -> None:
     if not _compat.is_keras_optimizer(optimizer):
         raise TypeError(
             f"DistributedOptimizer takes an optimizer of {_compat.keras().__name__} {_compat.keras().__version__}, which is "
-            "tf.keras here, or a tf.compat.v1.train.Optimizer; with any other use tfddl.DistributedGradientTape. "
+            "tf.keras here, or a tf.compat.v1.train.Optimizer: make one with keras.optimizers.get(name), or "
+            "use tfddl.DistributedGradientTape. "
             f"Received: optimizer={optimizer!r} of {type(optimizer).__module__}.{type(optimizer).__name__}"
         )
 
 
 def _check_same(present: Settings, wanted: Settings) -> None:
     for field in _fields(wanted):
-        if _fields(present)[field] != _fields(wanted)[field]:
+        before, now = _fields(present)[field], _fields(wanted)[field]
+        if before != now:
+            names = NAMES if field == "op" else {}
             raise ValueError(
-                f"This optimizer is distributed already, with {field}={_fields(present)[field]!r}: call "
-                f"DistributedOptimizer once. Received: {field}={_fields(wanted)[field]!r}"
+                f"This optimizer is distributed already, with {field}={names.get(before, before)}: call "
+                f"DistributedOptimizer once. Received: {field}={names.get(now, now)}"
             )
 
 

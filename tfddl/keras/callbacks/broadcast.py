@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.keras import model_check
-from tfddl.keras.callbacks import callback_list, lockstep
+from tfddl.keras.callbacks import callback_list, likeness, lockstep
 from tfddl.keras.exchange import differing_lists
 from tfddl.ops.broadcast import broadcast
 from tfddl.ops.variables import broadcast_variables
@@ -77,6 +77,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         lockstep.check_plan(
             _compat.fit_params(self), self.model, f"{type(self).__name__}.steps", self.process_set
         )
+        likeness.check_optimizer(self.model, f"{type(self).__name__}.optimizer", self.process_set)
         self._sent.clear()
         self._first_epoch, self._first_batch = True, True
         model_check.build_optimizer(self.model)

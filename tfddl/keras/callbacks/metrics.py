@@ -38,6 +38,7 @@ class MetricAverageCallback(Callback):
     def __init__(self, process_set: ProcessSet = global_process_set) -> None:
         super().__init__()
         self.process_set = check_type(process_set)
+        self.owner = type(self).__name__  # whom an error of its collectives names
         self._validated, self._snapshots, self._training = 0, dict[str, Snapshot](), False
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -66,7 +67,7 @@ class MetricAverageCallback(Callback):
 
     def merge(self, logs: dict[str, Any], snapshots: dict[str, Snapshot]) -> list[str]:
         """See `tfddl.keras.metrics.merge`."""
-        return merge(logs, snapshots, type(self).__name__, self.process_set)
+        return merge(logs, snapshots, self.owner, self.process_set)
 
     def compare(self, means: list[str]) -> None:
         """Warns when ranks have validated different numbers of batches, if that matters.
@@ -74,7 +75,7 @@ class MetricAverageCallback(Callback):
         Args:
             means: The names of numbers that are plain means over ranks.
         """
-        counts = all_rows([self._validated], f"{type(self).__name__}.validated", self.process_set)[:, 0]
+        counts = all_rows([self._validated], f"{self.owner}.validated", self.process_set)[:, 0]
         if means and len(set(counts)) > 1:
             warn_once(
                 "The ranks validate different numbers of batches, but MetricAverageCallback gives all ranks the same "
@@ -116,6 +117,7 @@ def evaluate(
         ValueError: On every rank, if not all ranks have the same metrics.
     """
     mine = MetricAverageCallback(process_set)
+    mine.owner = "evaluate"
     callbacks = [] if callbacks is None else tf.nest.flatten(callbacks)
     logs = model.evaluate(x, y, callbacks=[*callbacks, mine], return_dict=True, **options)
     mine.compare(mine.merge(logs, {"": snapshot(model)}))

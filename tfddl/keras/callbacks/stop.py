@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.keras.callbacks import callback_list
+from tfddl.keras.callbacks import callback_list, likeness
 from tfddl.keras.exchange import all_rows, quoted
 from tfddl.keras.log import warn
 from tfddl.ops.allreduce import allreduce
@@ -54,6 +54,8 @@ class StopTogetherCallback(Callback):
         each = any(map(_may_stop_within_epoch, self.others)) if self.every_batch is None else self.every_batch
         restores = any(getattr(other, "restore_best_weights", False) for other in self.others)
         flags = all_rows([each, restores], f"{type(self).__name__}.begin", self.process_set)
+        likeness.check_callbacks(self.others, f"{type(self).__name__}.callbacks", self.process_set)
+        _look_at_order(self.others, self.process_set)
         self._each, self._restores = bool(flags[:, 0].any()), bool(flags[:, 1].any())
         self._waiting = False
 
@@ -92,6 +94,19 @@ class StopTogetherCallback(Callback):
                 self.process_set,
             )
             broadcast_variables(self.model.trainable_variables, root, self.process_set)
+
+
+def _look_at_order(callbacks: list[Any], process_set: ProcessSet) -> None:
+    """What reads metrics ahead of our callback sees this rank's own."""
+    names = [type(each).__name__ for each in callbacks]
+    if "MetricAverageCallback" in names:
+        early = {"EarlyStopping", "ReduceLROnPlateau"} & set(names[: names.index("MetricAverageCallback")])
+        if early:
+            warn(
+                f"{' and '.join(sorted(early))} comes before MetricAverageCallback in fit's callbacks, and sees the metrics "
+                "of one rank: put it behind.",
+                process_set,
+            )
 
 
 def _check_rates(rates: np.ndarray, process_set: ProcessSet) -> None:

@@ -1,0 +1,91 @@
+"""All ranks train with the same optimizer and the same callbacks of ours; else an error that names the difference.
+
+A momentum of another size on one rank changes the weights there without a word; a callback that one rank lacks leaves the
+others waiting in it.
+"""
+
+import numbers
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tfddl import _compat
+from tfddl.keras.adoption import is_adopted, settings_of
+from tfddl.keras.exchange import differing_lists
+from tfddl.ops.constants import NAMES
+from tfddl.runtime.process_sets import ProcessSet, global_process_set
+
+# The broadcast makes learning rates equal, and StopTogetherCallback looks at them; names count what a rank has made.
+_OTHERWISE = ("learning_rate", "name")
+
+
+def check_optimizer(model: Any, name: str, process_set: ProcessSet = global_process_set) -> None:
+    """Compares options of `DistributedOptimizer` and hyperparameters.
+
+    Args:
+        model: The compiled model.
+        name: Names the collective.
+        process_set: Whose ranks take part; "every rank" means those.
+
+    Raises:
+        ValueError: On every rank, if they differ.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    lines = [] if optimizer is None else [*_options(optimizer), *_hyperparameters(optimizer)]
+    _check_same(lines, "optimizers: give each the same options and hyperparameters", name, process_set)
+
+
+def check_callbacks(
+    callbacks: Sequence[Any], name: str, process_set: ProcessSet = global_process_set
+) -> None:
+    """Compares which callbacks of tfddl the ranks have, in their order.
+
+    Args:
+        callbacks: Those of `fit`.
+        name: Names the collective.
+        process_set: Whose ranks take part; "every rank" means those.
+
+    Raises:
+        ValueError: On every rank, if they differ.
+    """
+    ours = [type(each).__name__ for each in callbacks if type(each).__module__.startswith("tfddl.")]
+    numbered = [f"{number}. {each}" for number, each in enumerate(ours, 1)]
+    _check_same(numbered, "callbacks of tfddl: give all ranks the same, in one order", name, process_set)
+
+
+def _check_same(lines: list[str], what: str, name: str, process_set: ProcessSet) -> None:
+    different = differing_lists(lines, name, process_set)
+    if different is None:
+        return
+    common = set.intersection(*map(set, different.values()))
+    received = "; ".join(
+        f"rank {rank}: {', '.join(line for line in lines if line not in common) or 'none of these'}"
+        for rank, lines in different.items()
+    )
+    raise ValueError(f"The ranks have different {what}. Received: {received}")
+
+
+def _options(optimizer: Any) -> Iterator[str]:
+    if is_adopted(_compat.innermost(optimizer)):
+        settings = settings_of(optimizer)
+        options = settings.options
+        yield f"op={NAMES[options.op]}"
+        yield f"compression={options.compression.__name__}"
+        for option in ("sparse_as_dense", "gradient_predivide_factor", "scale_local_gradients"):
+            yield f"{option}={getattr(options, option)}"
+        for option in ("backward_passes_per_step", "average_aggregated_gradients"):
+            yield f"{option}={getattr(settings, option)}"
+
+
+def _hyperparameters(optimizer: Any) -> Iterator[str]:
+    yield f"optimizer={type(_compat.innermost(optimizer)).__name__}"
+    yield from _numbers(optimizer.get_config(), "")
+
+
+def _numbers(config: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for key, value in config.items():
+        if key in _OTHERWISE:
+            continue
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{key}.")
+        elif value is None or isinstance(value, (str, numbers.Number)):
+            yield f"{prefix}{key}={value}"
