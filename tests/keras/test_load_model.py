@@ -63,6 +63,22 @@ def test_goes_on_bit_for_bit(hvd, tmp_path, optimizer, suffix):
     support.check_equal_on_all_ranks(hvd, [*loaded.variables, *loaded.optimizer.variables])
 
 
+@pytest.mark.parametrize("optimizer", ["Adam", "loss scale"])
+@pytest.mark.parametrize("suffix", ["keras", "h5"])
+@on_ranks(2)
+def test_saved_before_training(hvd, tmp_path, optimizer, suffix):
+    """A file whose optimizer has no slots yet."""
+    path = str(tmp_path / f"model.{suffix}")
+    network = support.model()
+    network.compile(hvd.DistributedOptimizer(OPTIMIZERS[optimizer]()), keras.losses.MeanSquaredError())
+    save(hvd, network, path)
+    loaded = hvd.load_model(path)
+    fit(hvd, network)
+    fit(hvd, loaded)
+    for value, other in zip(state(loaded), state(network), strict=True):
+        np.testing.assert_array_equal(value, other)
+
+
 @on_ranks(2)
 def test_without_slots_it_would_not(hvd, tmp_path):
     """Guards the test above: weights alone are not enough."""

@@ -170,6 +170,32 @@ def test_what_is_no_sum_is_averaged(hvd):
     assert not said or ("weight in largest" in said[0] and "rank 0: 10, rank 1: 2" in said[0])
 
 
+class Range(keras.metrics.Metric):
+    """A sum whose result is a dictionary."""
+
+    additive = True
+
+    def __init__(self, name="range", **options):
+        super().__init__(name=name, **options)
+        self.total = self.add_variable((), "zeros", name="total")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.total.assign_add(keras.ops.sum(y_pred))
+
+    def result(self):
+        return {"total": self.total + 0, "half": self.total / 2}
+
+
+@on_ranks(1, 2, 3)
+def test_a_dictionary_as_result(hvd):
+    """Keras puts its entries among the logs."""
+    (x, y, _), parts = data(SIZES[: hvd.size()])
+    part, network = parts[hvd.rank()], classifier([Range(), METRICS.AUC(name="auc")])
+    expected = network.evaluate(x, y, verbose=0, return_dict=True)
+    assert {"total", "half"} < set(expected)
+    check(hvd.evaluate(network, x[part], y[part], batch_size=4, verbose=0, return_dict=True), expected)
+
+
 class Steps(keras.Sequential):
     """Returns numbers of its own, and one under a metric's name that is not the metric's."""
 

@@ -63,3 +63,23 @@ def test_goes_on_after_loading(hvd, tmp_path):
         callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)],
     )
     np.testing.assert_array_equal(support.weights(loaded), support.weights(straight))
+
+
+@pytest.mark.parametrize("form", ["keras", "h5"])
+@pytest.mark.parametrize("kind", ["new", "legacy"])
+@on_ranks(2)
+def test_load_model(hvd, tmp_path, kind, form):
+    """`hvd.load_model` gives a distributed optimizer; from an .h5 file with its slots."""
+    make = {"new": keras.optimizers, "legacy": keras.optimizers.legacy}[kind].Adam
+    network = support.fit_on_all(hvd, hvd.DistributedOptimizer(make(0.01)))
+    path = str(tmp_path / f"model{hvd.rank()}.{form}")
+    network.save(path)
+    loaded = hvd.load_model(path)
+    np.testing.assert_array_equal(support.weights(loaded), support.weights(network))
+    mine = support.shard(support.data(hvd.size()), hvd.rank(), hvd.size())
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    for each in (network, loaded) if form == "h5" else (loaded,):
+        each.fit(*mine, batch_size=support.BATCH, shuffle=False, verbose=0, callbacks=callbacks)
+    if form == "h5":
+        np.testing.assert_array_equal(support.weights(loaded), support.weights(network))
+    support.check_equal_on_all_ranks(hvd, loaded.variables)

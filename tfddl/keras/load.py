@@ -42,6 +42,7 @@ def load_model(
     objects = {each.__name__: each for each in _checked_classes(custom_optimizers)}
     model = keras.models.load_model(filepath, custom_objects={**objects, **(custom_objects or {})})
     if getattr(model, "optimizer", None) is not None:
+        # Keras 2 restores the slots of an .h5 file by itself.
         if not _compat.is_keras_2() and model.optimizer.built and not model.optimizer._trainable_variables:
             _restore_from_h5(model, filepath)
         DistributedOptimizer(model.optimizer, compression=compression, **options)
@@ -59,7 +60,6 @@ def _restore_from_h5(model: Any, filepath: Any) -> None:
     """Gives the model an optimizer with its slots: Keras builds that of an .h5 file without variables, so that it can
     neither be filled nor train."""
     optimizer = type(model.optimizer).from_config(model.optimizer.get_config())
-    optimizer.build(model.trainable_variables)
     with h5py.File(filepath, "r") as file:
         group = file["optimizer_weights"]
         # A long list of names is cut in pieces, names0, names1, ...
@@ -67,6 +67,8 @@ def _restore_from_h5(model: Any, filepath: Any) -> None:
         pieces.sort(key=lambda attribute: int(attribute.removeprefix("weight_names") or 0))
         names = [name for piece in pieces for name in group.attrs[piece]]
         values = [group[name][()] for name in names]
+    if len(values) != len(optimizer.variables):  # else the model was saved before its optimizer had made slots
+        optimizer.build(model.trainable_variables)
     for variable, value in zip(optimizer.variables, values, strict=True):
         variable.assign(value)
     model.optimizer = optimizer

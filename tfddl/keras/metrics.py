@@ -176,7 +176,13 @@ def _leaves(metrics: Sequence[Any]) -> Iterator[Any]:
 
 
 def _results(model: Any) -> dict[str, np.ndarray]:
-    return {key: np.asarray(value, "float64") for key, value in model.get_metrics_result().items()}
+    return {key: np.asarray(value, "float64") for key, value in _flat(model.get_metrics_result())}
+
+
+def _flat(logs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The logs as Keras flattens them, for a metric whose result is a dictionary."""
+    for key, value in logs.items():
+        yield from _flat(value) if isinstance(value, Mapping) else [(key, value)]
 
 
 def _may_come_from(key: str, metric: Any) -> bool:
