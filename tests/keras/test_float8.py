@@ -83,3 +83,19 @@ def test_nothing_but_overwritten_variables(hvd, eager):
 
     (step if eager else tf.function(step))()
     np.testing.assert_allclose(v.numpy(), [4.0])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@on_ranks(2, 3)
+def test_local_layer(hvd, mode):
+    """Its scales are next values, each rank's own, and not divided by the number of ranks."""
+    mine = support.shard(support.data(hvd.size(), "float32", 4), hvd.rank(), hvd.size())
+    alone, model = network(), network()
+    support.fit(alone, keras.optimizers.SGD(0.0), mine, support.BATCH)
+    optimizer = hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.0), local_layers=model.layers[0])
+    support.fit(model, optimizer, mine, support.BATCH, jit_compile=mode == "jit")
+    layer, expected = model.layers[0], alone.layers[0]
+    np.testing.assert_allclose(layer.inputs_scale.numpy(), expected.inputs_scale.numpy(), rtol=1e-6)
+    np.testing.assert_allclose(
+        layer.inputs_amax_history.numpy(), expected.inputs_amax_history.numpy(), rtol=1e-6
+    )

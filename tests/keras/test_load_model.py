@@ -1,5 +1,8 @@
 """load_model: a distributed optimizer with its slots, and training that goes on bit for bit."""
 
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -141,3 +144,15 @@ def test_custom_objects(hvd, tmp_path):
     for each in (network, loaded):
         fit(hvd, each)
     np.testing.assert_array_equal(support.weights(loaded), support.weights(network))
+
+
+@on_ranks(1)
+def test_classes_of_tfddl(hvd, tmp_path):
+    """A program that names neither the layer nor the optimizer loads a model with both."""
+    path = str(tmp_path / "model.keras")
+    network = keras.Sequential([keras.Input((3,)), hvd.SyncBatchNormalization()])
+    network.compile(hvd.DistributedOptimizer(hvd.optimizers.LARS(0.1)), "mse")
+    network.save(path)
+    load = "import sys, tfddl; tfddl.init(); print(type(tfddl.load_model(sys.argv[1]).optimizer).__name__)"
+    done = subprocess.run([sys.executable, "-c", load, path], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.split()[-1] == "LARS", done.stderr

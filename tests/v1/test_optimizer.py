@@ -218,3 +218,9 @@ def test_what_cannot_be(hvd):
         twice.minimize(weight * 2.0)
         with pytest.raises(ValueError, match="second call"):
             twice.minimize(weight * 3.0)
+
+
+@on_ranks(1)
+def test_no_local_layers(hvd):
+    with pytest.raises(TypeError, match=r"takes an optimizer of Keras.*AdamOptimizer"):
+        hvd.PartialDistributedOptimizer(v1.train.AdamOptimizer())

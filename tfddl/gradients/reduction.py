@@ -63,7 +63,9 @@ def reduce_gradients(
     waiting = {index for index, result in enumerate(results) if result is not None}
     mine = waiting & local.among(variables) if local else set()
     for index in mine:
-        results[index] = _left_alone(results[index], options)
+        # A next value is no part of a mean.
+        next_value = variables is not None and is_overwritten(variables[index])
+        results[index] = mark(results[index], True) if next_value else _left_alone(results[index], options)
     waiting -= mine
     waiting -= _reduce_overwritten(results, waiting, variables, owner, number)
     sparse = [index for index in sorted(waiting) if isinstance(results[index], tf.IndexedSlices)]

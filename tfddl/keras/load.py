@@ -38,7 +38,7 @@ def load_model(
         ValueError: As that does, or if Keras cannot load the file.
     """
     keras = _compat.keras()
-    _know_our_classes()
+    _register_own_classes()
     objects = {each.__name__: each for each in _checked_classes(custom_optimizers)}
     model = keras.models.load_model(filepath, custom_objects={**objects, **(custom_objects or {})})
     if getattr(model, "optimizer", None) is not None:
@@ -49,8 +49,8 @@ def load_model(
     return model
 
 
-def _know_our_classes() -> None:
-    """Imports what a file may name, so that Keras finds it."""
+def _register_own_classes() -> None:
+    """Has Keras know the layer and the optimizers of tfddl that a file may name, in a program that names none."""
     importlib.import_module("tfddl.keras.sync_batch_normalization")
     if not _compat.is_keras_2():
         importlib.import_module("tfddl.keras.optimizers")
@@ -67,7 +67,8 @@ def _restore_from_h5(model: Any, filepath: Any) -> None:
         pieces.sort(key=lambda attribute: int(attribute.removeprefix("weight_names") or 0))
         names = [name for piece in pieces for name in group.attrs[piece]]
         values = [group[name][()] for name in names]
-    if len(values) != len(optimizer.variables):  # else the model was saved before its optimizer had made slots
+    # As many without slots: the model was saved before its optimizer had made any.
+    if len(values) != len(optimizer.variables):
         optimizer.build(model.trainable_variables)
     for variable, value in zip(optimizer.variables, values, strict=True):
         variable.assign(value)

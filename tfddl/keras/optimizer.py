@@ -134,9 +134,14 @@ def PartialDistributedOptimizer(
         `optimizer` itself.
 
     Raises:
-        TypeError: As `tfddl.DistributedOptimizer` does.
+        TypeError: As `tfddl.DistributedOptimizer` does, and for an optimizer of TF1.
         ValueError: As that does, or if `local_layers` is anything else.
     """
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        raise TypeError(
+            "PartialDistributedOptimizer takes an optimizer of Keras, for optimizers of TF1 know no local layers. "
+            f"Received: optimizer={optimizer!r}"
+        )
     layers = check_layers(local_layers)
     distributed = DistributedOptimizer(optimizer, name, **options)
     settings_of(distributed).local.add_layers(layers)
