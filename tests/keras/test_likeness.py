@@ -50,6 +50,75 @@ def test_learning_rates_and_names_may_differ(hvd):
     train(hvd, keras.optimizers.SGD(rate))
 
 
+def two_layers(frozen):
+    keras.utils.set_random_seed(7)
+    layers = [keras.layers.Dense(4, use_bias=False, trainable=each != frozen) for each in range(2)]
+    return keras.Sequential([keras.Input((4,)), *layers])
+
+
+@pytest.mark.parametrize("built", [True, False])
+@on_ranks(2, 3)
+def test_layers_of_one_shape_of_which_ranks_freeze_different_ones(hvd, built):
+    network = two_layers(frozen=int(hvd.rank() == 1))
+    if not built:
+        network = keras.Sequential(network.layers)
+    network.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    x = np.ones((8, 4), "f")
+    with pytest.raises(
+        ValueError,
+        match=r"rank 0: weight 0 of shape \(4, 4\) frozen.*rank 1: weight 0 of shape \(4, 4\) trained",
+    ):
+        network.fit(x, x, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+
+
+@pytest.mark.parametrize("how", ["local", "groups"])
+@on_ranks(2)
+def test_other_local_layers_and_groups(hvd, how):
+    network = two_layers(frozen=None)
+    mine = network.layers[hvd.rank()]
+    if how == "local":
+        optimizer = hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), local_layers=mine)
+    else:
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), groups=[mine.trainable_weights])
+    network.compile(optimizer, "mse")
+    x = np.ones((8, 4), "f")
+    with pytest.raises(ValueError, match=r"different roles of weights.*rank 0: weight 0"):
+        network.fit(x, x, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+
+
+@on_ranks(2)
+def test_optimizers_in_a_dictionary_are_broadcast_too(hvd):
+    network = two_layers(frozen=None)
+    network.more = {"second": hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9))}
+    network.more["second"].build(network.trainable_variables)
+    network.more["second"].momentums[0].assign(np.full((4, 4), 1.0 + hvd.rank(), "f"))
+    network.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    x = np.ones((8, 4), "f")
+    network.fit(x, x, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+    np.testing.assert_array_equal(network.more["second"].momentums[0].numpy(), np.ones((4, 4)))
+
+
+@on_ranks(2)
+def test_restoring_different_epochs_leaves_local_layers_alone(hvd):
+    network = two_layers(frozen=None)
+    local = network.layers[1]
+    optimizer = hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.0), local_layers=local)
+    network.compile(optimizer, "mse")
+    local.kernel.assign(np.full((4, 4), 1.0 + hvd.rank()))
+    stop = keras.callbacks.EarlyStopping("mine", mode="min", patience=9, restore_best_weights=True)
+
+    class Mine(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            logs["mine"] = epoch * (
+                1 - 2 * hvd.rank()
+            )  # the first epoch is the best on rank 0, the last on rank 1
+
+    first = hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=local.trainable_weights)
+    x = np.ones((8, 4), "f")
+    network.fit(x, x, verbose=0, epochs=3, callbacks=[first, Mine(), stop])
+    np.testing.assert_array_equal(local.kernel.numpy(), np.full((4, 4), 1.0 + hvd.rank()))
+
+
 @on_ranks(2, 3)
 def test_a_callback_that_one_rank_lacks(hvd):
     more = [hvd.callbacks.MetricAverageCallback()] if hvd.rank() == 0 else []

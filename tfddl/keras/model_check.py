@@ -23,7 +23,16 @@ def turn_off_jit(model: Any) -> None:
 
 def optimizers_of(model: Any) -> Iterator[Any]:
     """`model.optimizer` and other optimizers that the model holds, as a GAN's does."""
-    candidates = [getattr(model, "optimizer", None), *vars(model).values()]
+    candidates = [getattr(model, "optimizer", None)]
+    for value in vars(model).values():
+        held = (
+            value.values()
+            if isinstance(value, dict)
+            else value
+            if isinstance(value, (list, tuple))
+            else [value]
+        )
+        candidates.extend(held)
     seen = set()
     for candidate in candidates:
         if candidate is not None and id(candidate) not in seen and _compat.is_keras_optimizer(candidate):

@@ -123,12 +123,16 @@ class BroadcastGlobalVariablesCallback(Callback):
         if different is not None:
             raise ValueError(_difference(different))
         if variables:
+            likeness.check_roles(self.model, f"{type(self).__name__}.roles", self.process_set)
             broadcast_variables(variables, self.root_rank, self.process_set)
         self._sent.update(_key(variable) for variable in variables)
 
+    def keeps(self, variable: Any) -> bool:
+        """Whether a variable stays each rank's own."""
+        return _key(variable) in self._local or _path(variable).endswith(_SEED)
+
     def _sends(self, variable: Any) -> bool:
-        key = _key(variable)
-        return not (key in self._local or key in self._sent or _path(variable).endswith(_SEED))
+        return not (self.keeps(variable) or _key(variable) in self._sent)
 
     def _agree_on_epoch(self) -> None:
         """BackupAndRestore leaves the epoch to resume from in the model."""

@@ -1,7 +1,7 @@
-"""All ranks train with the same optimizer and the same callbacks of ours; else an error that names the difference.
+"""All ranks train the same layers with the same optimizer and callbacks; else an error that names the difference.
 
-A momentum of another size on one rank changes the weights there without a word; a callback that one rank lacks leaves the
-others waiting in it.
+A momentum of another size on one rank changes the weights there without a word, and so does another layer that is frozen:
+gradients meet by shape and place. A callback that one rank lacks leaves the others waiting in it.
 """
 
 import numbers
@@ -32,6 +32,48 @@ def check_optimizer(model: Any, name: str, process_set: ProcessSet = global_proc
     optimizer = getattr(model, "optimizer", None)
     lines = [] if optimizer is None else [*_options(optimizer), *_hyperparameters(optimizer)]
     _check_same(lines, "optimizers: give each the same options and hyperparameters", name, process_set)
+
+
+def check_roles(model: Any, name: str, process_set: ProcessSet = global_process_set) -> None:
+    """Compares which weights are trained, which are local, and which gradients travel together.
+
+    Args:
+        model: The compiled model, built.
+        name: Names the collective.
+        process_set: Whose ranks take part; "every rank" means those.
+
+    Raises:
+        ValueError: On every rank, if they differ.
+    """
+    weights = list(model.weights)
+    trained = {_compat.reference(weight) for weight in model.trainable_weights}
+    local = local_among(model, weights)
+    group = _groups(model)
+    lines = []
+    for place, weight in enumerate(weights):
+        reference = _compat.reference(weight)
+        role = "local" if place in local else "trained" if reference in trained else "frozen"
+        travels = f" in group {group[reference]}" if reference in group else ""
+        lines.append(f"weight {place} of shape {tuple(weight.shape)} {role}{travels}")
+    what = "roles of weights: freeze the same layers, and give the optimizer the same local layers and groups"
+    _check_same(lines, what, name, process_set)
+
+
+def local_among(model: Any, weights: Sequence[Any]) -> set[int]:
+    """Which weights the optimizer leaves to each rank, by their place."""
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None or not is_adopted(_compat.innermost(optimizer)):
+        return set()
+    return settings_of(optimizer).local.among(weights)
+
+
+def _groups(model: Any) -> dict[Any, int]:
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None or not is_adopted(_compat.innermost(optimizer)):
+        return {}
+    groups = settings_of(optimizer).options.groups
+    listed = groups if isinstance(groups, tuple) else ()
+    return {reference: number for number, group in enumerate(listed) for reference in group}
 
 
 def check_callbacks(

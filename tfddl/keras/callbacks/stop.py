@@ -93,7 +93,18 @@ class StopTogetherCallback(Callback):
                 "ranks, so that it sees the same metrics.",
                 self.process_set,
             )
-            broadcast_variables(self.model.trainable_variables, root, self.process_set)
+            broadcast_variables(self._shared_weights(), root, self.process_set)
+
+    def _shared_weights(self) -> list[Any]:
+        """The weights that are to be equal on all ranks."""
+        weights = list(self.model.weights)
+        local = likeness.local_among(self.model, weights)
+        keepers = [other for other in self.others if hasattr(other, "keeps")]
+        return [
+            weight
+            for place, weight in enumerate(weights)
+            if place not in local and not any(other.keeps(weight) for other in keepers)
+        ]
 
 
 def _look_at_order(callbacks: list[Any], process_set: ProcessSet) -> None:
