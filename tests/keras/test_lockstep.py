@@ -127,7 +127,8 @@ SHORT = """
 
 
 @on_ranks(2)
-def test_different_validation_is_told(hvd):
+def test_validation_may_be_uneven(hvd):
+    """Metrics are exact then; of others tests/keras/test_metrics.py has the warning."""
     with support.logged() as said:
         for count in (3, 3 + hvd.rank()):
             network = compiled(hvd)
@@ -138,8 +139,7 @@ def test_different_validation_is_told(hvd):
                 verbose=0,
                 callbacks=callbacks(hvd),
             )
-    assert len(said) == (hvd.rank() == 0)
-    assert not said or "Received batches of rank 0: 3, rank 1: 4" in said[0]
+    assert not said
 
 
 def test_a_rank_whose_data_ends_early():
