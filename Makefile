@@ -64,7 +64,7 @@ test-core: setup
 
 test-python: setup
 	$(BIN)/tfddl build
-	timeout -k 10 3600 $(BIN)/python -m pytest $(PYTEST_OPTIONS)
+	timeout -k 10 4200 $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 
 # Each makes its environment first, where it is not there. On one machine they share the cores, so one after the other.
 TF_VERSIONS := 2.15 2.16 2.17 2.18 2.19 2.20

@@ -188,5 +188,5 @@ def test_around_several_distributed_optimizers(hvd):
     v = keras.Variable([0.0])
     several = multi(lambda variable: inner)
     several.build([v])
-    with pytest.raises(ValueError, match="MultiOptimizer of distributed optimizers is not supported yet"):
+    with pytest.raises(ValueError, match=r"give the MultiOptimizer to tfddl\.DistributedOptimizer"):
         keras.optimizers.LossScaleOptimizer(several).apply([np.ones(1, "float32")], [v])

@@ -58,5 +58,9 @@ def test_a_jacobian_through_a_collective(hvd):
     expected = hvd.size() * tf.linalg.diag([2.0, 4.0, 6.0])
     assert tf.reduce_all(jacobian(False) == expected)
     if hvd.size() == 1:  # with others such an error in the middle of a step ends the job
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"experimental_use_pfor=False"):
-            jacobian(True)
+        try:
+            result = jacobian(True)
+        except tf.errors.InvalidArgumentError as error:  # unless one copy is through before the next begins
+            assert "experimental_use_pfor=False" in str(error)
+        else:
+            assert tf.reduce_all(result == expected)
