@@ -63,7 +63,7 @@ def main() -> None:
     answers = np.argmax(model.predict(data.test_images, verbose=0), axis=-1)
     correct = float(np.mean(answers == data.test_labels))
     if first:
-        print(f"NovoGrad of {type(optimizer).__module__.partition('.')[0]}, Keras {keras.__version__}")
+        print(f"NovoGrad of {type(optimizer).__module__.partition('.')[0]}, TensorFlow {tf.__version__}")
         print(f"held-out accuracy: {correct:.4f}", flush=True)
     if correct < REQUIRED_ACCURACY:
         sys.exit(f"The accuracy is below {REQUIRED_ACCURACY}. Received: {correct:.4f}")
