@@ -31,8 +31,8 @@ class DistributedGradientTape(tf.GradientTape):
 
     Given to a `tfddl.DistributedOptimizer` as they are, the gradients are not reduced a second time.
     Gradients that you change in between are new tensors, which that optimizer reduces as well: no harm with
-    `op=tfddl.Average` and `op=tfddl.Adasum`, which make of equal values that value, but with `op=tfddl.Sum`
-    use one of the two, not both.
+    `op=tfddl.Average` and `op=tfddl.Adasum`, which make of equal values that value. With `op=tfddl.Sum`, and
+    with local sources, whose gradients that optimizer would combine, use one of the two, not both.
 
     The gradients of local sources (`register_local_source`) are not combined. `jacobian` and `batch_jacobian` are this
     rank's own, as in Horovod.

@@ -99,7 +99,7 @@ def evaluate(
     """`model.evaluate`, each rank on its part of the data, with the numbers of the whole job on all ranks.
 
     They are what one process gets from all the data, to the precision of float32; see `MetricAverageCallback` for what
-    is exact and what is a mean over ranks. All ranks call it; the parts may be uneven.
+    is exact and what is a mean over ranks. All ranks call it; the parts may be uneven, but not empty.
 
     Args:
         model: A compiled `keras.Model`.
