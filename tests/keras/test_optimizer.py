@@ -148,7 +148,7 @@ def test_saved_loads_without_tfddl(hvd, suffix, tmp_path):
     elif suffix == "checkpoint":
         path = tf.train.Checkpoint(model=network, optimizer=optimizer).write(path)
     elif suffix == "export":
-        network.export(path, verbose=False)
+        network.export(path)
     else:
         network.save(path)
     source = f"""

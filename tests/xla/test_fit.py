@@ -48,7 +48,9 @@ def test_same_weights(hvd, case):
         for network in (compiled, plain):
             assert float(tf.convert_to_tensor(network.optimizer.dynamic_scale)) == SCALE / 4
     assert np.abs(support.weights(plain) - before).max() > 5e-3  # it has trained
-    np.testing.assert_allclose(support.weights(compiled), support.weights(plain), rtol=1e-5, atol=1e-5)
+    # XLA of TensorFlow 2.16 keeps float32 between operations of float16.
+    tolerance = 5e-4 if "mixed" in case else 1e-5
+    np.testing.assert_allclose(support.weights(compiled), support.weights(plain), rtol=1e-5, atol=tolerance)
 
 
 @on_ranks(1, 2)
