@@ -55,7 +55,7 @@ class Settings:
         """
         if self._owner is None:
             number = id_of(self.options.process_set, self.name)
-            self._owner = f"{self.name}.{names.owner_index(self.name, number)}"
+            self._owner = names.new_owner(self.name, number)
         return self._owner
 
     def fresh(self, local: LocalSources | None = None) -> "Settings":

@@ -36,6 +36,11 @@ def owner_index(kind: str, process_set: int = 0) -> int:
     return _owners[key] - 1
 
 
+def new_owner(kind: str, process_set: int = 0) -> str:
+    """The name of the next owner of this kind, such as one of several optimizers."""
+    return f"{kind}.{owner_index(kind, process_set)}"
+
+
 def unique(base: str, process_set: int = 0) -> str:
     """A name for one place in the program that the user did not name.
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfddl.gradients.passes import dense, mean_or_sum
+
 v1 = tf.compat.v1
 
 
@@ -43,7 +45,10 @@ class Accumulation:
             ValueError: In eager mode, in a `tf.function`, at a second call, or for a `tf.IndexedSlices`.
         """
         self._check_place()
-        gradients = [self._dense(gradient) for gradient in gradients]
+        gradients = [
+            None if gradient is None else dense(gradient, self._sparse_as_dense, self._wanted())
+            for gradient in gradients
+        ]
         present = [index for index, gradient in enumerate(gradients) if gradient is not None]
         with v1.variable_scope("tfddl_accumulation", use_resource=True):
             self._counter = _local_variable("counter", [], tf.int32)
@@ -99,8 +104,7 @@ class Accumulation:
         return self._last
 
     def _totals(self) -> list[tf.Tensor]:
-        scale = self.passes if self.average else 1
-        return [total.read_value() / tf.cast(scale, total.dtype) for total in self._sums]
+        return mean_or_sum(self._sums, self.passes, self.average)
 
     def _check_place(self) -> None:
         wanted = self._wanted()
@@ -111,15 +115,6 @@ class Accumulation:
                 f"{wanted} adds up the gradients of one loss: make an optimizer for each. "
                 "Received: a second call of compute_gradients() or minimize()"
             )
-
-    def _dense(self, gradient: Any) -> Any:
-        if isinstance(gradient, tf.IndexedSlices):
-            if not self._sparse_as_dense:
-                raise ValueError(
-                    f"{self._wanted()} adds up dense gradients: use sparse_as_dense=True. Received: {gradient!r}"
-                )
-            return tf.convert_to_tensor(gradient)
-        return gradient
 
     def _wanted(self) -> str:
         return f"backward_passes_per_step={self.passes} of an optimizer of TF1"

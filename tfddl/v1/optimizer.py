@@ -38,7 +38,7 @@ class Settings:
         """Reduces the gradients that are not reduced yet."""
         if self._owner is None:
             number = id_of(self.options.process_set, self.name)
-            self._owner = f"{self.name}.{names.owner_index(self.name, number)}"
+            self._owner = names.new_owner(self.name, number)
         return reduction.reduce_missing(gradients, variables, owner=self._owner, options=self.options)
 
     def chosen(self) -> tuple[Any, ...]:

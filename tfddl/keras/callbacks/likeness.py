@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tfddl import _compat
-from tfddl.keras.adoption import is_adopted, settings_of
+from tfddl.keras.adoption import Settings, is_adopted, settings_of
 from tfddl.keras.exchange import differing_lists
 from tfddl.ops.constants import NAMES
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
@@ -61,17 +61,13 @@ def check_roles(model: Any, name: str, process_set: ProcessSet = global_process_
 
 def local_among(model: Any, weights: Sequence[Any]) -> set[int]:
     """Which weights the optimizer leaves to each rank, by their place."""
-    optimizer = getattr(model, "optimizer", None)
-    if optimizer is None or not is_adopted(_compat.innermost(optimizer)):
-        return set()
-    return settings_of(optimizer).local.among(weights)
+    settings = _settings(getattr(model, "optimizer", None))
+    return set() if settings is None else settings.local.among(weights)
 
 
 def _groups(model: Any) -> dict[Any, int]:
-    optimizer = getattr(model, "optimizer", None)
-    if optimizer is None or not is_adopted(_compat.innermost(optimizer)):
-        return {}
-    groups = settings_of(optimizer).options.groups
+    settings = _settings(getattr(model, "optimizer", None))
+    groups = None if settings is None else settings.options.groups
     listed = groups if isinstance(groups, tuple) else ()
     return {reference: number for number, group in enumerate(listed) for reference in group}
 
@@ -106,9 +102,15 @@ def _check_same(lines: list[str], what: str, name: str, process_set: ProcessSet)
     raise ValueError(f"The ranks have different {what}. Received: {received}")
 
 
+def _settings(optimizer: Any) -> Settings | None:
+    """How an optimizer combines its gradients; None if it does not, or there is none."""
+    adopted = optimizer is not None and is_adopted(_compat.innermost(optimizer))
+    return settings_of(optimizer) if adopted else None
+
+
 def _options(optimizer: Any) -> Iterator[str]:
-    if is_adopted(_compat.innermost(optimizer)):
-        settings = settings_of(optimizer)
+    settings = _settings(optimizer)
+    if settings is not None:
         options = settings.options
         yield f"op={NAMES[options.op]}"
         yield f"compression={options.compression.__name__}"

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
+from tfddl.gradients.passes import dense, mean_or_sum
 from tfddl.keras.adoption import Settings
 from tfddl.keras.handover import reduce_as_set
 
@@ -39,7 +40,11 @@ class Accumulation:
         Raises:
             ValueError: For a `tf.IndexedSlices`, unless `sparse_as_dense`.
         """
-        grads, variables = [self._dense(grad) for grad, _ in pairs], [variable for _, variable in pairs]
+        settings = self._settings
+        passes = settings.backward_passes_per_step
+        wanted = f"backward_passes_per_step={passes}"
+        grads = [dense(grad, settings.options.sparse_as_dense, wanted) for grad, _ in pairs]
+        variables = [variable for _, variable in pairs]
         with tf.init_scope():
             _compat.build_optimizer(optimizer, variables)
             sums = [self._sum(variable) for variable in variables]
@@ -50,9 +55,9 @@ class Accumulation:
         self._counter.assign_add(1)
 
         def finish() -> tf.Tensor:
-            totals = self._totals(sums)
+            totals = mean_or_sum(sums, passes, settings.average_aggregated_gradients)
             if not reduced:
-                totals = reduce_as_set(self._settings, totals, variables)
+                totals = reduce_as_set(settings, totals, variables)
             plain(list(zip(totals, variables, strict=True)))
             for variable in (*sums, self._counter):
                 variable.assign(tf.zeros_like(variable))
@@ -62,7 +67,7 @@ class Accumulation:
             optimizer.iterations.assign_add(1)
             return tf.constant(False)
 
-        tf.cond(self._counter >= self._settings.backward_passes_per_step, finish, wait)
+        tf.cond(self._counter >= passes, finish, wait)
 
     def _sum(self, variable: Any) -> Any:
         key = variable.ref()
@@ -71,15 +76,3 @@ class Accumulation:
                 tf.zeros(variable.shape, variable.dtype), trainable=False, name="tfddl_sum"
             )
         return self._sums[key]
-
-    def _totals(self, sums: Sequence[Any]) -> list[Any]:
-        scale = self._settings.backward_passes_per_step if self._settings.average_aggregated_gradients else 1
-        return [tf.convert_to_tensor(total) / tf.cast(scale, total.dtype) for total in sums]
-
-    def _dense(self, grad: Any) -> Any:
-        if isinstance(grad, tf.IndexedSlices) and not self._settings.options.sparse_as_dense:
-            raise ValueError(
-                f"backward_passes_per_step={self._settings.backward_passes_per_step} adds up dense gradients: use "
-                f"sparse_as_dense=True. Received: {grad!r}"
-            )
-        return tf.convert_to_tensor(grad)
