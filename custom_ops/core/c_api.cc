@@ -87,6 +87,12 @@ void tfddl_drop_set(int set) { tfddl::DropSet(set); }
 
 void tfddl_set_local(int local_rank, int local_size) { tfddl::SetLocalPlace({local_rank, local_size}); }
 
+int tfddl_share_gpus(void) {
+  const tfddl::Status status = tfddl::ShareGpus();
+  if (!status.ok()) tfddl::SetLastError(status.message());
+  return status.ok() ? 0 : -1;
+}
+
 int tfddl_shutdown(double limit_s) {
   bool clean = true;
   if (!tfddl::StopProcess(limit_s, &clean)) return 0;

@@ -23,6 +23,9 @@ TFDDL_EXPORT int tfddl_init(const void* data, const void* control, double warnin
 // One line of each rank of the job on each: `mine` and the others', by rank, null on an error. Waits for all.
 TFDDL_EXPORT const char* tfddl_gather(const char* name, const char* mine);
 
+// Before each further process set, on all ranks at once. Returns 0, or -1 when the job has failed.
+TFDDL_EXPORT int tfddl_share_gpus(void);
+
 // A further process set: `ranks` are `count` ranks of the job, sorted. `data` as in tfddl_init, of the
 // members alone, and null where this process is none. Returns 0, or -1 on an error. All members call it at
 // once.

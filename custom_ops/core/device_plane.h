@@ -29,6 +29,10 @@ class DeviceQueue {
   virtual std::unique_ptr<Collective> Start(Lane lane, const Request& request,
                                             std::function<void(std::function<void()>)> post) = 0;
 
+  // What is started from now on has to fit in with other sets' collectives on the same GPUs. All members call
+  // this at one point of what they agreed on.
+  virtual void ShareGpu() = 0;
+
   // The job has failed: ends what runs on the GPU. Collectives that were started are not polled any more.
   virtual void Abort() = 0;
 };

@@ -45,6 +45,7 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
       everybody_(std::make_shared<Attendance>(Attendance{Counted(size_), members_, size_})),
       attendance_(everybody_),
       moved_us_(NowMicros()) {
+  if (device_queue_ && options.shares_gpu) device_queue_->ShareGpu();
   PostVoteReceives();
   thread_ = std::thread([this] { Loop(); });
 }

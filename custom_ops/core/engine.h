@@ -38,6 +38,7 @@ struct EngineOptions {
   std::vector<int> members = {};
   std::string set = {};                            // in words; empty: all ranks of the job
   std::shared_ptr<DevicePlane> device_plane = {};  // null: requests for GPUs are refused
+  bool shares_gpu = false;                         // with other sets, from the start
 };
 
 class Engine {

@@ -239,6 +239,7 @@ std::unique_ptr<Collective> Engine::MakeCollective(const Lane& lane, const Reque
       recorder_.counters.bytes_reduced += static_cast<uint64_t>(buffer.count) * SizeOf(request.dtype);
     }
   }
+  if (request.shares_gpu && device_queue_) device_queue_->ShareGpu();
   if (request.device == Device::kHost) return OnHost(lane, request);
   return device_queue_->Start(lane, request,
                               [this](auto function) { completion_.Post(std::move(function)); });

@@ -2,15 +2,19 @@
 
 #include <algorithm>
 #include <array>
+#include <future>
 #include <mutex>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
+#include "core/signature.h"
+
 namespace tfddl {
 namespace {
 
 struct Process {
+  bool shares_gpu = false;  // its sets order what they run on GPUs with each other
   std::shared_ptr<DevicePlane> plane;
   ProcessSets sets;
   std::unique_ptr<Watchdog> watchdog;
@@ -128,6 +132,21 @@ void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> co
   Publish();
 }
 
+Status ShareGpus() {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!process) return Status(Code::kFailedPrecondition, "tfddl has been shut down");
+  if (std::exchange(process->shares_gpu, true)) return Status();
+  std::promise<Status> ended;
+  Request request;
+  request.name = "hvd.add_process_set()";
+  request.kind = Kind::kBarrier;
+  request.signature = MakeSignature({NameOf(request.kind), "share GPUs"});
+  request.shares_gpu = true;
+  request.done = [&ended](const Status& status) { ended.set_value(status); };
+  process->sets.entries.at(0).engine->Submit(std::move(request));
+  return ended.get_future().get();
+}
+
 void AddSet(int set, std::vector<int> ranks, std::unique_ptr<Transport> data) {
   std::lock_guard<std::mutex> lock(mutex);
   if (!process) throw std::logic_error("tfddl has been shut down");
@@ -135,6 +154,7 @@ void AddSet(int set, std::vector<int> ranks, std::unique_ptr<Transport> data) {
   std::shared_ptr<Engine> engine;
   if (data) {
     EngineOptions options;
+    options.shares_gpu = process->shares_gpu;
     options.members = ranks;
     options.set = NameOfSet(set, ranks);
     options.device_plane = process->plane;

@@ -43,6 +43,10 @@ void SetLocalPlace(LocalPlace place);
 void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> control,
                   WatchdogOptions options, std::shared_ptr<DevicePlane> plane = nullptr);
 
+// Before the first further set, on all ranks: that of all ranks, which has had its GPUs for itself, shares
+// them from here on. Waits for the other ranks.
+Status ShareGpus();
+
 // A further set, on all ranks of the job. `data` connects its members; null where this process is none.
 // Raises: std::logic_error when there is no process, or a set of this number.
 void AddSet(int set, std::vector<int> ranks, std::unique_ptr<Transport> data);

@@ -67,6 +67,9 @@ struct Request {
   // Where to store what an Average divides by at this time, for a caller that gathers and divides by itself.
   int64_t* divisor = nullptr;
 
+  // Of a barrier: what the members agree on after it shares its GPUs with other sets (DeviceQueue::ShareGpu).
+  bool shares_gpu = false;
+
   // Set before Engine::Cancel(), whose word may overtake the request: that must not wait for ever. Null:
   // nobody cancels it.
   std::shared_ptr<const std::atomic<bool>> cancelled;

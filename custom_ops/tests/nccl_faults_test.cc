@@ -85,25 +85,6 @@ void TestTwoGpus() {
   }
 }
 
-// A second set with the same processes is refused while the first one has the GPU, and works afterwards.
-void TestOverlappingSets() {
-  tfddl_fake_reset();
-  std::vector<Floats> x;
-  EngineOptions named;
-  named.set = "process set 1 [0, 1]";
-  auto first = std::make_unique<GpuJob>(2);
-  GpuJob second(2, {}, named, first->planes);
-  for (const Status& status : Reduce(*first, &x)) CHECK(status.ok());
-  for (const Status& status : Reduce(second, &x)) {
-    CHECK(status.code() == Code::kFailedPrecondition);
-    CHECK(Has(status, "used by the collectives of all ranks") && Has(status, "process set 1 [0, 1]"));
-  }
-  for (const Status& status : Reduce(*first, &x)) CHECK(status.ok());
-  first->End();
-  for (const Status& status : Reduce(second, &x)) CHECK(status.ok());
-  second.End();
-}
-
 // The program ends while the GPUs still work at something: its limit is kept and what waits raises.
 void TestShutdownInFlight(int size) {
   tfddl_fake_reset();
@@ -139,7 +120,6 @@ int main() {
   }
   tfddl::TestSharedGpu();
   tfddl::TestTwoGpus();
-  tfddl::TestOverlappingSets();
   tfddl_fake_reset();
   std::puts("nccl_faults: ok");
   return 0;

@@ -19,35 +19,32 @@ namespace {
 
 using Post = std::function<void(std::function<void()>)>;
 
-// Two lines of collectives in the order that all members agreed on: those that still have to be put on the
-// stream, of which only the first may be, and those that run there.
+// The collectives of a set that run on the stream, in their order, and the communicators.
 class NcclQueue : public DeviceQueue {
  public:
   NcclQueue(std::shared_ptr<NcclDevices> devices, std::string set)
       : devices_(std::move(devices)), set_(std::move(set)) {}
-  ~NcclQueue() override {
-    communicators_.clear();
-    devices_->Release(set_);
-  }
 
   std::unique_ptr<Collective> Start(Lane lane, const Request& request, Post post) override;
+  void ShareGpu() override { shared_ = true; }
   void Abort() override {
     for (auto& [episode, communicator] : communicators_) communicator->Abort();
-    waiting_.clear();
     running_.clear();
   }
 
-  void Enter(const Collective* collective) { waiting_.push_back(collective); }
-  bool IsNext(const Collective* collective) const { return waiting_.front() == collective; }
-  void Launched() {
-    running_.push_back(waiting_.front());
-    waiting_.pop_front();
+  // Takes its place among all that wait to be put on the stream. Null where the place is known; else what
+  // tells it, which has to end before IsNext() is asked.
+  std::unique_ptr<Collective> Enter(const Collective* collective, Lane lane, int64_t* time);
+  void Settle(const Collective* collective, int64_t time) { devices_->order().Settle(collective, time); }
+  bool IsNext(const Collective* collective) const { return devices_->order().IsNext(collective); }
+  void Launched(const Collective* collective) {
+    devices_->order().Leave(collective);
+    running_.push_back(collective);
   }
   bool IsOldest(const Collective* collective) const { return running_.front() == collective; }
   void Leave(const Collective* collective) {
-    for (auto* line : {&waiting_, &running_}) {
-      line->erase(std::remove(line->begin(), line->end(), collective), line->end());
-    }
+    devices_->order().Leave(collective);
+    running_.erase(std::remove(running_.begin(), running_.end(), collective), running_.end());
   }
 
   // The communicator of those that attend, which the first collective among them makes; null until it is
@@ -59,10 +56,24 @@ class NcclQueue : public DeviceQueue {
 
   const std::shared_ptr<NcclDevices> devices_;
   const std::string set_;
-  std::deque<const Collective*> waiting_;
+  bool shared_ = false;
+  ScratchPool scratch_;
   std::deque<const Collective*> running_;
   std::map<int64_t, std::unique_ptr<NcclCommunicator>> communicators_;  // by Attendance::episode
 };
+
+std::unique_ptr<Collective> NcclQueue::Enter(const Collective* collective, Lane lane, int64_t* time) {
+  if (!shared_) {
+    devices_->order().Append(collective);
+    return nullptr;
+  }
+  *time = devices_->order().Propose(collective, set_, lane.tag);
+  Request latest;
+  latest.dtype = DataType::kInt64;
+  latest.op = ReduceOp::kMax;
+  latest.buffers.push_back({time, time, 1});
+  return MakeAllreduce(lane, &scratch_, latest);
+}
 
 NcclCommunicator* NcclQueue::CommunicatorOf(Lane lane, const NcclEvent& ready, std::string* refusal) {
   const int64_t episode = lane.attendance->episode;
@@ -75,7 +86,6 @@ NcclCommunicator* NcclQueue::CommunicatorOf(Lane lane, const NcclEvent& ready, s
   *refusal = communicator->refusal();
   if (refusal->empty()) return communicator;
   communicators_.erase(episode);
-  if (communicators_.empty()) devices_->Release(set_);
   return nullptr;
 }
 
@@ -84,9 +94,8 @@ void NcclQueue::Make(Lane lane, const NcclEvent& ready) {
   for (auto it = communicators_.begin(); it != communicators_.end();) {
     it = it->first == 0 ? std::next(it) : communicators_.erase(it);
   }
-  const std::string objection = ready.error().empty() ? devices_->Claim(set_) : ready.error();
   communicators_[lane.attendance->episode] =
-      std::make_unique<NcclCommunicator>(ready.device(), lane, objection);
+      std::make_unique<NcclCommunicator>(ready.device(), lane, ready.error());
 }
 
 class NcclCollective : public Collective {
@@ -96,20 +105,26 @@ class NcclCollective : public Collective {
         lane_(lane),
         request_(request),
         ready_(std::static_pointer_cast<NcclEvent>(request.ready)) {
-    queue_->Enter(this);
+    order_ = queue_->Enter(this, lane, &time_);
     if (request.kind != Kind::kAllgather && request.kind != Kind::kAlltoall) return;
     Request rows = request;
     rows.allocate = [allocate = request.allocate, ready = ready_, slot = allocated_](
                         const std::vector<int64_t>& counts, std::vector<void*>* out) {
       return AllocateAndRecord(allocate, *ready, counts, out, slot.get());
     };
-    rows_.emplace(lane, rows, std::move(post));
+    make_rows_ = [this, lane, rows, post = std::move(post)] { rows_.emplace(lane, rows, post); };
   }
   ~NcclCollective() override { queue_->Leave(this); }
 
   bool Poll() override {
     for (;;) {
       switch (phase_) {
+        case Phase::kOrder:
+          if (order_ && !order_->Poll()) return false;
+          if (order_) queue_->Settle(this, time_);
+          if (make_rows_) make_rows_();
+          phase_ = Phase::kRows;
+          break;
         case Phase::kRows:
           if (rows_ && !rows_->Poll()) return false;
           if (rows_) status_ = rows_->status();
@@ -126,7 +141,7 @@ class NcclCollective : public Collective {
           if (communicator_->Busy()) return false;
           launch_->End();
           end_.emplace(ready_->device(), ready_->device()->stream);
-          queue_->Launched();
+          queue_->Launched(this);
           phase_ = Phase::kRun;
           break;
         case Phase::kRun:
@@ -138,7 +153,7 @@ class NcclCollective : public Collective {
   Status status() const override { return status_; }
 
  private:
-  enum class Phase { kRows, kTurn, kLaunch, kRun };
+  enum class Phase { kOrder, kRows, kTurn, kLaunch, kRun };
   using Slot = std::shared_ptr<NcclEvent>;
 
   // What is allocated now may be memory that kernels still use which were put on the caller's stream since
@@ -189,8 +204,11 @@ class NcclCollective : public Collective {
   const Request request_;
   std::shared_ptr<NcclEvent> ready_;
   std::shared_ptr<Slot> allocated_ = std::make_shared<Slot>();
+  int64_t time_ = 0;
+  std::unique_ptr<Collective> order_;  // of the members' proposals for time_
+  std::function<void()> make_rows_;    // once the order has left the lane to them
   std::optional<RowAgreement> rows_;
-  Phase phase_ = Phase::kRows;
+  Phase phase_ = Phase::kOrder;
   Status status_;
   NcclCommunicator* communicator_ = nullptr;
   std::optional<NcclLaunch> launch_;

@@ -70,18 +70,4 @@ void NcclDevices::OpenFirst(int ordinal) {
   }
 }
 
-std::string NcclDevices::Claim(const std::string& set) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (claimed_by_.empty()) claimed_by_ = set;
-  if (claimed_by_ == set) return "";
-  return "the GPU is used by the collectives of " + claimed_by_ + ", and not yet by those of two process " +
-         "sets at once; run those of " + set +
-         " on the CPU (with tf.device('CPU'): ...), or remove the other " + "set";
-}
-
-void NcclDevices::Release(const std::string& set) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (claimed_by_ == set) claimed_by_.clear();
-}
-
 }  // namespace tfddl

@@ -7,6 +7,7 @@
 
 #include "core/device_plane.h"
 #include "transport/gpu_api.h"
+#include "transport/nccl_order.h"
 
 namespace tfddl {
 
@@ -68,10 +69,7 @@ class NcclDevices {
   // Null, and why in *error, when it does not open, or another one is open already.
   std::shared_ptr<const NcclDevice> Open(int ordinal, std::string* error);
 
-  // Only one process set of a process may use its GPU at a time: NCCL needs one order of all that runs there,
-  // and sets agree on theirs apart. Returns why not, or nothing.
-  std::string Claim(const std::string& set);
-  void Release(const std::string& set);
+  NcclOrder& order() { return order_; }
 
  private:
   void OpenFirst(int ordinal);
@@ -80,7 +78,7 @@ class NcclDevices {
   std::mutex mutex_;
   std::shared_ptr<NcclDevice> device_;
   std::string error_;
-  std::string claimed_by_;
+  NcclOrder order_;
 };
 
 }  // namespace tfddl

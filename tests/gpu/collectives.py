@@ -3,6 +3,9 @@
 tfddlrun -np 2 python -m tests.gpu.collectives
 """
 
+import itertools
+import random
+
 import numpy as np
 import tensorflow as tf
 
@@ -138,9 +141,31 @@ def without_data():
         hvd.join()
 
 
+def sets_that_overlap():
+    """All at once in one function, which makes each rank's calls in another order."""
+    parts = [part for count in range(1, size) for part in itertools.combinations(range(size), count)]
+    sets = [hvd.global_process_set, *(hvd.add_process_set(part) for part in parts)]
+    calls = [(s, n) for s in sets if s.included() for n in range(3)]
+    random.Random(rank).shuffle(calls)
+
+    @tf.function
+    def step(x):
+        return [hvd.allreduce(x + n, op=hvd.Sum, process_set=s, name=f"overlap_{n}") for s, n in calls]
+
+    for _ in range(5):
+        with calling(len(calls), "ncclAllReduce"):
+            sums = step(on_gpu(array(rank, FLOAT)))
+        for x, (process_set, n) in zip(sums, calls, strict=True):
+            every = [array(member, FLOAT) + np.float32(n) for member in process_set.ranks or range(size)]
+            same(x, np.sum(every, axis=0))
+    for process_set in sets[1:]:
+        hvd.remove_process_set(process_set)
+
+
 reductions()
 groups()
 rows()
 gradients()
+sets_that_overlap()
 without_data()
 print("rank", rank, "checked all")

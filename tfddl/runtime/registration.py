@@ -153,6 +153,8 @@ def _refuse_known(job: Job, groups: list[list[int]]) -> None:
 def _register(job: Job, call: str, process_set: ProcessSet) -> None:
     """Makes the engine of an agreed set on its members; all or none have it in the end."""
     ranks, native = process_set.ranks or [], library.native()
+    if native.tfddl_share_gpus() != 0:
+        raise RuntimeError(f"{call}: {native.tfddl_last_error().decode()}")
     number = next(job.numbers)
     address, failure, communicator = None, "", None
     try:
