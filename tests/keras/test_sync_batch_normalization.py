@@ -158,14 +158,77 @@ def test_statistics_of_16_bits_are_float32(hvd, dtype):
     np.testing.assert_allclose(layer.moving_variance, whole.var((0, 1)), rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "case"),
+    [("float64", "plain"), ("float64", "jit"), ("float32", "mask"), ("mixed_float16", "plain")],
+)
 @on_ranks(1, 2, 3)
-def test_a_mean_far_from_zero(hvd):
-    """E[x^2] - E[x]^2 in float32 would have no correct digit: the mean is 10^4 deviations away."""
-    parts = [(part + 1e4).astype("float32") for part in inputs(hvd.size(), [50, 70, 60])]
-    layer = hvd.SyncBatchNormalization(momentum=0.0)
-    layer(parts[hvd.rank()], training=True)
-    whole = np.concatenate(parts).astype("float64")
-    np.testing.assert_allclose(layer.moving_variance, whole.var(0), rtol=1e-3)
+def test_a_mean_far_from_zero(hvd, dtype, case):
+    """A mean as many deviations away as the dtype shows: E[x^2] - E[x]^2 would have no correct digit."""
+    far = {"float64": 1e9, "float32": 1e6, "mixed_float16": 1e3}[dtype]
+    compute = dtype.removeprefix("mixed_")
+    parts = [(part + far).astype(compute) for part in inputs(hvd.size(), [50, 70, 60], (2,))]
+    kept = [np.arange(2) < 1 + np.arange(len(part))[:, None] % 2 for part in parts]
+    counted = [part[mask] for part, mask in zip(parts, kept, strict=True)] if case == "mask" else parts
+    layer = hvd.SyncBatchNormalization(momentum=0.0, dtype=dtype)
+    layer.build((None, 2, CHANNELS))
+    options = {"mask": tf.constant(kept[hvd.rank()])} if case == "mask" else {}
+    call = tf.function(lambda x: layer(x, training=True, **options), jit_compile=case == "jit" or None)
+    call(tf.constant(parts[hvd.rank()]))
+    whole = np.concatenate([part.reshape(-1, CHANNELS) for part in counted]).astype("float64")
+    shifted = whole - far
+    np.testing.assert_allclose(layer.moving_variance, shifted.var(0), rtol=1e-5)
+    np.testing.assert_allclose(layer.moving_mean, whole.mean(0), rtol=1e-6)
+
+
+@on_ranks(1, 2, 3)
+def test_gradient_where_the_mean_is_far(hvd):
+    """Against the formula, from distances to the mean: one process's own digits are used up."""
+    parts = inputs(hvd.size(), [5, 7, 6])
+    layer = hvd.SyncBatchNormalization(dtype="float64", epsilon=0.5)
+    weights = np.random.default_rng(6).normal(size=np.concatenate(parts).shape)
+    start = sum(map(len, parts[: hvd.rank()]))
+    mine = slice(start, start + len(parts[hvd.rank()]))
+    far = tf.constant(parts[hvd.rank()] + 1e7)
+    with tf.GradientTape() as tape:
+        tape.watch(far)
+        loss = tf.reduce_sum(layer(far, training=True) * weights[mine])
+    near = np.concatenate([(part + 1e7) - 1e7 for part in parts])
+    deviation = np.sqrt(near.var(0) + 0.5)
+    normal = (near - near.mean(0)) / deviation
+    expected = (weights - weights.mean(0) - normal * (weights * normal).mean(0)) / deviation
+    np.testing.assert_allclose(tape.gradient(loss, far), expected[mine], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
+@on_ranks(1, 2, 3)
+def test_second_derivative(hvd, mode):
+    """A gradient penalty: other ranks' rows have a part in the derivative of a gradient, too."""
+    parts = inputs(hvd.size(), ROWS["uneven"])
+    whole = np.concatenate(parts)
+    weights = np.random.default_rng(6).normal(size=whole.shape)
+
+    def penalty(layer, x, weights):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                loss = tf.reduce_sum(layer(x, training=True) * weights)
+            slope = inner.gradient(loss, x)
+            squared = tf.reduce_sum(slope**2)
+        return outer.gradient(squared, x)
+
+    wrap = {"eager": lambda function: function, "graph": tf.function, "jit": jit}[mode]
+    layer, plain = (
+        kind(dtype="float64") for kind in (hvd.SyncBatchNormalization, keras.layers.BatchNormalization)
+    )
+    for one in (layer, plain):
+        one.build(whole.shape)
+    start = sum(map(len, parts[: hvd.rank()]))
+    mine = slice(start, start + len(parts[hvd.rank()]))
+    found = wrap(penalty)(layer, tf.constant(parts[hvd.rank()]), tf.constant(weights[mine]))
+    expected = penalty(plain, tf.constant(whole), tf.constant(weights))
+    np.testing.assert_allclose(found, expected[mine], rtol=1e-8, atol=1e-10)
 
 
 @on_ranks(2, 3)

@@ -32,9 +32,10 @@ class SyncBatchNormalization(_BatchNormalization):
     The moving statistics are equal on all ranks. In inference, and with `trainable=False`, it is
     `keras.layers.BatchNormalization`, and no ranks talk to each other.
 
-    In training each call is one collective of three float64 numbers a channel, and another one in the backward pass,
-    so that all ranks have to call it. The statistics are combined in float64 from each rank's count, mean and squared
-    distance to it, which are computed in float32 (in float64 for a layer of that dtype), also for float16 and bfloat16.
+    In training each call is one collective of three float64 numbers a channel and rank, and another one of two a channel in
+    the backward pass, so that all ranks have to call it. The statistics are combined in float64 from each rank's count, mean
+    and squared distance to it, which are summed in float32 (in float64 for a layer of that dtype), also for float16 and
+    bfloat16. A mean that is far from zero against the spread costs no digits of the variance.
 
     Weights and configuration are those of `keras.layers.BatchNormalization`. A saved model has this class in it, under
     the name `"tfddl>SyncBatchNormalization"`, so that training which goes on from it is synchronized too; docs/keras.md
@@ -95,17 +96,10 @@ class SyncBatchNormalization(_BatchNormalization):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean and variance of each channel over all ranks; Keras calls it with float32 or float64."""
         axes, mask, keep_dims = _compat.moments_arguments(self, arguments, mask, options)
-        count, mean, distance = _local_statistics(inputs, mask, axes)
-        mean, distance = tf.cast(mean, tf.float64), tf.cast(distance, tf.float64)
-        # Float64 holds the square of a mean that is 10^5 standard deviations away beside the variance.
-        mine = tf.stack([count, count * mean, distance + count * tf.square(mean)])
         check_callable("SyncBatchNormalization")
         number = id_of(self._process_set, "SyncBatchNormalization")
         name = names.unique("SyncBatchNormalization", number)
-        (totals,) = native.allreduce([mine], Sum, name, process_set=number)
-        count, total, squares = tf.unstack(totals)
-        mean = tf.math.divide_no_nan(total, count)
-        variance = tf.maximum(tf.math.divide_no_nan(squares, count) - tf.square(mean), 0.0)
+        mean, variance = _combined(*_local_statistics(inputs, mask, axes), name, number)
         if keep_dims:
             shape = [1 if axis in axes else size for axis, size in enumerate(tf.unstack(tf.shape(inputs)))]
             mean, variance = tf.reshape(mean, shape), tf.reshape(variance, shape)
@@ -115,7 +109,7 @@ class SyncBatchNormalization(_BatchNormalization):
 def _local_statistics(
     inputs: tf.Tensor, mask: Any, axes: Sequence[int]
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Of this rank's batch and each channel: float64 count, mean, and sum of squared distances to the mean."""
+    """Of this rank's batch and each channel, in float64: count, mean, and sum of squared distances to the mean."""
     if mask is None:
         kept = None
         rows = tf.reduce_prod(tf.gather(tf.shape(inputs, tf.int64), axes))
@@ -124,15 +118,51 @@ def _local_statistics(
         kept = tf.broadcast_to(tf.cast(mask, tf.bool)[..., tf.newaxis], tf.shape(inputs))
         count = tf.cast(tf.math.count_nonzero(kept, axes), tf.float64)
         inputs = tf.where(kept, inputs, tf.zeros_like(inputs))
-    mean = tf.math.divide_no_nan(tf.reduce_sum(inputs, axes), tf.cast(count, inputs.dtype))
-    # The sum of squares is the least at the mean: its derivative by the mean is zero.
-    center = tf.stop_gradient(mean)
+    # Near the mean, as far as the dtype shows it: what the distances to it add up to corrects for the rest.
+    near = tf.stop_gradient(tf.math.divide_no_nan(tf.reduce_sum(inputs, axes), tf.cast(count, inputs.dtype)))
+    center = near
     for axis in axes:
         center = tf.expand_dims(center, axis)
     distances = inputs - center
     if kept is not None:
         distances = tf.where(kept, distances, tf.zeros_like(distances))
-    return count, mean, tf.reduce_sum(tf.square(distances), axes)
+    total, squares = (
+        tf.cast(tf.reduce_sum(each, axes), tf.float64) for each in (distances, tf.square(distances))
+    )
+    shift = tf.math.divide_no_nan(total, count)
+    return count, tf.cast(near, tf.float64) + shift, squares - total * shift
+
+
+def _combined(
+    count: tf.Tensor, mean: tf.Tensor, squares: tf.Tensor, name: str, process_set: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean and variance of all ranks' rows: Chan's formula, which squares only distances between means.
+
+    Backwards the ranks add up the gradients of the two results, and not, as the allgather's own gradient would, those of
+    every rank's part.
+    """
+
+    @tf.custom_gradient
+    def combine(mean: tf.Tensor, squares: tf.Tensor) -> Any:
+        parts = native.allgather(tf.stack([count, mean, squares])[tf.newaxis], name, process_set)
+        counts, means, distances = tf.unstack(parts, axis=1)
+        rows = tf.reduce_sum(counts, 0)
+        middle = tf.math.divide_no_nan(tf.reduce_sum(counts * means, 0), rows)
+        distances += counts * tf.square(means - middle)
+        variance = tf.math.divide_no_nan(tf.reduce_sum(distances, 0), rows)
+
+        def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            backward = names.numbered(f"{name}.gradient", process_set)
+            (totals,) = native.allreduce(
+                [tf.stack([of_mean, of_variance])], Sum, backward, process_set=process_set
+            )
+            by_mean, by_variance = tf.unstack(tf.math.divide_no_nan(totals, rows))
+            return count * (by_mean + 2 * by_variance * (mean - middle)), by_variance
+
+        return (middle, variance), gradient
+
+    middle, variance = combine(mean, squares)
+    return middle, tf.maximum(variance, 0.0)
 
 
 def _checked(value: Any) -> ProcessSet:
