@@ -11,6 +11,7 @@ from tests.harness import on_ranks
 from tests.keras2 import support
 
 keras = tf.keras
+PASSES = 3
 LOAD = """
 import sys
 sys.modules["tfddl"] = None  # importing it is an error
@@ -82,4 +83,43 @@ def test_load_model(hvd, tmp_path, kind, form):
         each.fit(*mine, batch_size=support.BATCH, shuffle=False, verbose=0, callbacks=callbacks)
     if form == "h5":
         np.testing.assert_array_equal(support.weights(loaded), support.weights(network))
+    support.check_equal_on_all_ranks(hvd, loaded.variables)
+
+
+@pytest.mark.parametrize("form", ["keras", "h5", "checkpoint"])
+@pytest.mark.parametrize("kind", ["new", "legacy"])
+@on_ranks(1, 2, 3)
+def test_a_file_from_the_middle_of_an_accumulation(hvd, tmp_path, kind, form):
+    """What was added up since the last update is not in it: the next N batches make the next update."""
+    make = {"new": keras.optimizers, "legacy": keras.optimizers.legacy}[kind].SGD
+    passes = {"backward_passes_per_step": PASSES, "average_aggregated_gradients": True}
+
+    def network():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+        model.compile(hvd.DistributedOptimizer(make(1.0), **passes), "mae")
+        model.set_weights([np.zeros((1, 1))])
+        return model
+
+    def train(model, *slopes):
+        """Each batch of a rank moves the weight up by `slope * (rank + 1) / PASSES`, far below its target."""
+        first = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+        x = np.array(slopes, "float32")[:, None] * (hvd.rank() + 1)
+        model.fit(x, np.full_like(x, 1e6), batch_size=1, shuffle=False, verbose=0, callbacks=[first])
+
+    saved = network()
+    train(saved, 1, 2, 4, 100)
+    path = str(tmp_path / f"model{hvd.rank()}.{form}")
+    if form == "checkpoint":
+        loaded = network()
+        place = tf.train.Checkpoint(model=saved, optimizer=saved.optimizer).save(path)
+        tf.train.Checkpoint(model=loaded, optimizer=loaded.optimizer).restore(place)
+    else:
+        saved.save(path)
+        loaded = hvd.load_model(path, **passes)
+    mean = (hvd.size() + 1) / 2
+    np.testing.assert_allclose(loaded.get_weights()[0], [[7 * mean / PASSES]], rtol=1e-6)
+    train(loaded, 8, 16)
+    np.testing.assert_allclose(loaded.get_weights()[0], [[7 * mean / PASSES]], rtol=1e-6)
+    train(loaded, 32)
+    np.testing.assert_allclose(loaded.get_weights()[0], [[(7 + 56) * mean / PASSES]], rtol=1e-6)
     support.check_equal_on_all_ranks(hvd, loaded.variables)

@@ -16,8 +16,8 @@ Pairs = Sequence[tuple[Any, Any]]
 class Accumulation:
     """Adds up the gradients of several calls of `apply_gradients`; the last one reduces the sums and updates.
 
-    Every call counts the optimizer's iterations, as in Horovod. The sums are no part of the optimizer's state: a save in
-    the middle forgets them.
+    Every call counts the optimizer's iterations, as in Horovod. The sums and how many calls are in them are no part of the
+    optimizer's state, which would no longer load without tfddl: what goes on from a file begins a new accumulation.
 
     Args:
         settings: The optimizer's.
