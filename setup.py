@@ -10,6 +10,7 @@ import functools
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from setuptools import Distribution, setup
@@ -19,9 +20,10 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))  # build backends run this file without its directory on the path
 
+from tfddl.build.cache import cache_directory  # noqa: E402
 from tfddl.build.compile import CompileError, compile_library, compile_xla_library  # noqa: E402
 from tfddl.build.discover import Mpi, TensorFlow, find_in  # noqa: E402
-from tfddl.build.sources import source_directory, source_files  # noqa: E402
+from tfddl.build.sources import library_stem, source_directory, source_files, xla_library_stem  # noqa: E402
 from tfddl.build.support import check_platform, check_tensorflow  # noqa: E402
 
 
@@ -40,12 +42,29 @@ def find_target() -> tuple[TensorFlow, Mpi] | None:
     return tensorflow, mpi
 
 
-def compile_xla(tensorflow: TensorFlow, directory: Path) -> None:
-    """Adds the XLA kernels, without which all but jit_compile=True works."""
+def add_library(stem: str, compile_into: Callable[[Path], object], directory: Path) -> None:
+    """Adds a library: the one in the cache, if `tfddl build` has made it of these sources for this target."""
+    cached = cache_directory() / f"lib{stem}.so"
+    if cached.is_file():
+        directory.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(cached, directory / cached.name)
+    else:
+        compile_into(directory)
+
+
+def add_libraries(tensorflow: TensorFlow, mpi: Mpi, directory: Path) -> None:
+    """Adds the library, and the one with the XLA kernels, without which all but jit_compile=True works."""
+    version = tensorflow.version
+    print(f"tfddl: compiling for TensorFlow {version} and {mpi.name}", file=sys.stderr)
+    add_library(
+        library_stem(version, mpi.tag), lambda where: compile_library(tensorflow, mpi, where), directory
+    )
     if os.environ.get("TFDDL_XLA") == "0":
         return
     try:
-        compile_xla_library(tensorflow, directory)
+        add_library(
+            xla_library_stem(version), lambda where: compile_xla_library(tensorflow, where), directory
+        )
     except CompileError as error:
         print(f"tfddl: the wheel carries no XLA kernels: {error}", file=sys.stderr)
 
@@ -70,10 +89,7 @@ class BuildPy(build_py):
             shutil.copyfile(source_directory() / path, destination)
         target = find_target()
         if target is not None:
-            tensorflow, mpi = target
-            print(f"tfddl: compiling for TensorFlow {tensorflow.version} and {mpi.name}", file=sys.stderr)
-            compile_library(tensorflow, mpi, package / "binaries")
-            compile_xla(tensorflow, package / "binaries")
+            add_libraries(*target, package / "binaries")
 
 
 class BdistWheel(bdist_wheel):
