@@ -16,7 +16,7 @@ from tests.harness.mpirun import mpirun_command
 START_LIMIT = 180.0
 """Seconds until all ranks have called: mpirun and MPI_Init, no TensorFlow yet."""
 
-STOP_LIMIT = 240.0  # Python takes hundreds of traced functions apart, and others may use the cores
+STOP_LIMIT = 240.0  # of which a busy machine takes nearly all
 """Seconds for a clean end: tfddl's and MPI's exit handlers run in it."""
 
 GRACE = 10.0

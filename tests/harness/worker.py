@@ -4,6 +4,7 @@ Takes cases from the socket until it is told to stop. Imports stay, so TensorFlo
 """
 
 import faulthandler
+import gc
 import importlib
 import os
 import signal
@@ -60,6 +61,7 @@ def main() -> None:
     connection.send((rank, os.getpid()))
     while (case := connection.recv()) is not None:
         connection.send(run(case, rank))
+    gc.freeze()  # Python would take hundreds of traced functions apart, which takes longer than some of the tests
 
 
 if __name__ == "__main__":
