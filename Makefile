@@ -13,6 +13,7 @@ CANDIDATES := python3.12 python3.11 python3.13 python3
 PYTHON ?= $(shell for p in $(CANDIDATES); do if $$p -c '$(PROBE)' >/dev/null 2>&1; then echo $$p; break; fi; done)
 CXX_FILES = $(shell find custom_ops -name '*.cc' -o -name '*.h')
 CMAKE := $(BIN)/cmake -S custom_ops -DTFDDL_WITH_TENSORFLOW=OFF -DTFDDL_BUILD_TESTS=ON
+MODELS := $(basename $(notdir $(wildcard custom_ops/model/*.pml)))
 JOBS := $(shell nproc)
 # Each worker has ranks of its own; importing TensorFlow, tracing and waiting leave cores idle. `make WORKERS=1` runs one test at a time.
 WORKERS ?= 2
@@ -60,14 +61,14 @@ lint: setup
 test-core: setup
 	$(CMAKE) -B build/core
 	$(BIN)/cmake --build build/core --parallel $(JOBS)
-	$(BIN)/ctest --test-dir build/core --output-on-failure --no-tests=error
+	$(BIN)/ctest --test-dir build/core --parallel $(JOBS) --output-on-failure --no-tests=error
 
 test-python: setup
 	$(BIN)/tfddl build
 	timeout -k 10 4200 $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 
 # Each makes its environment first, where it is not there. On one machine they share the cores, so one after the other.
-TF_VERSIONS := 2.15 2.16 2.17 2.18 2.19 2.20
+TF_VERSIONS := $(patsubst constraints/tf%.txt,%,$(sort $(wildcard constraints/tf*.txt)))
 test-all: test
 	for version in $(TF_VERSIONS); do $(MAKE) test-tf TF=$$version; done
 
@@ -75,14 +76,16 @@ test-all: test
 # versions. With TensorFlow 2.15 comes Keras 2; later ones are tested with tf_keras too.
 TF ?= 2.16
 TF_ENV := build/env-tf$(TF)
-TF_PYTHONS := $(if $(filter 2.15,$(TF)),python3.11,python3.12 python3.11)
-TF_PYTHON ?= $(shell for p in $(TF_PYTHONS) python3; do \
-  if $$p -c '$(PROBE)' >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info >= (3, 13))'; then echo $$p; break; fi; done)
+TF_NEWEST_PYTHON := $(if $(filter 2.15,$(TF)),11,12)
+TF_PYTHON ?= $(shell for p in python3.$(TF_NEWEST_PYTHON) python3.11 python3; do \
+  if $$p -c '$(PROBE)' >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info[1] > $(TF_NEWEST_PYTHON))'; then \
+    echo $$p; break; fi; done)
 KERAS_2 := tests/keras2 tests/v1
 KERAS_3 := tests/gradients \
   $(addprefix tests/keras/test_,accumulation.py callbacks.py equal_to_one_process.py jit.py names.py optimizer.py overlap.py tape_and_optimizer.py) \
-  $(addprefix tests/xla/test_,ops.py gradients.py errors.py fit.py)
-EVERY_KERAS := $(addprefix tests/ops/test_,allreduce.py allgather.py broadcast.py gradients.py)
+  tests/xla/test_fit.py
+EVERY_KERAS := $(addprefix tests/ops/test_,allreduce.py allgather.py broadcast.py gradients.py) \
+  $(addprefix tests/xla/test_,ops.py gradients.py errors.py)
 SMOKE = timeout -k 10 1200 $(TF_ENV)/bin/python -m pytest $(PYTEST_OPTIONS) --ranks 2 -m "not slow"
 test-tf: $(TF_ENV)/ready
 	$(TF_ENV)/bin/tfddl build
@@ -95,7 +98,9 @@ endif
 
 # tf_keras by itself: it asks for a second TensorFlow, `tensorflow` beside `tensorflow-cpu`.
 $(TF_ENV)/ready: constraints/tf$(TF).txt setup.cfg setup.py pyproject.toml
-	@test -n "$(TF_PYTHON)" || { echo "TensorFlow $(TF) needs Python 3.11 or 3.12: make TF_PYTHON=/path/to/python" >&2; exit 1; }
+	@test -n "$(TF_PYTHON)" || { \
+	  echo "TensorFlow $(TF) needs Python 3.11$(if $(filter 12,$(TF_NEWEST_PYTHON)), or 3.12): make TF_PYTHON=/path/to/python" >&2; \
+	  exit 1; }
 	test -x $(TF_ENV)/bin/python || $(TF_PYTHON) -m venv $(TF_ENV)
 	$(TF_ENV)/bin/python -m pip install --quiet -c $< setuptools wheel cmake
 	$(TF_ENV)/bin/python -m pip install --quiet -c $< --no-build-isolation -e '.[$(if $(filter 2.15,$(TF)),addons,cpu),test]'
@@ -123,11 +128,12 @@ sanitize: setup
 	for sanitizer in thread address; do \
 	  $(CMAKE) -B build/$$sanitizer -DTFDDL_SANITIZE=$$sanitizer; \
 	  $(BIN)/cmake --build build/$$sanitizer --parallel $(JOBS); \
-	  $(FIXED) $(BIN)/ctest --test-dir build/$$sanitizer --output-on-failure --no-tests=error; \
+	  $(FIXED) $(BIN)/ctest --test-dir build/$$sanitizer --parallel $(JOBS) --output-on-failure --no-tests=error; \
 	done
 
+# A model takes one core.
 model:
-	custom_ops/model/run.sh
+	printf '%s\n' $(MODELS) | xargs -n 1 -P $(JOBS) custom_ops/model/run.sh
 
 format: setup
 	$(BIN)/ruff check --fix .

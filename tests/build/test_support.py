@@ -1,12 +1,26 @@
 """Everything that tfddl does not support gets one sentence that quotes it."""
 
 import platform
+import re
 import sys
 from collections import namedtuple
+from pathlib import Path
 
 import pytest
 
-from tfddl.build.support import UnsupportedError, check_keras, check_platform, check_tensorflow, untested
+from tfddl.build.support import (
+    KERAS,
+    TENSORFLOW,
+    UnsupportedError,
+    check_keras,
+    check_platform,
+    check_tensorflow,
+    untested,
+)
+
+ROOT = Path(__file__).parents[2]
+OLDEST, NEWEST = (f"{major}.{minor}" for major, minor in TENSORFLOW)
+NEXT = f"{TENSORFLOW[1][0]}.{TENSORFLOW[1][1] + 1}"
 
 
 def _refusal(call: object, *arguments: object) -> str:
@@ -21,6 +35,19 @@ def test_this_machine_is_supported() -> None:
     check_platform()
 
 
+def test_a_new_tensorflow_is_met_everywhere() -> None:
+    """CONTRIBUTING.md says what there is to do; this finds what was forgotten."""
+    extras = re.findall(r"tensorflow[^=\n]*>=2\.16,<(\S+)", (ROOT / "setup.cfg").read_text())
+    assert extras == [NEXT, NEXT]
+    pinned = dict(
+        re.findall(r"^(keras|tensorflow-cpu)==(\d+\.\d+)", (ROOT / "constraints.txt").read_text(), re.M)
+    )
+    assert pinned == {"keras": f"{KERAS[1][0]}.{KERAS[1][1]}", "tensorflow-cpu": NEWEST}
+    older = {path.name for path in (ROOT / "constraints").iterdir()}
+    assert older == {f"tf2.{minor}.txt" for minor in range(TENSORFLOW[0][1], TENSORFLOW[1][1])}
+    assert f"TensorFlow {OLDEST} to {NEWEST}" in (ROOT / "README.md").read_text()
+
+
 @pytest.mark.parametrize("version", ["2.15.1", "2.16.2", "2.21.0", "2.21.0rc1", "2.22.0", "3.0.0"])
 def test_supported_tensorflow(version: str) -> None:
     check_tensorflow(version)
@@ -29,8 +56,8 @@ def test_supported_tensorflow(version: str) -> None:
 @pytest.mark.parametrize("version", ["1.15.5", "2.14.1"])
 def test_older_tensorflow_is_refused(version: str) -> None:
     message = _refusal(check_tensorflow, version)
-    assert "2.15 to 2.21" in message
-    assert "'tensorflow-cpu>=2.15,<2.22'" in message
+    assert f"{OLDEST} to {NEWEST}" in message
+    assert f"'tensorflow-cpu>={OLDEST},<{NEXT}'" in message
     assert f"Received: TensorFlow {version}" in message
 
 
@@ -52,10 +79,12 @@ def test_keras(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_newer_than_the_tests_is_named() -> None:
-    assert untested("2.21.0", "3.15.1") is None
+    assert untested(f"{NEWEST}.0", "3.15.1") is None
     assert untested("2.15.1", None) is None
-    assert untested("2.22.0", "3.15.0") == "not tested with TensorFlow 2.22.0 (tested up to 2.21)"
-    assert "TensorFlow 3.0.0rc1 (tested up to 2.21) and Keras 4.1.0 (tested" in untested("3.0.0rc1", "4.1.0")
+    assert untested(f"{NEXT}.0", "3.15.0") == f"not tested with TensorFlow {NEXT}.0 (tested up to {NEWEST})"
+    both = untested("3.0.0rc1", "4.1.0")
+    assert both is not None
+    assert f"TensorFlow 3.0.0rc1 (tested up to {NEWEST}) and Keras 4.1.0 (tested" in both
 
 
 @pytest.mark.parametrize("version", [(3, 10), (3, 14)])
