@@ -16,6 +16,10 @@ namespace tfddl {
 class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
+
+  // What is put on `stream` of the same GPU from now on waits for it. From any thread. Raises:
+  // std::runtime_error.
+  virtual void HoldBack(void* stream) const = 0;
 };
 
 // The collectives of one process set. For its engine's thread only.
@@ -45,6 +49,9 @@ class DevicePlane {
   // For Request::ready: what was put on `stream` of GPU `ordinal` before the call is done. From any thread.
   // Never fails: an error comes up where all members learn of it.
   virtual std::shared_ptr<DeviceEvent> Record(int ordinal, void* stream) = 0;
+
+  // Stores a number in memory of GPU `ordinal`, in the order of `stream`. From any thread.
+  virtual Status Store(int ordinal, void* stream, int* where, int value) = 0;
 
   // Why `request` cannot run on GPUs, equal for equal signatures; empty when it can.
   virtual std::string Objection(const Request& request, const Attendance& attendance) const = 0;

@@ -67,6 +67,12 @@ class Engine {
     return device_plane_ ? device_plane_->Record(ordinal, stream) : nullptr;
   }
 
+  // See DevicePlane.
+  Status Store(int ordinal, void* stream, int* where, int value) {
+    if (device_plane_) return device_plane_->Store(ordinal, stream, where, value);
+    return Status(Code::kInvalidArgument, "this engine has no way to GPUs");
+  }
+
   // The step of `key` was cancelled by TensorFlow. Nothing happens when the request is done or an agreed
   // error has ended its step; otherwise the peers would wait for ever, so the job fails.
   void Cancel(const std::string& key);

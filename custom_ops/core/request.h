@@ -64,6 +64,10 @@ struct Request {
   Device device = Device::kHost;
   std::shared_ptr<DeviceEvent> ready;  // on a GPU: from when on buffers may be touched (core/device_plane.h)
 
+  // On a GPU, where the caller would not wait for the end: called on the engine's thread once the collective
+  // is on its stream, with the event that marks the end there. Null: nobody asks.
+  std::function<void(std::shared_ptr<DeviceEvent>)> launched;
+
   // Where to store what an Average divides by at this time, for a caller that gathers and divides by itself.
   int64_t* divisor = nullptr;
 

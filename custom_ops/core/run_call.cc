@@ -1,107 +1,16 @@
 #include "core/run_call.h"
 
-#include <condition_variable>
 #include <cstdlib>
-#include <cstring>
-#include <memory>
-#include <mutex>
-#include <numeric>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 
-#include "core/collective.h"
+#include "core/call_memory.h"
+#include "core/calls_in_flight.h"
+#include "core/device_plane.h"
 
 namespace tfddl {
 namespace {
-
-std::mutex pool_mutex;
-ScratchPool* const pool = new ScratchPool;  // programs may run until the very end
-
-// Memory that the request uses in place of the program's, and which lives for as long as the request.
-class Staging {
- public:
-  explicit Staging(size_t bytes) {
-    std::lock_guard<std::mutex> lock(pool_mutex);
-    memory_ = pool->Take(bytes);
-  }
-  ~Staging() {
-    std::lock_guard<std::mutex> lock(pool_mutex);
-    pool->Give(std::move(memory_));
-  }
-  Staging(const Staging&) = delete;
-  Staging& operator=(const Staging&) = delete;
-  char* data() { return memory_.data(); }
-
- private:
-  std::vector<char> memory_;
-};
-
-class Outcome {
- public:
-  void Set(const Status& status) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    status_ = status;
-    set_.notify_all();
-  }
-  Status Wait() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    set_.wait(lock, [this] { return status_.has_value(); });
-    return *status_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable set_;
-  std::optional<Status> status_;
-};
-
-void Copy(void* to, const void* from, size_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
-}
-
-bool InPlace(Kind kind) { return kind == Kind::kAllreduce || kind == Kind::kBroadcast; }
-
-// Where the call's tensors lie in the staging memory: all inputs, then all outputs; one range where both are
-// the same.
-struct Layout {
-  explicit Layout(const Call& call) {
-    const auto element = static_cast<int64_t>(SizeOf(call.dtype));
-    for (const Shape& shape : call.shapes) in.push_back(static_cast<size_t>(Elements(shape) * element));
-    for (const Shape& shape : call.OutputShapes())
-      out.push_back(static_cast<size_t>(Elements(shape) * element));
-    out_begin = InPlace(call.kind) ? 0 : std::accumulate(in.begin(), in.end(), size_t{0});
-    total = out_begin + std::accumulate(out.begin(), out.end(), size_t{0});
-  }
-  std::vector<size_t> in;  // bytes
-  std::vector<size_t> out;
-  size_t out_begin = 0;
-  size_t total = 0;
-};
-
-// One range is reduced as fast as the engine reduces a group, which it would have to pack first.
-bool ReducesAsOne(const Call& call) {
-  const bool elementwise = call.op == ReduceOp::kAverage || call.op == ReduceOp::kSum ||
-                           call.op == ReduceOp::kMin || call.op == ReduceOp::kMax ||
-                           call.op == ReduceOp::kProduct;
-  return call.kind == Kind::kAllreduce && elementwise;
-}
-
-std::vector<Buffer> Buffers(const Call& call, const Layout& layout, char* memory) {
-  if (ReducesAsOne(call)) {
-    return {{memory, memory, static_cast<int64_t>(layout.total / SizeOf(call.dtype))}};
-  }
-  std::vector<Buffer> buffers;
-  char* in = memory;
-  char* out = memory + layout.out_begin;
-  for (size_t i = 0; i < call.shapes.size(); ++i) {
-    const auto& shape = call.shapes[i];
-    const bool rows = !InPlace(call.kind);
-    buffers.push_back({in, out, Elements(shape), rows ? shape.at(0) : 0, rows ? RowElements(shape) : 0});
-    in += layout.in[i];
-    out += layout.out[i];
-  }
-  return buffers;
-}
 
 // A program has fixed shapes, so that the rows of all ranks have to be as many as this rank's.
 Status CheckRows(const Call& call, const std::vector<int64_t>& rows) {
@@ -124,21 +33,47 @@ Status CheckRows(const Call& call, const std::vector<int64_t>& rows) {
   return Status();
 }
 
-Request MakeRequest(const Call& call, int root, const Layout& layout, char* memory) {
-  Request request = ToRequest(call, call.shapes);
-  request.root = root;
-  request.buffers = Buffers(call, layout, memory);
+void SetMemory(const Call& call, std::vector<Buffer> buffers, Request* request) {
+  request->buffers = std::move(buffers);
   if (call.kind == Kind::kAlltoall) {
-    request.splits.assign(static_cast<size_t>(call.size), call.shapes.at(0).at(0) / call.size);
+    request->splits.assign(static_cast<size_t>(call.size), call.shapes.at(0).at(0) / call.size);
   }
   if (call.kind == Kind::kAllgather || call.kind == Kind::kAlltoall) {
-    request.allocate = [call, buffers = request.buffers](const std::vector<int64_t>& rows,
-                                                         std::vector<void*>* out) {
+    request->allocate = [call, buffers = request->buffers](const std::vector<int64_t>& rows,
+                                                           std::vector<void*>* out) {
       for (const Buffer& buffer : buffers) out->push_back(buffer.out);
       return CheckRows(call, rows);
     };
   }
-  return request;
+}
+
+void UseHost(const Call& call, const void* const* in, bool sends, StartedCall* started, Request* request) {
+  started->memory = std::make_shared<CallMemory>(call);
+  if (sends) started->memory->CopyIn(in);
+  SetMemory(call, started->memory->Buffers(call), request);
+  request->keep_alive = started->memory;
+}
+
+// The program keeps inputs and outputs in their place until the call is finished.
+Status UseGpu(const Call& call, const void* const* in, void* const* out, const CallContext& context,
+              Engine* engine, StartedCall* started, Request* request) {
+  std::vector<Buffer> buffers;
+  for (size_t i = 0; i < call.shapes.size(); ++i) {
+    if (InPlace(call.kind) && Elements(call.shapes[i]) > 0 && in[i] != out[i]) {
+      return Status(Code::kUnknown, "XLA gave input " + std::to_string(i) +
+                                        " and its result different memory, which the call forbids");
+    }
+    buffers.push_back(BufferOf(call, i, in[i], out[i]));
+    started->out.push_back(out[i]);
+  }
+  SetMemory(call, std::move(buffers), request);
+  AgreeAlone(request);
+  request->device = Device::kGpu;
+  request->launched = [outcome = started->outcome](std::shared_ptr<DeviceEvent> end) {
+    outcome->SetLaunched(std::move(end));
+  };
+  request->ready = engine->Record(context.gpu, context.stream);
+  return Status();
 }
 
 Status Refusal(const Engine& engine, const Call& call) {
@@ -157,6 +92,68 @@ Status Refusal(const Engine& engine, const Call& call) {
                                                std::to_string(engine.size()));
 }
 
+// The stream waits, so that what the program does with the results does.
+Status HoldBack(const std::shared_ptr<DeviceEvent>& end, void* stream) {
+  try {
+    if (end) end->HoldBack(stream);
+    return Status();
+  } catch (const std::runtime_error& error) {
+    return Status(Code::kUnknown, error.what());
+  }
+}
+
+// The program ends here: its other calls have to end too, and its memory is about to be given to others.
+Status Abandon(const std::shared_ptr<Engine>& engine, const CallContext& context, Status error) {
+  for (const auto& started : CallsInFlight::Global().TakeStep(engine, context.step)) {
+    if (!started->outcome->ended()) engine->Cancel(started->key);
+    if (context.gpu >= 0) HoldBack(started->outcome->WaitForLaunch().second, context.stream);
+  }
+  return error;
+}
+
+Status Submit(const std::shared_ptr<Engine>& engine, const Call& call, const void* const* in,
+              void* const* out, const CallContext& context, std::shared_ptr<StartedCall>* started) {
+  const Status refusal = Refusal(*engine, call);
+  if (!refusal.ok()) return refusal;
+  *started = std::make_shared<StartedCall>();
+  Request request = ToRequest(call, call.shapes);
+  request.step = context.step;
+  request.root = call.kind == Kind::kBroadcast ? engine->MemberOf(call.root) : 0;
+  // The vote alone makes up a barrier.
+  if (context.gpu < 0 || call.kind == Kind::kBarrier) {
+    UseHost(call, in, call.kind != Kind::kBroadcast || request.root == engine->rank(), started->get(),
+            &request);
+  } else {
+    const Status status = UseGpu(call, in, out, context, engine.get(), started->get(), &request);
+    if (!status.ok()) return status;
+  }
+  (*started)->engine = engine;
+  (*started)->step = context.step;
+  (*started)->key = request.key();
+  request.done = [outcome = (*started)->outcome](const Status& status) { outcome->SetEnded(status); };
+  if (context.gpu >= 0) CallsInFlight::Global().WaitForLast(engine, (*started)->key, (*started)->outcome);
+  engine->Submit(std::move(request));
+  return Status();
+}
+
+Status End(const StartedCall& started, const Call& call, void* const* out, const CallContext& context) {
+  if (context.gpu < 0 || call.kind == Kind::kBarrier) {
+    const Status status = started.outcome->Wait();
+    if (status.ok()) started.memory->CopyOut(out);
+    return status;
+  }
+  const auto [status, end] = started.outcome->WaitForLaunch();
+  if (!status.ok()) return status;
+  const Status held = HoldBack(end, context.stream);
+  for (size_t i = 0; i < started.out.size(); ++i) {
+    if (Elements(call.shapes[i]) > 0 && out[i] != started.out[i]) {
+      return Status(Code::kUnknown, "XLA has moved result " + std::to_string(i) +
+                                        " between the start and the end of the call, which it forbids");
+    }
+  }
+  return held;
+}
+
 }  // namespace
 
 Request ToRequest(const Call& call, const std::vector<Shape>& inputs) {
@@ -173,29 +170,31 @@ Request ToRequest(const Call& call, const std::vector<Shape>& inputs) {
   return request;
 }
 
-Status RunCall(Engine* engine, const Call& call, const void* const* in, void* const* out) {
-  const Status refusal = Refusal(*engine, call);
-  if (!refusal.ok()) return refusal;
-  const Layout layout(call);
-  auto staging = std::make_shared<Staging>(layout.total);
-  size_t offset = 0;
-  const int root = call.kind == Kind::kBroadcast ? engine->MemberOf(call.root) : 0;
-  const bool sends = call.kind != Kind::kBroadcast || root == engine->rank();
-  for (size_t i = 0; sends && i < layout.in.size(); offset += layout.in[i++]) {
-    Copy(staging->data() + offset, in[i], layout.in[i]);
-  }
-  Request request = MakeRequest(call, root, layout, staging->data());
-  auto outcome = std::make_shared<Outcome>();
-  request.keep_alive = staging;
-  request.done = [outcome](const Status& status) { outcome->Set(status); };
-  engine->Submit(std::move(request));
-  const Status status = outcome->Wait();
-  if (!status.ok()) return status;
-  offset = layout.out_begin;
-  for (size_t i = 0; i < layout.out.size(); offset += layout.out[i++]) {
-    Copy(out[i], staging->data() + offset, layout.out[i]);
-  }
+Status StartCall(const std::shared_ptr<Engine>& engine, const Call& call, const void* const* in,
+                 void* const* out, const CallContext& context) {
+  std::shared_ptr<StartedCall> started;
+  const Status status = Submit(engine, call, in, out, context, &started);
+  if (!status.ok()) return Abandon(engine, context, status);
+  CallsInFlight::Global().Add(std::move(started));
   return status;
+}
+
+Status FinishCall(const std::shared_ptr<Engine>& engine, const Call& call, void* const* out,
+                  const CallContext& context) {
+  Request names = ToRequest(call, call.shapes);
+  if (context.gpu >= 0) AgreeAlone(&names);
+  const auto started = CallsInFlight::Global().Take(engine, context.step, names.key());
+  if (!started) return Status(Code::kUnknown, "the program ends a call that it has not started");
+  const Status status = End(*started, call, out, context);
+  return status.ok() ? status : Abandon(engine, context, status);
+}
+
+Status RunCall(const std::shared_ptr<Engine>& engine, const Call& call, const void* const* in,
+               void* const* out, const CallContext& context) {
+  std::shared_ptr<StartedCall> started;
+  Status status = Submit(engine, call, in, out, context, &started);
+  if (status.ok()) status = End(*started, call, out, context);
+  return status.ok() ? status : Abandon(engine, context, status);
 }
 
 }  // namespace tfddl

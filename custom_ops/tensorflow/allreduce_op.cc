@@ -34,6 +34,29 @@ REGISTER_OP("TfddlAllreduce")
       return absl::OkStatus();
     });
 
+// All buckets of a sequence in one op, for programs that XLA compiles, which has the only kernels: there each
+// starts when its own inputs exist, and an op of its own would wait where it stands. `members` are the
+// numbers of tensors in the buckets, which are of one type each.
+REGISTER_OP("TfddlAllreduceBuckets")
+    .Input("x: Ts")
+    .Output("y: Ts")
+    .Attr(
+        "Ts: list({half, bfloat16, float, double, int8, int16, int32, int64, uint8, uint16, uint32, uint64, "
+        "bool, complex64, complex128}) >= 1")
+    .Attr("members: list(int) >= 1")
+    .Attr("tensor_name: string")
+    .Attr(kProcessSetAttr)
+    .Attr("reduce_op: int")
+    .Attr("prescale: string = '1.0'")
+    .Attr("postscale: string = '1.0'")
+    .Attr("context: string = ''")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
+      for (int i = 0; i < c->num_inputs(); ++i) c->set_output(i, c->input(i));
+      return absl::OkStatus();
+    });
+
 class AllreduceKernel : public CollectiveKernel {
  public:
   explicit AllreduceKernel(tf::OpKernelConstruction* context) : CollectiveKernel(context, Kind::kAllreduce) {

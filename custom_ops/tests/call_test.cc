@@ -1,6 +1,7 @@
 // Calls of compiled programs: their text, every collective on memory of the caller's, errors.
 #include "core/call.h"
 
+#include <algorithm>
 #include <functional>
 #include <thread>
 
@@ -29,7 +30,7 @@ Call MakeCall(Kind kind, int rank, int size, std::vector<std::vector<int64_t>> s
   return call;
 }
 
-Status Run(Engine* engine, const Call& call, const Tensors& in, Tensors* out) {
+Status Run(const std::shared_ptr<Engine>& engine, const Call& call, const Tensors& in, Tensors* out) {
   std::vector<const void*> from;
   std::vector<void*> to;
   for (const auto& tensor : in) from.push_back(tensor.data());
@@ -69,7 +70,7 @@ void TestText() {
 void TestReductions(int size) {
   Job job(size, 2);
   OnRanks(size, [&](int rank) {
-    Engine* engine = job.engines[static_cast<size_t>(rank)].get();
+    const auto& engine = job.engines[static_cast<size_t>(rank)];
     const auto value = static_cast<float>(rank + 1);
     const float sum = static_cast<float>(size * (size + 1)) / 2;
     // A group: the members stay apart.
@@ -95,7 +96,7 @@ void TestReductions(int size) {
 void TestRows(int size) {
   Job job(size, 2);
   OnRanks(size, [&](int rank) {
-    Engine* engine = job.engines[static_cast<size_t>(rank)].get();
+    const auto& engine = job.engines[static_cast<size_t>(rank)];
     const auto value = static_cast<float>(rank + 1);
     const auto ranks = static_cast<size_t>(size);
     Call call = MakeCall(Kind::kBroadcast, rank, size, {{2}});
@@ -133,7 +134,7 @@ void TestWithOneThatIsNotCompiled() {
   Call call = MakeCall(Kind::kAllreduce, 1, 2, {{2}});
   call.name = "x";
   Tensors out = {{0, 0}};
-  CHECK(Run(job.engines[1].get(), call, {{10, 20}}, &out).ok());
+  CHECK(Run(job.engines[1], call, {{10, 20}}, &out).ok());
   CHECK(out[0][1] == 22 && outcomes.Wait()[0].ok() && values[0] == 11);
   job.End();
 }
@@ -141,7 +142,7 @@ void TestWithOneThatIsNotCompiled() {
 void TestErrors(int size) {
   Job job(size);
   OnRanks(size, [&](int rank) {
-    Engine* engine = job.engines[static_cast<size_t>(rank)].get();
+    const auto& engine = job.engines[static_cast<size_t>(rank)];
     Tensors out = {std::vector<float>(static_cast<size_t>(3 * size))};
     // More rows on the last rank than on the others.
     const int64_t rows = rank == size - 1 ? 3 : 2;
@@ -173,11 +174,100 @@ void TestFailure() {
   Tensors out = {{0}};
   Status status;
   std::thread program(
-      [&] { status = Run(job.engines[0].get(), MakeCall(Kind::kAllreduce, 0, 2, {{1}}), {{1}}, &out); });
+      [&] { status = Run(job.engines[0], MakeCall(Kind::kAllreduce, 0, 2, {{1}}), {{1}}, &out); });
   while (job.engines[0]->Waiting().empty()) std::this_thread::yield();
   job.engines[0]->Fail("the reason");
   program.join();
   CHECK(status.code() == Code::kUnknown && status.message() == "the reason");
+}
+
+Call Bucket(int bucket, int size, int rank, int64_t count) {
+  Call call = MakeCall(Kind::kAllreduce, rank, size, {{count}});
+  call.name = "steps";
+  call.context = "the plan";
+  call.bucket = bucket;
+  call.buckets = 2;
+  return call;
+}
+
+// Two calls are under way at once, and end in an order of the program's.
+void TestStarted(int size) {
+  Job job(size, 2);
+  OnRanks(size, [&](int rank) {
+    const auto& engine = job.engines[static_cast<size_t>(rank)];
+    for (int64_t step : {1, 2}) {
+      const CallContext context{step, -1, nullptr};
+      std::vector<float> first = {1, 2}, second = {3};
+      const void* in = first.data();
+      CHECK(StartCall(engine, Bucket(0, size, rank, 2), &in, nullptr, context).ok());
+      first = {-1, -1};  // was copied
+      in = second.data();
+      CHECK(StartCall(engine, Bucket(1, size, rank, 1), &in, nullptr, context).ok());
+      void* out = second.data();
+      CHECK(FinishCall(engine, Bucket(1, size, rank, 1), &out, context).ok());
+      out = first.data();
+      CHECK(FinishCall(engine, Bucket(0, size, rank, 2), &out, context).ok());
+      const auto n = static_cast<float>(size);
+      CHECK((first == std::vector<float>{n, 2 * n}) && second[0] == 3 * n);
+      CHECK(!FinishCall(engine, Bucket(0, size, rank, 2), &out, context).ok());  // only once
+    }
+  });
+  job.End();
+}
+
+// An error of one call is that of the whole run, and the next run finds nothing of it.
+void TestErrorBetween(int size) {
+  Job job(size);
+  OnRanks(size, [&](int rank) {
+    const auto& engine = job.engines[static_cast<size_t>(rank)];
+    const CallContext context{10 + rank, -1, nullptr};
+    float value = 1;
+    const void* in = &value;
+    void* out = &value;
+    Call wrong = Bucket(0, size, rank, 1);
+    wrong.context = "the plan of rank " + std::to_string(rank);
+    CHECK(StartCall(engine, wrong, &in, nullptr, context).ok());
+    Status status = FinishCall(engine, wrong, &out, context);
+    CHECK(status.code() == Code::kFailedPrecondition);
+    // What a program that goes on would start now is refused, and waits for nobody.
+    CHECK(StartCall(engine, Bucket(1, size, rank, 1), &in, nullptr, context).ok());
+    status = FinishCall(engine, Bucket(1, size, rank, 1), &out, context);
+    CHECK(status.code() == Code::kCancelled);
+    const CallContext next{20 + rank, -1, nullptr};
+    for (int bucket : {0, 1})
+      CHECK(StartCall(engine, Bucket(bucket, size, rank, 1), &in, nullptr, next).ok());
+    for (int bucket : {0, 1}) CHECK(FinishCall(engine, Bucket(bucket, size, rank, 1), &out, next).ok());
+    CHECK(value == static_cast<float>(size) && !engine->failure());
+  });
+  job.End();
+}
+
+// A program that ends early, by an error that is not ours, leaves what it has started: it ends by itself, and
+// the next run of its name takes its place.
+void TestLeftBehind() {
+  Job job(2);
+  std::weak_ptr<Engine> gone = job.engines[0];
+  OnRanks(2, [&](int rank) {
+    const auto& engine = job.engines[static_cast<size_t>(rank)];
+    std::vector<float> values = {1};
+    const void* in = values.data();
+    void* out = values.data();
+    Call call = MakeCall(Kind::kAllreduce, rank, 2, {{1}});
+    CHECK(StartCall(engine, call, &in, nullptr, {1, -1, nullptr}).ok());
+    const auto done = [](const Event& event) { return std::string(event.what) == "done"; };
+    for (bool ended = false; !ended; std::this_thread::yield()) {
+      const auto events = engine->recorder().Events();
+      ended = std::any_of(events.begin(), events.end(), done);
+    }
+    // The record comes just before the end.
+    while (!engine->Waiting().empty()) std::this_thread::yield();
+    CHECK(StartCall(engine, call, &in, nullptr, {2, -1, nullptr}).ok());
+    CHECK(FinishCall(engine, call, &out, {2, -1, nullptr}).ok() && values[0] == 2);
+    // One that nobody will ever end.
+    CHECK(StartCall(engine, call, &in, nullptr, {3, -1, nullptr}).ok());
+  });
+  job.End();
+  CHECK(gone.expired());
 }
 
 void TestAll() {
@@ -186,6 +276,9 @@ void TestAll() {
     TestReductions(size);
     TestRows(size);
   }
+  for (int size : {1, 2, 3}) TestStarted(size);
+  for (int size : {2, 3}) TestErrorBetween(size);
+  TestLeftBehind();
   TestErrors(2);
   TestErrors(3);
   TestWithOneThatIsNotCompiled();

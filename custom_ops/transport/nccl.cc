@@ -140,8 +140,9 @@ class NcclCollective : public Collective {
           // recorded before it has would be passed too early.
           if (communicator_->Busy()) return false;
           launch_->End();
-          end_.emplace(ready_->device(), ready_->device()->stream);
+          end_ = std::make_shared<NcclEvent>(ready_->device(), ready_->device()->stream);
           queue_->Launched(this);
+          if (request_.launched) request_.launched(end_);
           phase_ = Phase::kRun;
           break;
         case Phase::kRun:
@@ -212,7 +213,7 @@ class NcclCollective : public Collective {
   Status status_;
   NcclCommunicator* communicator_ = nullptr;
   std::optional<NcclLaunch> launch_;
-  std::optional<NcclEvent> end_;
+  std::shared_ptr<NcclEvent> end_;
 };
 
 std::unique_ptr<Collective> NcclQueue::Start(Lane lane, const Request& request, Post post) {
@@ -232,6 +233,22 @@ class NcclPlane : public DevicePlane {
       return std::make_shared<NcclEvent>(device, static_cast<CudaStream>(stream));
     } catch (const std::runtime_error& failure) {
       return std::make_shared<NcclEvent>(failure.what());
+    }
+  }
+
+  Status Store(int ordinal, void* stream, int* where, int value) override {
+    std::string error;
+    const auto device = devices_->Open(ordinal, &error);
+    if (!device) return Status(Code::kFailedPrecondition, error);
+    try {
+      const WithContext current(*device);
+      const int code =
+          device->api->cuMemsetD32Async(reinterpret_cast<CudaMemory>(where), static_cast<unsigned>(value), 1,
+                                        static_cast<CudaStream>(stream));
+      device->api->CheckCuda(code, "cuMemsetD32Async");
+      return Status();
+    } catch (const std::runtime_error& failure) {
+      return Status(Code::kUnknown, failure.what());
     }
   }
 

@@ -27,8 +27,10 @@ bool NcclEvent::Passed() const {
   return true;
 }
 
-void NcclEvent::HoldBack(CudaStream stream) const {
-  device_->api->CheckCuda(device_->api->cuStreamWaitEvent(stream, event_, 0), "cuStreamWaitEvent");
+void NcclEvent::HoldBack(void* stream) const {
+  const GpuApi& api = *device_->api;
+  const WithContext current(*device_);
+  api.CheckCuda(api.cuStreamWaitEvent(static_cast<CudaStream>(stream), event_, 0), "cuStreamWaitEvent");
 }
 
 std::shared_ptr<const NcclDevice> NcclDevices::Open(int ordinal, std::string* error) {

@@ -49,9 +49,9 @@ class NcclEvent : public DeviceEvent {
   const std::string& error() const { return error_; }
   const std::shared_ptr<const NcclDevice>& device() const { return device_; }
   CudaStream stream() const { return stream_; }
-  // Raise: std::runtime_error.
+  // Raises: std::runtime_error.
   bool Passed() const;
-  void HoldBack(CudaStream stream) const;  // what is put there next waits for the event
+  void HoldBack(void* stream) const override;
 
  private:
   std::string error_;

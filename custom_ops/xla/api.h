@@ -3,19 +3,33 @@
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
 
 extern "C" {
 
 struct TfddlEngineFunctions {  // core/call_api.h, core/c_api.h
-  int (*call)(const char* call, size_t length, const void* const* in, void* const* out);
+  int (*call)(const char* call, size_t length, const void* const* in, void* const* out, int32_t* run);
+  int (*start)(const char* call, size_t length, const void* const* in, void* const* out, int gpu,
+               void* stream, int32_t* run);
+  int (*finish)(const char* call, size_t length, void* const* out, int gpu, void* stream, int32_t run);
   int (*place)(const char* what, int process_set, int* answer);
   const char* (*last_error)(void);
 };
 
 // Called once, before anything is compiled. Returns null, or why compiled programs cannot reach us.
 __attribute__((visibility("default"))) const char* tfddl_xla_attach(TfddlEngineFunctions functions);
+
+// Whether programs on GPUs can reach us.
+__attribute__((visibility("default"))) int tfddl_xla_has_gpus(void);
 }
 
 namespace tfddl {
-const TfddlEngineFunctions& EngineFunctions();
+TfddlEngineFunctions& EngineFunctions();
+
+// The names by which programs call us, and of the attribute that describes the call: kernel.cc emits them,
+// target.cc registers what they mean.
+constexpr char kCallTarget[] = "tfddl_call";
+constexpr char kStartTarget[] = "tfddl_start";
+constexpr char kFinishTarget[] = "tfddl_finish";
+constexpr char kTargetAttribute[] = "call";
 }  // namespace tfddl

@@ -10,14 +10,14 @@
 // The typed interface for custom calls came with TensorFlow 2.20; before, a C function does.
 #if __has_include("xla/ffi/api/ffi.h")
 #define TFDDL_XLA_FFI 1
+#include "xla/ffi/api/c_api.h"
 #else
 #define TFDDL_XLA_FFI 0
 #endif
 
-namespace tfddl {
-
-// What both sides of a compiled call need to know of each other: kernel.cc emits it, target.cc runs it.
-constexpr char kTarget[] = "tfddl_call";
-constexpr char kTargetAttribute[] = "call";
-
-}  // namespace tfddl
+// What tells a call which GPU it runs on came with TensorFlow 2.21.
+#if TFDDL_XLA_FFI && (XLA_FFI_API_MAJOR > 0 || XLA_FFI_API_MINOR >= 2)
+#define TFDDL_XLA_GPU 1
+#else
+#define TFDDL_XLA_GPU 0
+#endif

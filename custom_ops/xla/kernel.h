@@ -7,12 +7,22 @@
 #include "core/call.h"
 #include "tensorflow/attributes.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "xla/compat.h"
 
 namespace tfddl {
 
+constexpr char kGpuDevice[] = "XLA_GPU_JIT";
+
+// Whether the program will run on a GPU.
+bool OnGpu(const tensorflow::OpKernelConstruction* context);
+
+// Sets the process's place in the call's process set.
+absl::Status FindPlace(Call* call);
+
 class CallKernel : public tensorflow::XlaOpKernel {
  public:
-  CallKernel(tensorflow::OpKernelConstruction* context, Kind kind) : XlaOpKernel(context) {
+  CallKernel(tensorflow::OpKernelConstruction* context, Kind kind)
+      : XlaOpKernel(context), gpu_(OnGpu(context)) {
     call_.kind = kind;
     OP_REQUIRES_OK(context, ReadCall(context, &call_));
   }
@@ -28,10 +38,13 @@ class CallKernel : public tensorflow::XlaOpKernel {
   virtual void SetConstants(tensorflow::XlaOpKernelContext* context, const Call& call) {}
 
   Call call_;  // the attributes
+
+ private:
+  const bool gpu_;
 };
 
-// Takes over the first `count` inputs, which are of one type.
-absl::Status AddInputs(tensorflow::XlaOpKernelContext* context, int count, Call* call);
+// Takes over `count` inputs, which are of one type.
+absl::Status AddInputs(tensorflow::XlaOpKernelContext* context, int count, Call* call, int first = 0);
 
 // The same, of an op that splits or joins them along their first dimension.
 absl::Status AddRows(tensorflow::XlaOpKernelContext* context, int count, Call* call);
@@ -39,4 +52,12 @@ absl::Status AddRows(tensorflow::XlaOpKernelContext* context, int count, Call* c
 }  // namespace tfddl
 
 // Not REGISTER_XLA_OP, which fails once the process has compiled anything.
-#define TFDDL_REGISTER_XLA_KERNEL(op, kernel) REGISTER_KERNEL_BUILDER(Name(op).Device("XLA_CPU_JIT"), kernel)
+#define TFDDL_REGISTER_XLA_CPU_KERNEL(op, kernel) \
+  REGISTER_KERNEL_BUILDER(Name(op).Device("XLA_CPU_JIT"), kernel)
+#if TFDDL_XLA_GPU
+#define TFDDL_REGISTER_XLA_KERNEL(op, kernel) \
+  TFDDL_REGISTER_XLA_CPU_KERNEL(op, kernel);  \
+  REGISTER_KERNEL_BUILDER(Name(op).Device(kGpuDevice), kernel)
+#else
+#define TFDDL_REGISTER_XLA_KERNEL TFDDL_REGISTER_XLA_CPU_KERNEL
+#endif

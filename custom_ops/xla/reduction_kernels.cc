@@ -1,3 +1,9 @@
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "xla/emit.h"
 #include "xla/kernel.h"
 
 namespace tfddl {
@@ -11,6 +17,57 @@ class AllreduceKernel : public CallKernel {
     OP_REQUIRES_OK(context, ReadReduction(context, &call_));
     OP_REQUIRES_OK(context, ReadBucket(context, &call_));
   }
+};
+
+// All buckets of a gradient computation. Each is started when its own inputs are there, as the calls depend
+// on nothing else; only the ends wait for the last start.
+class AllreduceBucketsKernel : public tf::XlaOpKernel {
+ public:
+  explicit AllreduceBucketsKernel(tf::OpKernelConstruction* context)
+      : XlaOpKernel(context), gpu_(OnGpu(context)) {
+    Call call;
+    std::vector<tf::DataType> types;
+    std::vector<int> members;
+    OP_REQUIRES_OK(context, ReadCall(context, &call));
+    OP_REQUIRES_OK(context, context->GetAttr("Ts", &types));
+    OP_REQUIRES_OK(context, context->GetAttr("members", &members));
+    OP_REQUIRES(context,
+                std::accumulate(members.begin(), members.end(), size_t{0}) == types.size() &&
+                    std::all_of(members.begin(), members.end(), [](int count) { return count > 0; }),
+                MakeStatus(absl::StatusCode::kInvalidArgument,
+                           "members must be positive and add up to the number of tensors"));
+    call.buckets = static_cast<int>(members.size());
+    size_t first = 0;
+    for (const int count : members) {
+      call.dtype = ToDataType(types[first]);
+      OP_REQUIRES_OK(context, ReadReduction(context, &call));
+      calls_.push_back({call, count});
+      ++call.bucket;
+      first += static_cast<size_t>(count);
+    }
+  }
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    std::vector<Emission> emissions;
+    int first = 0;
+    for (const auto& [call, count] : calls_) {
+      Emission& emission = emissions.emplace_back();
+      emission.call = call;
+      emission.type = context->input_xla_type(first);
+      OP_REQUIRES_OK(context, FindPlace(&emission.call));
+      OP_REQUIRES_OK(context, AddInputs(context, count, &emission.call, first));
+      for (int i = 0; i < count; ++i) emission.inputs.push_back(context->Input(first++));
+    }
+    OP_REQUIRES_OK(context, Emit(context, gpu_, &emissions));
+    int output = 0;
+    for (const Emission& emission : emissions) {
+      for (const auto& result : emission.results) context->SetOutput(output++, result);
+    }
+  }
+
+ private:
+  std::vector<std::pair<Call, int>> calls_;  // with the numbers of their inputs
+  const bool gpu_;
 };
 
 class ReducescatterKernel : public CallKernel {
@@ -27,6 +84,7 @@ class ReducescatterKernel : public CallKernel {
 };
 
 TFDDL_REGISTER_XLA_KERNEL("TfddlAllreduce", AllreduceKernel);
+TFDDL_REGISTER_XLA_KERNEL("TfddlAllreduceBuckets", AllreduceBucketsKernel);
 TFDDL_REGISTER_XLA_KERNEL("TfddlReducescatter", ReducescatterKernel);
 
 }  // namespace

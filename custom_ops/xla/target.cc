@@ -1,11 +1,10 @@
-// The function that compiled programs call.
+// The functions that compiled programs call.
 #include <optional>
 #include <string>
-#include <vector>
 
-#include "core/types.h"
 #include "xla/api.h"
 #include "xla/compat.h"
+#include "xla/handlers.h"
 #include "xla/service/custom_call_status_internal.h"
 #include "xla/service/custom_call_target_registry.h"
 #if TFDDL_XLA_FFI
@@ -17,84 +16,94 @@ const XLA_FFI_Api* GetXlaFfiApi();  // its header needs protobuf's and half of X
 #endif
 
 namespace tfddl {
-namespace {
 
-TfddlEngineFunctions functions;
+TfddlEngineFunctions& EngineFunctions() {
+  static TfddlEngineFunctions functions;
+  return functions;
+}
+
+namespace {
 
 #if TFDDL_XLA_FFI
 
-namespace ffi = xla::ffi;
-
-ffi::ErrorCode ToErrorCode(int code) {
-  switch (static_cast<Code>(code)) {
-    case Code::kInvalidArgument:
-      return ffi::ErrorCode::kInvalidArgument;
-    case Code::kFailedPrecondition:
-      return ffi::ErrorCode::kFailedPrecondition;
-    case Code::kCancelled:
-      return ffi::ErrorCode::kCancelled;
-    case Code::kResourceExhausted:
-      return ffi::ErrorCode::kResourceExhausted;
-    default:
-      return ffi::ErrorCode::kUnknown;
-  }
-}
-
-ffi::Error Run(std::string_view call, ffi::RemainingArgs args, ffi::RemainingRets results) {
-  std::vector<const void*> in;
-  std::vector<void*> out;
-  for (size_t i = 0; i < args.size(); ++i) in.push_back(args.get<ffi::AnyBuffer>(i)->untyped_data());
-  for (size_t i = 0; i < results.size(); ++i) {
-    out.push_back((*results.get<ffi::AnyBuffer>(i))->untyped_data());
-  }
-  const int code = functions.call(call.data(), call.size(), in.data(), out.data());
-  if (code != 0) return ffi::Error(ToErrorCode(code), functions.last_error());
-  *static_cast<int32_t*>(out.back()) = 0;  // the token
-  return ffi::Error::Success();
-}
-
-XLA_FFI_DEFINE_HANDLER(
-    kHandler, Run, ffi::Ffi::Bind().Attr<std::string_view>(kTargetAttribute).RemainingArgs().RemainingRets());
-
 const char* Register() {
-  XLA_FFI_Error* error = ffi::Ffi::RegisterStaticHandler(xla::ffi::GetXlaFfiApi(), kTarget, "Host", kHandler);
-  return error ? "XLA did not take the handler of its custom calls" : nullptr;
+  const auto take = [](const char* name, const char* platform, XLA_FFI_Handler* handler) {
+    return !xla::ffi::Ffi::RegisterStaticHandler(xla::ffi::GetXlaFfiApi(), name, platform, handler);
+  };
+  bool taken = take(kCallTarget, "Host", CallOnHost) && take(kStartTarget, "Host", StartOnHost) &&
+               take(kFinishTarget, "Host", FinishOnHost);
+#if TFDDL_XLA_GPU
+  taken = taken && take(kStartTarget, "CUDA", StartOnGpu) && take(kFinishTarget, "CUDA", FinishOnGpu);
+#endif
+  return taken ? nullptr : "XLA did not take the handler of its custom calls";
 }
 
 #else
 
-// `opaque` is the number of results, a colon, and the call.
-void Run(void* out, const void** in, const char* opaque, size_t length, XlaCustomCallStatus_* status) {
-  const std::string text(opaque, length);
-  const size_t colon = text.find(':');
-  void* const* results = static_cast<void* const*>(out);
-  const int code = functions.call(text.data() + colon + 1, length - colon - 1, in, results);
-  if (code != 0) {
-    status->message = functions.last_error();
-    return;
+// `opaque`: the numbers of inputs and of results, of both of which the last is the token, which carries the
+// number of the run; then the call.
+class Frame {
+ public:
+  Frame(void* out, const void** in, const char* opaque, size_t length)
+      : in_(in), out_(static_cast<void* const*>(out)), text_(opaque, length) {
+    const size_t first = text_.find(':'), second = text_.find(':', first + 1);
+    run = *static_cast<const int32_t*>(in[std::stoul(text_) - 1]);
+    token_ = static_cast<int32_t*>(out_[std::stoul(text_.substr(first + 1)) - 1]);
+    text_.erase(0, second + 1);
   }
-  *static_cast<int32_t*>(results[std::stoul(text.substr(0, colon)) - 1]) = 0;  // the token
+  const void* const* in() const { return in_; }
+  void* const* out() const { return out_; }
+  const char* call() const { return text_.data(); }
+  size_t length() const { return text_.size(); }
+  void End(int code, XlaCustomCallStatus_* status) const {
+    *token_ = run;
+    if (code != 0) status->message = EngineFunctions().last_error();
+  }
+
+  int32_t run;
+
+ private:
+  const void* const* in_;
+  void* const* out_;
+  int32_t* token_;
+  std::string text_;
+};
+
+void RunCall(void* out, const void** in, const char* opaque, size_t length, XlaCustomCallStatus_* status) {
+  Frame f(out, in, opaque, length);
+  f.End(EngineFunctions().call(f.call(), f.length(), f.in(), f.out(), &f.run), status);
+}
+
+void Start(void* out, const void** in, const char* opaque, size_t length, XlaCustomCallStatus_* status) {
+  Frame f(out, in, opaque, length);
+  f.End(EngineFunctions().start(f.call(), f.length(), f.in(), f.out(), -1, nullptr, &f.run), status);
+}
+
+void Finish(void* out, const void** in, const char* opaque, size_t length, XlaCustomCallStatus_* status) {
+  Frame f(out, in, opaque, length);
+  f.End(EngineFunctions().finish(f.call(), f.length(), f.out(), -1, nullptr, f.run), status);
 }
 
 const char* Register() {
   auto* registry = xla::CustomCallTargetRegistry::Global();
-  registry->Register(kTarget, reinterpret_cast<void*>(&Run), "Host");
+  registry->Register(kCallTarget, reinterpret_cast<void*>(&RunCall), "Host");
+  registry->Register(kStartTarget, reinterpret_cast<void*>(&Start), "Host");
+  registry->Register(kFinishTarget, reinterpret_cast<void*>(&Finish), "Host");
   return nullptr;
 }
 
 #endif
 
 }  // namespace
-
-const TfddlEngineFunctions& EngineFunctions() { return functions; }
-
 }  // namespace tfddl
 
 const char* tfddl_xla_attach(TfddlEngineFunctions given) {
-  tfddl::functions = given;
+  tfddl::EngineFunctions() = given;
   // A name that is taken, by another copy of this library, would end the process.
-  if (xla::CustomCallTargetRegistry::Global()->Lookup(tfddl::kTarget, "Host")) {
+  if (xla::CustomCallTargetRegistry::Global()->Lookup(tfddl::kCallTarget, "Host")) {
     return "another copy of tfddl's XLA kernels is loaded in this process";
   }
   return tfddl::Register();
 }
+
+int tfddl_xla_has_gpus(void) { return TFDDL_XLA_GPU; }

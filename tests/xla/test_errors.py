@@ -1,6 +1,7 @@
 """Errors of collectives inside compiled programs: our text on every rank, and on it goes."""
 
 import contextlib
+import ctypes
 import io
 import os
 from unittest import mock
@@ -152,6 +153,20 @@ def test_kernels_that_do_not_compile_are_said_once(hvd):
     ):
         assert xla._outcome.__wrapped__() == "they could not be compiled or loaded"
     assert said.getvalue() == f"tfddl: jit_compile=True is not available: {failure}\n"
+
+
+@on_ranks(1)
+def test_those_for_gpus(hvd):
+    """They are in the library, or count as absent where TensorFlow sees a GPU."""
+    path = str(locate.locate_xla_library())
+    version = tuple(int(part) for part in tf.__version__.split(".")[:2])
+    assert ctypes.CDLL(path).tfddl_xla_has_gpus() == (version >= (2, 21))
+    for present, outcome in ((True, None), (False, "those for GPUs need TensorFlow 2.21 or later")):
+        with (
+            mock.patch.object(xla._compat, "sees_gpus", return_value=True),
+            mock.patch.object(xla, "_load", return_value=present),
+        ):
+            assert xla._outcome.__wrapped__() == outcome
 
 
 @on_ranks(1)

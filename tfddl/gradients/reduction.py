@@ -177,26 +177,37 @@ def _reduce_in_buckets(
     context: str,
     process_set: int,
 ) -> list[tf.Tensor]:
-    """One op a bucket; together they are one sequence, agreed on as a whole."""
+    """One op a bucket, or in XLA one for all; together they are one sequence, agreed on as a whole."""
     specifications = [(tensor.dtype.name, _static_shape(tensor)) for tensor in tensors]
     plan = plan_buckets(specifications, bucket_sizes(), together)
     # A sequence is agreed on by the shapes known at trace time, and its buckets belong to one step. Where a shape shows
     # only at run time, and in eager mode, where each op is a step of its own, each bucket is agreed on by itself.
     apart = tf.executing_eagerly() or not all(tensor.shape.is_fully_defined() for tensor in tensors)
+    shared: dict[str, Any] = {
+        "prescale": 1 / options.gradient_predivide_factor,
+        "postscale": options.gradient_predivide_factor,
+        "process_set": process_set,
+    }
+    agreed_context = context if apart else f"{plan.signature} {context}".strip()
+    buckets = [[tensors[index] for index in members] for members in plan.buckets]
+    if not apart and _compat.in_xla_context():
+        outputs = native.allreduce_buckets(buckets, options.op, sequence, context=agreed_context, **shared)
+    else:
+        outputs = [
+            native.allreduce(
+                bucket,
+                options.op,
+                f"{sequence}.{number}" if apart else sequence,
+                context=agreed_context,
+                bucket=0 if apart else number,
+                buckets=1 if apart else len(buckets),
+                **shared,
+            )
+            for number, bucket in enumerate(buckets)
+        ]
     reduced: dict[int, tf.Tensor] = {}
-    for number, members in enumerate(plan.buckets):
-        outputs = native.allreduce(
-            [tensors[index] for index in members],
-            options.op,
-            f"{sequence}.{number}" if apart else sequence,
-            prescale=1 / options.gradient_predivide_factor,
-            postscale=options.gradient_predivide_factor,
-            context=context if apart else f"{plan.signature} {context}".strip(),
-            bucket=0 if apart else number,
-            buckets=1 if apart else len(plan.buckets),
-            process_set=process_set,
-        )
-        reduced.update(zip(members, outputs, strict=True))
+    for members, output in zip(plan.buckets, outputs, strict=True):
+        reduced.update(zip(members, output, strict=True))
     return [reduced[index] for index in range(len(tensors))]
 
 

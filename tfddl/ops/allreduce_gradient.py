@@ -19,26 +19,46 @@ from tfddl.runtime.process_sets import ProcessSet, by_id, id_of, place_in
 
 @tf.RegisterGradient("TfddlAllreduce")
 def _gradient(operation: Any, *cotangents: tf.Tensor) -> list[tf.Tensor]:
+    return _of_group(operation, ".gradient", operation.inputs, operation.outputs, cotangents)
+
+
+@tf.RegisterGradient("TfddlAllreduceBuckets")
+def _gradient_of_buckets(operation: Any, *cotangents: tf.Tensor) -> list[tf.Tensor]:
+    results: list[tf.Tensor] = []
+    for number, count in enumerate(operation.get_attr("members")):
+        here = slice(len(results), len(results) + count)
+        tensors = operation.inputs[here], operation.outputs[here], cotangents[here]
+        results += _of_group(operation, f".gradient.{number}", *tensors)
+    return results
+
+
+def _of_group(
+    operation: Any,
+    suffix: str,
+    inputs: Sequence[tf.Tensor],
+    outputs: Sequence[tf.Tensor],
+    cotangents: Sequence[tf.Tensor],
+) -> list[tf.Tensor]:
     op = operation.get_attr("reduce_op")
     process_set = by_id(operation.get_attr("process_set"))
     number = id_of(process_set, "allreduce")
-    name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient", number)
+    name = names.numbered(operation.get_attr("tensor_name").decode() + suffix, number)
     prescale, postscale = (float(operation.get_attr(f"{side}scale")) for side in ("pre", "post"))
     if op in (Average, Sum):
         return native.allreduce(
             cotangents, op, name, prescale=prescale, postscale=postscale, process_set=number
         )
     if op == Adasum:
-        return adasum.gradient(operation.inputs, cotangents, name, process_set)
+        return adasum.gradient(inputs, cotangents, name, process_set)
     if op == Product:
-        return _of_product(operation.inputs, cotangents, name, (prescale, postscale), process_set)
+        return _of_product(inputs, cotangents, name, (prescale, postscale), process_set)
     if prescale == postscale == 1:
-        extremes = operation.outputs
+        extremes = outputs
     else:  # which ranks' values made it does not show in the scaled result
         opposite = prescale < 0
         unscaled = (Max if op == Min else Min) if opposite else op
-        extremes = native.allreduce(operation.inputs, unscaled, f"{name}.extremes", process_set=number)
-    return _of_extremes(operation.inputs, extremes, cotangents, name, prescale * postscale, number)
+        extremes = native.allreduce(inputs, unscaled, f"{name}.extremes", process_set=number)
+    return _of_extremes(inputs, extremes, cotangents, name, prescale * postscale, number)
 
 
 def _of_extremes(

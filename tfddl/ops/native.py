@@ -54,6 +54,43 @@ def allreduce(
     )
 
 
+def allreduce_buckets(
+    buckets: Sequence[Sequence[tf.Tensor]],
+    op: int,
+    name: str,
+    *,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    context: str = "",
+    process_set: int = 0,
+) -> list[list[tf.Tensor]]:
+    """Reduces all buckets of a gradient computation by one op, in a function that XLA compiles.
+
+    To the other ranks it is what an `allreduce` of each bucket is. There each would wait where it stands; the one op
+    begins each bucket as soon as its gradients exist, and waits behind the last.
+
+    Args:
+        buckets: Tensors of one dtype each.
+        op, name, prescale, postscale, context, process_set: See `allreduce`.
+
+    Returns:
+        The reduced tensors, bucket by bucket.
+    """
+    results = library.ops().tfddl_allreduce_buckets(
+        x=[tensor for bucket in buckets for tensor in bucket],
+        members=[len(bucket) for bucket in buckets],
+        tensor_name=name,
+        reduce_op=op,
+        prescale=repr(float(prescale)),
+        postscale=repr(float(postscale)),
+        context=context,
+        process_set=process_set,
+    )
+    _unchain(results[0])
+    rest = iter(results)
+    return [[next(rest) for _ in bucket] for bucket in buckets]
+
+
 def reducescatter(
     tensors: Sequence[tf.Tensor],
     op: int,

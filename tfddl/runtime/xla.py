@@ -14,7 +14,7 @@ from tfddl.runtime import basics, library
 VARIABLE = "TFDDL_XLA"
 
 _lock = threading.Lock()
-_FUNCTIONS = ("call", "place", "last_error")
+_FUNCTIONS = ("call", "start", "finish", "place", "last_error")
 
 
 class _EngineFunctions(ctypes.Structure):
@@ -42,13 +42,13 @@ def why_not() -> str | None:
 def _outcome() -> str | None:
     if os.environ.get(VARIABLE) == "0":
         return f"{VARIABLE}=0"
-    if _compat.sees_gpus():
-        return "there are none for GPUs yet"
     try:
-        _load()
+        has_gpus = _load()
     except (OSError, RuntimeError, ImportError) as error:
         print(f"tfddl: jit_compile=True is not available: {error}", file=sys.stderr, flush=True)
         return "they could not be compiled or loaded"
+    if _compat.sees_gpus() and not has_gpus:
+        return "those for GPUs need TensorFlow 2.21 or later"
     _warn_about_threads()
     return None
 
@@ -87,7 +87,8 @@ def require(kind: str) -> None:
         )
 
 
-def _load() -> None:
+def _load() -> bool:
+    """Returns whether there are kernels for GPUs."""
     from tfddl.build.locate import locate_xla_library
 
     native = library.native()
@@ -99,9 +100,11 @@ def _load() -> None:
         tf.load_library(path)
     except (tf.errors.OpError, NotImplementedError) as error:
         raise RuntimeError(str(error)) from None
-    attach = ctypes.CDLL(path).tfddl_xla_attach
+    kernels = ctypes.CDLL(path)
+    attach = kernels.tfddl_xla_attach
     attach.argtypes, attach.restype = [_EngineFunctions], ctypes.c_char_p
     addresses = (ctypes.cast(getattr(native, f"tfddl_{name}"), ctypes.c_void_p) for name in _FUNCTIONS)
     reason = attach(_EngineFunctions(*addresses))
     if reason:
         raise RuntimeError(reason.decode())
+    return bool(kernels.tfddl_xla_has_gpus())

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -169,6 +170,17 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUst
   stream->Push([=] {
     if (fake::CheckAccess(device, fake::Pointer(to), count, "cuMemsetD8Async"))
       std::memset(fake::Pointer(to), value, count);
+  });
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream handle) {
+  FAKE_ENTER();
+  FAKE_STREAM(stream, handle);
+  stream->Push([=] {
+    auto* words = static_cast<unsigned*>(fake::Pointer(to));
+    if (fake::CheckAccess(device, words, count * sizeof value, "cuMemsetD32Async"))
+      std::fill_n(words, count, value);
   });
   return CUDA_SUCCESS;
 }

@@ -29,7 +29,7 @@ class BroadcastGlobalVariablesCallback(Callback):
     epoch to go on with is the root's too, and only the root has to find a backup.
 
     It also checks that the gradients of the model are combined at all and that the ranks take the same steps,
-    turns `jit_compile` off, since tfddl's ops cannot be compiled by XLA yet, and has `fit` add a
+    turns `jit_compile` off where there are no XLA kernels (docs/xla.md), and has `fit` add a
     `StopTogetherCallback` to the end of the list.
 
     Args:

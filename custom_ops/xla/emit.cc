@@ -1,0 +1,136 @@
+#include "xla/emit.h"
+
+#include <string>
+#include <utility>
+
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "xla/api.h"
+
+namespace tfddl {
+namespace {
+
+namespace tf = tensorflow;
+
+constexpr char kTokenName[] = "tfddl_token";
+
+// The token of the last call in a computation. XLA runs calls that do not depend on each other in an order of
+// its own; each takes the token of the one before, so that all ranks come to them in the order of the
+// program. It lives as long as the compilation of its computation: the bodies of loops and conds have their
+// own. On the CPU its value is the number of the run, which the first call makes.
+class Token : public tf::ResourceBase {
+ public:
+  explicit Token(xla::XlaOp first) : last(first) {}
+  std::string DebugString() const override { return kTokenName; }
+  xla::XlaOp last;
+};
+
+absl::Status FindToken(tf::XlaOpKernelContext* context, Token** token) {
+  tf::OpKernelContext* op = context->op_kernel_context();
+  xla::XlaBuilder* builder = context->builder();  // a look-up too, which may not be made inside of this one
+  return op->step_container()->LookupOrCreate<Token>(
+      op->resource_manager(), kTokenName, token, [builder](Token** created) {
+        *created = new Token(xla::ConstantR0<int32_t>(builder, 0));
+        return absl::OkStatus();
+      });
+}
+
+// Which result lies where an operand does.
+using Aliases = std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>>;
+
+Aliases OneToOne(size_t count) {
+  Aliases aliases;
+  for (size_t i = 0; i < count; ++i) aliases.push_back({{static_cast<int64_t>(i)}, {i, {}}});
+  return aliases;
+}
+
+// Row by row, as TensorFlow has them.
+std::vector<xla::Shape> ShapesOf(xla::PrimitiveType type, const std::vector<Shape>& shapes) {
+  std::vector<xla::Shape> result;
+  for (const auto& shape : shapes) {
+    result.push_back(xla::ShapeUtil::MakeShapeWithDescendingLayout(type, shape));
+  }
+  return result;
+}
+
+std::string TextOf(const Call& call, size_t inputs, size_t results) {
+  if (TFDDL_XLA_FFI) return std::string("{") + kTargetAttribute + " = \"" + call.Encode() + "\"}";
+  return std::to_string(inputs) + ":" + std::to_string(results) + ":" + call.Encode();
+}
+
+// `from` and `to` are the shapes of operands and results, less those of the tokens. Returns the results; the
+// last is the token that the call hands on.
+std::vector<xla::XlaOp> CustomCall(const char* target, const Call& call, std::vector<xla::XlaOp> operands,
+                                   std::vector<xla::Shape> from, std::vector<xla::Shape> to, xla::XlaOp token,
+                                   const Aliases& aliases) {
+  operands.push_back(token);
+  from.push_back(xla::ShapeUtil::MakeShape(xla::S32, {}));
+  to.push_back(from.back());
+  const auto version = TFDDL_XLA_FFI ? xla::API_VERSION_TYPED_FFI : xla::API_VERSION_STATUS_RETURNING_UNIFIED;
+  const xla::XlaOp tuple =
+      xla::CustomCallWithLayout(token.builder(), target, operands, xla::ShapeUtil::MakeTupleShape(to), from,
+                                TextOf(call, from.size(), to.size()), /*has_side_effect=*/true, aliases,
+                                nullptr, xla::SCHEDULE_NONE, version);
+  std::vector<xla::XlaOp> results;
+  for (size_t i = 0; i < to.size(); ++i) {
+    results.push_back(xla::GetTupleElement(tuple, static_cast<int64_t>(i)));
+  }
+  return results;
+}
+
+bool InPlace(Kind kind) { return kind == Kind::kAllreduce || kind == Kind::kBroadcast; }
+
+void EmitCall(Emission* emission, xla::XlaOp* token) {
+  const Call& call = emission->call;
+  emission->results = CustomCall(kCallTarget, call, emission->inputs, ShapesOf(emission->type, call.shapes),
+                                 ShapesOf(emission->type, call.OutputShapes()), *token, {});
+  *token = emission->results.back();
+  emission->results.pop_back();
+}
+
+// On the CPU a start leaves nothing behind that XLA knows. On a GPU it has the memory of the results, and
+// that of the inputs where it is not the same.
+void EmitStart(bool gpu, Emission* emission, xla::XlaOp* token) {
+  const Call& call = emission->call;
+  const auto from = ShapesOf(emission->type, call.shapes);
+  const auto to = gpu ? ShapesOf(emission->type, call.OutputShapes()) : std::vector<xla::Shape>();
+  const bool aliased = gpu && call.place.empty() && InPlace(call.kind);
+  emission->results =
+      CustomCall(kStartTarget, call, emission->inputs, from, to, *token, OneToOne(aliased ? to.size() : 0));
+  *token = emission->results.back();
+  emission->results.pop_back();
+}
+
+// What it is given holds the memory until then, and `token` puts it behind all starts: XLA would run it right
+// behind its own.
+void EmitFinish(bool gpu, Emission* emission, xla::XlaOp token) {
+  const Call& call = emission->call;
+  if (!call.place.empty()) return;
+  const auto to = ShapesOf(emission->type, call.OutputShapes());
+  std::vector<xla::XlaOp> operands = emission->results;
+  auto from = gpu ? to : std::vector<xla::Shape>();
+  if (gpu && !InPlace(call.kind)) {
+    const auto inputs = ShapesOf(emission->type, call.shapes);
+    operands.insert(operands.end(), emission->inputs.begin(), emission->inputs.end());
+    from.insert(from.end(), inputs.begin(), inputs.end());
+  }
+  emission->results =
+      CustomCall(kFinishTarget, call, operands, from, to, token, OneToOne(gpu ? to.size() : 0));
+  emission->results.pop_back();
+}
+
+}  // namespace
+
+absl::Status Emit(tf::XlaOpKernelContext* context, bool gpu, std::vector<Emission>* emissions) {
+  Token* token = nullptr;
+  TF_RETURN_IF_ERROR(FindToken(context, &token));
+  tf::core::ScopedUnref unref(token);
+  if (!gpu && emissions->size() == 1) {
+    EmitCall(&emissions->front(), &token->last);
+  } else {
+    for (Emission& emission : *emissions) EmitStart(gpu, &emission, &token->last);
+    for (Emission& emission : *emissions) EmitFinish(gpu, &emission, token->last);
+  }
+  return context->builder()->GetCurrentStatus();
+}
+
+}  // namespace tfddl

@@ -1,0 +1,164 @@
+"""The buckets of a gradient computation inside compiled programs: all under way before the first is waited for."""
+
+import importlib
+import os
+import threading
+import time
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from mpi4py import MPI
+
+from tests.harness import on_ranks, run_script
+from tests.xla.support import counts, jit, recorded
+from tfddl.gradients import reduction
+from tfddl.gradients.options import Options
+from tfddl.ops import native
+
+ONE_EACH = {"TFDDL_BUCKET_MB": "0.0001,0.0001"}
+"""Buckets of one tensor."""
+
+COUNT = 4
+PATIENCE = 30.0
+"""Seconds that a rank gets to submit all of them, on a busy machine."""
+
+DTYPES = ("float32", "float16", "float64", "bfloat16")
+
+
+def _tensors(x):
+    return [tf.cast(x, dtype) * (i + 1) for i, dtype in enumerate(DTYPES)]
+
+
+def _submitted():
+    log = importlib.import_module("tfddl.runtime").flight_log()
+    return sum(
+        event["event"] == "submit" and event["name"].startswith("way") and "#" in event["name"]
+        for event in log
+    )
+
+
+@on_ranks(2)
+def test_all_are_under_way_before_the_program_waits(hvd):
+    """Rank 1 brings none before rank 0 has brought all."""
+
+    @jit
+    def step(x):
+        with mock.patch.dict(os.environ, ONE_EACH):
+            return reduction.reduce_gradients(_tensors(tf.sin(x)), owner="way")
+
+    x = tf.ones([50])
+    step(x)  # compiles
+    before = _submitted()
+    seen = []
+
+    def watch():
+        end = time.monotonic() + PATIENCE
+        while _submitted() < before + COUNT and time.monotonic() < end:
+            time.sleep(0.02)
+        seen.append(_submitted() - before)
+        MPI.COMM_WORLD.send(None, dest=1)
+
+    if hvd.rank() == 0:
+        thread = threading.Thread(target=watch)
+        thread.start()
+        step(x)
+        thread.join()
+        assert seen == [COUNT]
+    else:
+        MPI.COMM_WORLD.recv(source=0)
+        step(x)
+
+
+@on_ranks(1, 2, 3)
+def test_results(hvd):
+    """Also where one rank does not compile, and in the body of a loop."""
+
+    def reduce(x):
+        with mock.patch.dict(os.environ, ONE_EACH):
+            options = Options(op=hvd.Sum, gradient_predivide_factor=2.0)
+            return reduction.reduce_gradients(_tensors(x), owner="results", options=options)
+
+    def loop(x):
+        body = lambda i, x: (i + 1, tf.add_n([tf.cast(y, x.dtype) for y in reduce(x)]))  # noqa: E731
+        return tf.while_loop(lambda i, _: i < 2, body, [0, x])[1]
+
+    total = hvd.size() * (hvd.size() + 1) / 2
+    for everybody in (True, False):
+        compiled = everybody or hvd.rank() == 0
+        x = tf.fill([3, 2], float(hvd.rank() + 1))
+        results = tf.function(reduce, jit_compile=compiled)(x)
+        assert [result.dtype.name for result in results] == list(DTYPES)
+        for i, result in enumerate(results):
+            np.testing.assert_array_equal(tf.cast(result, tf.float32), np.full([3, 2], total * (i + 1)))
+        with recorded() as names:
+            y = tf.function(loop, jit_compile=compiled)(x)
+        np.testing.assert_array_equal(y, np.full([3, 2], 10.0 * 10.0 * total * hvd.size()))
+        assert sorted(counts(names).values()) == [2] * COUNT
+
+
+@on_ranks(1, 2, 3)
+def test_gradients(hvd):
+    """Each bucket's is that of an allreduce."""
+
+    def run(x, compiled):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            buckets = [[x * 2, x[:1]], [tf.cast(x, tf.float64) ** 2]]
+            if compiled:
+                outputs = native.allreduce_buckets(buckets, hvd.Sum, "twice", context="plan")
+            else:
+                outputs = [native.allreduce(bucket, hvd.Sum, f"once.{i}") for i, bucket in enumerate(buckets)]
+            parts = [tf.cast(y, tf.float32) * (hvd.rank() + 1.0) for bucket in outputs for y in bucket]
+            loss = tf.add_n([tf.reduce_sum(part) for part in parts])
+        return tape.gradient(loss, x)
+
+    x = tf.constant([1.0, 2.0, 3.0]) + hvd.rank()
+    np.testing.assert_allclose(jit(lambda x: run(x, True))(x), tf.function(lambda x: run(x, False))(x))
+
+
+@on_ranks(2, 3)
+def test_an_error_and_the_next_run(hvd):
+    """Which buckets there are differs; what was started beside it ends as well, and the job goes on."""
+
+    @jit
+    def step(x):
+        with mock.patch.dict(os.environ, ONE_EACH):
+            fine = reduction.reduce_gradients(_tensors(x[:1]), owner="fine")
+            with tf.control_dependencies([fine[0]]):  # which orders the starts, and nothing else
+                wrong = reduction.reduce_gradients([x, tf.cast(x, tf.float64)], owner="wrong")
+        return tf.cast(fine[0][0], tf.float32) + wrong[0][0]
+
+    for _ in range(2):
+        with pytest.raises(tf.errors.OpError, match=r"'wrong.*' with different arguments: rank 0: "):
+            step(tf.ones([2 + hvd.rank()]))
+        assert float(step(tf.ones([2]))) == 2.0
+
+
+LONELY = """
+import os
+os.environ["TFDDL_BUCKET_MB"] = "0.0001,0.0001"
+import tensorflow as tf
+from mpi4py import MPI
+
+import tfddl as hvd
+from tfddl.gradients import reduction
+
+hvd.init()
+run = tf.function(lambda x: reduction.reduce_gradients([x, x + 1], owner="lonely"), jit_compile=True)
+run(tf.ones([60]))
+if hvd.rank() == 0:
+    try:
+        run(tf.ones([60]))
+    except tf.errors.OpError as error:
+        print("raised:", error, flush=True)
+MPI.COMM_WORLD.Barrier()
+MPI.COMM_WORLD.Abort(3)
+"""
+
+
+def test_a_rank_that_does_not_come_is_named():
+    result = run_script(2, LONELY, environment={"TFDDL_STALL_WARNING": "0.5", "TFDDL_STALL_LIMIT": "2"})
+    (raised,) = [line for line in result.output.splitlines() if "raised:" in line]
+    assert "lonely" in raised and "rank 1" in raised
