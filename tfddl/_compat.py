@@ -96,10 +96,15 @@ def is_variable(value: object) -> bool:
     return isinstance(value, tf.Variable) or is_keras_variable(value)
 
 
+def tf_variable(value: Any) -> Any:
+    """The tf.Variable inside a Keras variable; anything else as it is."""
+    inner = getattr(value, "value", None)  # of a tf.Variable a method
+    return value if inner is None or callable(inner) else inner
+
+
 def reference(value: Any) -> Any:
     """Tells variables and tensors apart: a Keras variable and the tf.Variable inside are the same one."""
-    inner = getattr(value, "value", None)  # of a tf.Variable a method
-    return (value if inner is None or callable(inner) else inner).ref()
+    return tf_variable(value).ref()
 
 
 def is_layer(value: object) -> bool:

@@ -173,6 +173,26 @@ def test_ranks_that_leave_different_sources_local_get_an_error(hvd, mode):
         run(mode, step)
 
 
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+@on_ranks(1, 2, 3)
+def test_an_embedding_that_is_local_on_one_rank_is_an_error_at_once(hvd, mode):
+    """The others would wait for its rows."""
+    table, dense = tf.Variable(tf.zeros([2, 1])), tf.Variable([1.0])
+
+    def step():
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            y = tf.reduce_sum(tf.gather(table, [1])) + tf.reduce_sum(dense)
+        if 0 < hvd.rank() == hvd.size() - 1:
+            tape.register_local_source(table)
+        return tape.gradient(y, [table, dense])
+
+    if hvd.size() == 1:
+        run(mode, step)
+        return
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"dense gradients \[1\] of 2, sparse \[0\]"):
+        run(mode, step)
+
+
 BAD = {
     "a factor of 0": ({"gradient_predivide_factor": 0}, "Received: gradient_predivide_factor=0"),
     "a negative factor": ({"gradient_predivide_factor": -2.0}, "Received: gradient_predivide_factor=-2.0"),
@@ -186,6 +206,7 @@ BAD = {
     "names": ({"groups": [["kernel"]]}, r"Received: groups=\[\['kernel'\]\]"),
     "both spellings": ({"groups": 2, "num_groups": 3}, "Received: num_groups=3, groups=2"),
     "bad old spelling": ({"num_groups": -3}, "Received: groups=-3"),
+    "half a batch": ({"backward_passes_per_step": 2.5}, "Received: backward_passes_per_step=2.5"),
     "a device": ({"device_dense": "/gpu:0"}, "leave device_dense out. Received: device_dense='/gpu:0'"),
     "a sparse device": ({"device_sparse": "/cpu:0"}, "leave device_sparse out"),
 }
@@ -195,10 +216,49 @@ BAD = {
 @on_ranks(1)
 def test_refusals(hvd, what):
     options, message = BAD[what]
-    with pytest.raises(ValueError, match=message):
-        hvd.DistributedGradientTape(tf.GradientTape(), **options)
+    if "backward_passes_per_step" not in options:
+        with pytest.raises(ValueError, match=message):
+            hvd.DistributedGradientTape(tf.GradientTape(), **options)
     with pytest.raises(ValueError, match=message):
         hvd.DistributedOptimizer(keras.optimizers.SGD(), **options)
+
+
+NEITHER = {"sparse_as_dense": "yes", "scale_local_gradients": 2, "average_aggregated_gradients": None}
+
+
+@pytest.mark.parametrize("option", NEITHER)
+@on_ranks(1)
+def test_what_is_on_or_off(hvd, option):
+    message = rf"{option} is True or False\. Received: {option}={NEITHER[option]!r}"
+    with pytest.raises(TypeError, match=message):
+        hvd.DistributedOptimizer(keras.optimizers.SGD(), **{option: NEITHER[option]})
+    if option != "average_aggregated_gradients":
+        with pytest.raises(TypeError, match=message):
+            hvd.DistributedGradientTape(tf.GradientTape(), **{option: NEITHER[option]})
+    hvd.DistributedOptimizer(keras.optimizers.SGD(), **{option: np.True_})
+
+
+@pytest.mark.parametrize("how", ["swapped", "one rank has none", "more"])
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+@on_ranks(1, 2, 3)
+def test_ranks_with_other_groups_get_an_error(hvd, mode, how):
+    """Of variables of one shape: their buckets look alike, and would be added up crosswise."""
+    a, b, c = variables = [tf.Variable([1.0]) for _ in range(3)]
+    other = {"swapped": [[b], [a]], "one rank has none": None, "more": [[a], [b], [c]]}[how]
+    groups = other if hvd.rank() == hvd.size() - 1 > 0 else [[a], [b]]
+
+    def step():
+        with hvd.DistributedGradientTape(tf.GradientTape(), groups=groups) as tape:
+            y = tf.reduce_sum(tf.add_n([v * number for number, v in enumerate(variables)]))
+        return tape.gradient(y, variables)
+
+    if hvd.size() == 1:
+        np.testing.assert_array_equal(np.ravel(run(mode, step)), [0, 1, 2])
+        return
+    with pytest.raises(
+        tf.errors.FailedPreconditionError, match=r"rank 0: .*groups of gradients .*\[0\], \[1\]"
+    ):
+        run(mode, step)
 
 
 @on_ranks(1)

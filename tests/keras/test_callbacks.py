@@ -1,5 +1,8 @@
 """The callbacks: equal from the first step on, metrics of the whole job, and errors on all ranks at once."""
 
+import re
+from unittest import mock
+
 import keras
 import numpy as np
 import pytest
@@ -275,10 +278,8 @@ def test_a_metric_that_one_rank_lacks_is_named_on_all(hvd):
 @pytest.mark.parametrize("broadcast", ["broadcast_variables", "broadcast_"])
 @on_ranks(1, 2)
 def test_fit_without_a_broadcast_is_told(hvd, broadcast):
-    from tfddl.ops import variables
-
-    before, variables._called = variables._called, False
-    try:
+    """Each model anew: what another one has got is none of its business."""
+    for _ in range(2):
         with support.logged() as said:
             network = support.model()
             optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))
@@ -290,5 +291,23 @@ def test_fit_without_a_broadcast_is_told(hvd, broadcast):
             getattr(hvd, broadcast)(network.variables, 0)
             support.fit(network, optimizer, support.data(1), support.BATCH)
             assert not said
-    finally:
-        variables._called = before
+
+
+@on_ranks(1, 2, 3)
+def test_a_root_that_does_not_exist(hvd):
+    """Where the callback is made, or where training begins if that was before init."""
+    kind = hvd.callbacks.BroadcastGlobalVariablesCallback
+    wanted = rf"from 0 to {hvd.size() - 1} here\. Received: root_rank=7, in a job of {hvd.size()}"
+    for root in (7, -1):
+        with pytest.raises(ValueError, match=wanted.replace("7", str(root))):
+            kind(root)
+    with pytest.raises(TypeError, match=r"Received: root_rank='0'"):
+        kind("0")
+    with mock.patch("tfddl.runtime.basics.is_initialized", return_value=False):
+        early = kind(7)
+    network = support.model()
+    network.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+    with pytest.raises(
+        ValueError, match=rf"one of {re.escape(str(list(range(hvd.size()))))}. Received: root_rank=7"
+    ):
+        network.fit(*support.data(1), verbose=0, callbacks=[early])

@@ -30,6 +30,33 @@ def test_options_of_the_distributed_optimizer(hvd):
         )
 
 
+@on_ranks(1, 2, 3)
+def test_models_in_another_order(hvd):
+    """Of one shape; what Keras counts in names may differ."""
+    generator, discriminator = (
+        keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)], name=name)
+        for name in ("generator", "discriminator")
+    )
+    x = np.ones((8, 4), "f")
+    order = [generator, discriminator]
+    for network in order:
+        network.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+        network.fit(x, x, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+    if hvd.size() > 1:
+        network = order[int(hvd.rank() == 1)]
+        with pytest.raises(ValueError, match=r"rank 0: model=generator; rank 1: model=discriminator"):
+            network.fit(x, x, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+    twins = [keras.Sequential([keras.layers.Dense(4)]) for _ in range(2 + hvd.rank())]
+    twins[-1].compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    twins[-1].fit(x, x, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+
+
+@on_ranks(2, 3)
+def test_numbers_of_groups(hvd):
+    with pytest.raises(ValueError, match=r"different optimizers.*rank 0: groups=1; rank 1: groups=2"):
+        train(hvd, keras.optimizers.SGD(0.1), groups=min(1 + hvd.rank(), 2))
+
+
 @pytest.mark.parametrize("wrap", [False, True])
 @on_ranks(2, 3)
 def test_hyperparameters(hvd, wrap):

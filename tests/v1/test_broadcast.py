@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.harness import on_ranks
+from tests.keras import support
 
 v1 = tf.compat.v1
 
@@ -36,6 +37,30 @@ def test_the_hook_gives_all_the_roots_values(hvd, root):
         np.testing.assert_array_equal(session.run(weights), [start] * 3)
         session.run(update)
         np.testing.assert_allclose(session.run(weights), [start - (hvd.size() + 1) / 2] * 3)
+
+
+@pytest.mark.parametrize("monitored", [True, False])
+@on_ranks(1, 2, 3)
+def test_a_session_without_the_broadcast_is_told(hvd, monitored):
+    """Once for each graph, after its first step."""
+    for broadcast in (False, True):
+        graph, _, _, update = graph_of(hvd, 1.0)
+        with graph.as_default(), support.logged() as said:
+            if monitored:
+                hooks = [hvd.BroadcastGlobalVariablesHook(0)] if broadcast else []
+                session = v1.train.MonitoredTrainingSession(hooks=hooks)
+            else:
+                send = hvd.broadcast_global_variables(0) if broadcast else None
+                session = v1.Session()
+                session.run(v1.global_variables_initializer())
+                if broadcast:
+                    session.run(send)
+            with session:
+                assert not said
+                for _ in range(2):
+                    session.run(update)
+        assert len(said) == (hvd.size() > 1 and hvd.rank() == 0 and not broadcast)
+        assert not said or "hooks=[hvd.BroadcastGlobalVariablesHook(0)]" in said[0]
 
 
 @on_ranks(1, 2, 3)

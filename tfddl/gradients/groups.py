@@ -1,10 +1,14 @@
 """`groups=`: gradients that the user wants to travel together."""
 
+import hashlib
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
 from tfddl import _compat
+
+_READABLE = 200
+"""Characters of the groups that an error spells out; a digest covers them all."""
 
 Groups = int | tuple[tuple[Any, ...], ...] | None
 """A number of groups of consecutive gradients, references to the variables of each group, or None."""
@@ -52,6 +56,16 @@ def places(groups: Groups, count: int, variables: Sequence[Any] | None) -> list[
     place = {_compat.reference(variable): index for index, variable in enumerate(variables or ())}
     present = [[place[reference] for reference in group if reference in place] for group in groups]
     return [group for group in present if group]
+
+
+def description(together: Sequence[Sequence[int]]) -> str:
+    """What ranks have to agree on, in words: empty without groups."""
+    if not together:
+        return ""
+    text = ", ".join(str(list(group)) for group in together)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    short = text if len(text) <= _READABLE else text[:_READABLE] + "..."
+    return f"groups of gradients #{digest}: {short}"
 
 
 def _holds_variables(group: Any) -> bool:

@@ -6,6 +6,8 @@ import numbers
 import warnings
 from typing import Any
 
+import numpy as np
+
 from tfddl.gradients.compression import Compression, Compressor, check_compression
 from tfddl.gradients.groups import Groups, checked_groups
 from tfddl.ops.constants import NAMES, Adasum, Average, Sum
@@ -53,18 +55,29 @@ def checked(
     Raises:
         ValueError: For another `op`, a factor that is no positive number or comes with another `op` than Average,
             groups that are none, or a device.
-        TypeError: If `compression` is no compressor or `process_set` no `ProcessSet`.
+        TypeError: If `compression` is no compressor, `process_set` no `ProcessSet`, or what is on or off neither.
     """
     _refuse_devices(device_dense=device_dense, device_sparse=device_sparse)
     return Options(
         check_op(op),
         check_compression(compression),
-        sparse_as_dense,
+        check_bool("sparse_as_dense", sparse_as_dense),
         _checked_factor(gradient_predivide_factor, op),
         checked_groups(_one_of(num_groups, groups)),
         check_type(process_set),
-        scale_local_gradients,
+        check_bool("scale_local_gradients", scale_local_gradients),
     )
+
+
+def check_bool(name: str, value: Any) -> bool:
+    """Returns the value of an option that is on or off.
+
+    Raises:
+        TypeError: If it is anything else.
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} is True or False. Received: {name}={value!r}")
+    return bool(value)
 
 
 def check_op(op: int) -> int:

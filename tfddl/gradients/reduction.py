@@ -80,7 +80,7 @@ def reduce_gradients(
     if not waiting:
         return results
     sequence = names.unique(owner, number)
-    _reduce_dense(results, dense, variables, sequence, options, number)
+    _reduce_dense(results, dense, sparse, variables, sequence, options, number)
     # After the buckets, whose context tells where the ranks differ in what is sparse.
     for index in sparse:
         slices = allreduce_slices(
@@ -138,19 +138,23 @@ def _left_alone(gradient: Any, options: Options) -> Any:
 def _reduce_dense(
     results: list[Any],
     dense: Sequence[int],
+    sparse: Sequence[int],
     variables: Sequence[Any] | None,
     sequence: str,
     options: Options,
     process_set: int,
 ) -> None:
-    """Reduces those gradients of `results`, in place."""
+    """Reduces the dense gradients of `results`, in place."""
     if not dense:
         return
     mine = None if variables is None else [variables[index] for index in dense]
     tensors = [_dense(results[index], mine and mine[place]) for place, index in enumerate(dense)]
     together = groups.places(options.groups, len(dense), mine)
-    # Two ranks that lack the gradient of different variables may have equal shapes otherwise.
+    # Two ranks that lack the gradient of different variables may have equal shapes otherwise; and one for which an embedding
+    # is local would leave the others waiting for its rows.
     context = "" if len(dense) == len(results) else f"dense gradients {list(dense)} of {len(results)}"
+    if sparse:
+        context += f", sparse {list(sparse)}"
     reduced = run_compressed(
         lambda compressed: _reduce_in_buckets(compressed, together, sequence, options, context, process_set),
         tensors,
@@ -183,6 +187,8 @@ def _reduce_in_buckets(
     # A sequence is agreed on by the shapes known at trace time, and its buckets belong to one step. Where a shape shows
     # only at run time, and in eager mode, where each op is a step of its own, each bucket is agreed on by itself.
     apart = tf.executing_eagerly() or not all(tensor.shape.is_fully_defined() for tensor in tensors)
+    # Groups of other gradients may have equal shapes.
+    context = f"{context} {groups.description(together)}".strip()
     shared: dict[str, Any] = {
         "prescale": 1 / options.gradient_predivide_factor,
         "postscale": options.gradient_predivide_factor,

@@ -58,8 +58,8 @@ class DistributedGradientTape(tf.GradientTape):
         device_sparse: The same.
 
     Raises:
-        TypeError: If `gradtape` is not a `tf.GradientTape`, `compression` no compressor, or `process_set` no
-            `ProcessSet`.
+        TypeError: If `gradtape` is not a `tf.GradientTape`, `compression` no compressor, `process_set` no `ProcessSet`, or
+            what is on or off neither True nor False.
         ValueError: For another `op`, a `process_set` that is not part of the job, a `gradient_predivide_factor` that is
             not positive or comes with another `op` than Average, `groups` that are none, or a device.
     """

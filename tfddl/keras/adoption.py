@@ -58,6 +58,17 @@ class Settings:
             self._owner = names.new_owner(self.name, number)
         return self._owner
 
+    def chosen(self) -> dict[str, Any]:
+        """What the user has asked for, except for the name, by argument of `DistributedOptimizer`."""
+        options = {
+            field.name: getattr(self.options, field.name) for field in dataclasses.fields(self.options)
+        }
+        return {
+            **options,
+            "backward_passes_per_step": self.backward_passes_per_step,
+            "average_aggregated_gradients": self.average_aggregated_gradients,
+        }
+
     def fresh(self, local: LocalSources | None = None) -> "Settings":
         """The settings for another optimizer, which may share what is local."""
         return Settings(

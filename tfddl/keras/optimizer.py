@@ -1,6 +1,5 @@
 """DistributedOptimizer: the user's Keras optimizer, taught to combine gradients over all ranks."""
 
-import dataclasses
 from typing import Any
 
 import tensorflow as tf
@@ -8,7 +7,7 @@ import tensorflow as tf
 from tfddl import _compat
 from tfddl.gradients.compression import Compression, Compressor
 from tfddl.gradients.local import check_layers
-from tfddl.gradients.options import checked
+from tfddl.gradients.options import check_bool, checked
 from tfddl.keras import loss_scale
 from tfddl.keras.accumulation import accumulate, check_passes
 from tfddl.keras.adoption import Settings, adopt, is_adopted, set_settings, settings_of
@@ -77,8 +76,8 @@ def DistributedOptimizer(
         `optimizer` itself. If it is distributed already with the same settings, nothing changes.
 
     Raises:
-        TypeError: If `optimizer` is neither; if `compression` is no compressor or `process_set` no
-            `ProcessSet`.
+        TypeError: If `optimizer` is neither; if `compression` is no compressor, `process_set` no `ProcessSet`, or what is
+            on or off neither True nor False.
         ValueError: For another `op`, a factor, groups or a device that `tfddl.DistributedGradientTape` refuses; for
             `backward_passes_per_step` below 1, or above it for an optimizer that accumulates by itself or has its
             variables already; or if the optimizer is distributed already with other settings.
@@ -96,6 +95,7 @@ def DistributedOptimizer(
         device_sparse=device_sparse,
     )
     passes = check_passes(backward_passes_per_step)
+    check_bool("average_aggregated_gradients", average_aggregated_gradients)
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         return v1_optimizer.distribute(
             optimizer, name or Settings.name, options, passes, average_aggregated_gradients
@@ -186,23 +186,11 @@ def _check_supported(optimizer: Any) -> None:
 
 
 def _check_same(present: Settings, wanted: Settings) -> None:
-    for field in _fields(wanted):
-        before, now = _fields(present)[field], _fields(wanted)[field]
+    for field, now in wanted.chosen().items():
+        before = present.chosen()[field]
         if before != now:
             names = NAMES if field == "op" else {}
             raise ValueError(
                 f"This optimizer is distributed already, with {field}={names.get(before, before)}: call "
                 f"DistributedOptimizer once. Received: {field}={names.get(now, now)}"
             )
-
-
-def _fields(settings: Settings) -> dict[str, Any]:
-    """What the user has asked for."""
-    options = {
-        field.name: getattr(settings.options, field.name) for field in dataclasses.fields(settings.options)
-    }
-    return {
-        **options,
-        "backward_passes_per_step": settings.backward_passes_per_step,
-        "average_aggregated_gradients": settings.average_aggregated_gradients,
-    }

@@ -12,12 +12,17 @@ from tfddl.ops.broadcast import broadcast
 from tfddl.ops.collective import name_of
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
-_called = False
+_MARK = "_tfddl_broadcast"
 
 
-def has_broadcast() -> bool:
-    """Whether this process has called one of the functions below."""
-    return _called
+def has_broadcast(variables: Iterable[Any]) -> bool:
+    """Whether one of the variables has been given to one of the functions below."""
+    return any(hasattr(_compat.tf_variable(variable), _MARK) for variable in variables)
+
+
+def has_broadcast_in(graph: Any) -> bool:
+    """Whether a graph of TF1 has an operation of the functions below."""
+    return hasattr(graph, _MARK)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -81,8 +86,11 @@ def _assign_roots_values(
     variables: Iterable[Any], root_rank: int, group: str, process_set: ProcessSet, *, ignore_name_scope: bool
 ) -> list[Any]:
     """Returns what the assignments do; all broadcasts come before the first of them."""
-    global _called
-    _called = True
+    variables = list(variables)
+    for variable in variables:
+        setattr(_compat.tf_variable(variable), _MARK, True)
+    if _in_tf1_graph():
+        setattr(tf.compat.v1.get_default_graph(), _MARK, True)
     pending = [
         (variable, broadcast(variable, root_rank, f"{group}.{index}", ignore_name_scope, process_set))
         for index, variable in enumerate(variables)

@@ -10,6 +10,7 @@ from tfddl.gradients import marks, reduction
 from tfddl.gradients.options import Options
 from tfddl.ops import names
 from tfddl.runtime.process_sets import id_of
+from tfddl.v1 import reminder
 from tfddl.v1.accumulation import Accumulation
 
 v1 = tf.compat.v1
@@ -117,6 +118,7 @@ class _Distributed:
         """See `tf.compat.v1.train.Optimizer.apply_gradients`."""
         plain: Any = super()
         settings: Settings = vars(self)[_SETTINGS]
+        reminder.watch()
         gradients, variables = _unzip(grads_and_vars)
         if settings.accumulation is not None:
             pairs = list(zip(gradients, variables, strict=True))

@@ -1,5 +1,6 @@
 """BroadcastGlobalVariablesCallback: equal weights at the start, and ranks that stay together."""
 
+import operator
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +13,8 @@ from tfddl.keras.callbacks import callback_list, likeness, lockstep
 from tfddl.keras.exchange import differing_lists
 from tfddl.ops.broadcast import broadcast
 from tfddl.ops.variables import broadcast_variables
-from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set
+from tfddl.runtime import basics
+from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set, members
 
 Callback: Any = _compat.keras().callbacks.Callback
 
@@ -39,7 +41,9 @@ class BroadcastGlobalVariablesCallback(Callback):
         process_set: Whose ranks train together; "all ranks" means those. Defaults to all.
 
     Raises:
-        ValueError: If `local_variables` holds anything else. At the beginning of training, if the optimizer is not
+        TypeError: If `root_rank` is no integer.
+        ValueError: If `local_variables` holds anything else, or `root_rank` is no rank of the job, which shows when training
+            begins if `tfddl.init` has not been called. At the beginning of training, if the optimizer is not
             distributed while there are several ranks, or if the ranks have different numbers of batches or
             epochs, begin with different epochs, or have variables that differ in number, name, shape or dtype. At
             the end of an epoch, if the ranks had different numbers of batches. On every rank.
@@ -53,7 +57,7 @@ class BroadcastGlobalVariablesCallback(Callback):
     ) -> None:
         super().__init__()
         callback_list.watch()
-        self.root_rank = root_rank
+        self.root_rank = _checked_root(root_rank)
         self.process_set = check_type(process_set)
         self._local = {_key(variable) for variable in _listed(local_variables)}
         self._sent: set[int] = set()
@@ -73,6 +77,7 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks the model and broadcasts what exists."""
+        _checked_root(self.root_rank, self.process_set)
         self._to_be_seen = model_check.check_distributed(self.model, self.process_set)
         lockstep.check_plan(
             _compat.fit_params(self), self.model, f"{type(self).__name__}.steps", self.process_set
@@ -144,6 +149,25 @@ class BroadcastGlobalVariablesCallback(Callback):
             _compat.resume_at(self.model, epoch if epoch >= 0 else None)
 
 
+def _checked_root(root_rank: Any, process_set: ProcessSet | None = None) -> int:
+    """Returns the root if it is a rank of the job, as far as that is known, and of the process set."""
+    try:
+        root = operator.index(root_rank)
+    except TypeError:
+        raise TypeError(f"root_rank is the number of a rank. Received: root_rank={root_rank!r}") from None
+    if process_set is not None and root not in members(process_set):
+        raise ValueError(
+            "root_rank is the rank in the job of one that takes part, whose values all get: one of "
+            f"{list(members(process_set))}. Received: root_rank={root}"
+        )
+    if basics.is_initialized() and not 0 <= root < basics.size():
+        raise ValueError(
+            f"root_rank is a rank of the job, from 0 to {basics.size() - 1} here. Received: root_rank={root}, in a job of "
+            f"{basics.size()}"
+        )
+    return root
+
+
 def _listed(local_variables: Any) -> list[Any]:
     if _compat.is_variable(local_variables):
         return [local_variables]
@@ -159,8 +183,7 @@ def _listed(local_variables: Any) -> list[Any]:
 
 def _key(variable: Any) -> int:
     """Tells variables apart: a Keras variable and the tf.Variable inside are the same one."""
-    value = getattr(variable, "value", None)
-    return id(variable if value is None or callable(value) else value)
+    return id(_compat.tf_variable(variable))
 
 
 def _unique(variables: Iterable[Any]) -> list[Any]:

@@ -44,7 +44,9 @@ def complete(callbacks: Any) -> None:
         broadcasts = [one for one in callbacks.callbacks if isinstance(one, BroadcastGlobalVariablesCallback)]
         if not broadcasts:
             if _is_ours(callbacks):
-                callbacks.callbacks.append(_Reminder())
+                reminder = _Reminder()
+                reminder.set_model(callbacks.model)
+                callbacks.callbacks.append(reminder)
             return
         found = [StopTogetherCallback(process_set=broadcasts[0].process_set)]
         found[0].set_params(callbacks.params)
@@ -66,9 +68,12 @@ class _Reminder(Callback):
     """Says what nobody would notice: that ranks train from different weights."""
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        if basics.is_initialized() and basics.size() > 1 and not has_broadcast():
+        if basics.is_initialized() and basics.size() > 1 and not self._has_broadcast():
             warn(
-                "fit has no BroadcastGlobalVariablesCallback, and hvd.broadcast_variables has not been called: the ranks "
-                "train from different weights, and nobody checks that they take the same steps. Add "
+                "fit has no BroadcastGlobalVariablesCallback, and hvd.broadcast_variables has not been called for this "
+                "model: the ranks train from different weights, and nobody checks that they take the same steps. Add "
                 "hvd.callbacks.BroadcastGlobalVariablesCallback(0) to fit's callbacks, on all ranks."
             )
+
+    def _has_broadcast(self) -> bool:
+        return self.model is not None and has_broadcast(self.model.variables)

@@ -5,6 +5,7 @@ gradients meet by shape and place. A callback that one rank lacks leaves the oth
 """
 
 import numbers
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,9 @@ _OTHERWISE = ("learning_rate", "name")
 
 
 def check_optimizer(model: Any, name: str, process_set: ProcessSet = global_process_set) -> None:
-    """Compares options of `DistributedOptimizer` and hyperparameters.
+    """Compares options of `DistributedOptimizer`, hyperparameters, and the model's name less what counts models.
+
+    Two models of one shape that the ranks train in another order would give each other their gradients.
 
     Args:
         model: The compiled model.
@@ -31,7 +34,8 @@ def check_optimizer(model: Any, name: str, process_set: ProcessSet = global_proc
     """
     optimizer = getattr(model, "optimizer", None)
     lines = [] if optimizer is None else [*_options(optimizer), *_hyperparameters(optimizer)]
-    _check_same(lines, "optimizers: give each the same options and hyperparameters", name, process_set)
+    what = "optimizers or models: train the same model at a time on all, with the same options and hyperparameters"
+    _check_same([f"model={re.sub(r'_?[0-9]+', '', model.name)}", *lines], what, name, process_set)
 
 
 def check_roles(model: Any, name: str, process_set: ProcessSet = global_process_set) -> None:
@@ -111,13 +115,12 @@ def _settings(optimizer: Any) -> Settings | None:
 def _options(optimizer: Any) -> Iterator[str]:
     settings = _settings(optimizer)
     if settings is not None:
-        options = settings.options
-        yield f"op={NAMES[options.op]}"
-        yield f"compression={options.compression.__name__}"
-        for option in ("sparse_as_dense", "gradient_predivide_factor", "scale_local_gradients"):
-            yield f"{option}={getattr(options, option)}"
-        for option in ("backward_passes_per_step", "average_aggregated_gradients"):
-            yield f"{option}={getattr(settings, option)}"
+        chosen = settings.chosen()
+        del chosen["process_set"]  # whose ranks compare
+        if isinstance(chosen["groups"], tuple):
+            chosen["groups"] = "lists of variables"  # those are part of the weights' roles
+        chosen.update(op=NAMES[chosen["op"]], compression=chosen["compression"].__name__)
+        yield from (f"{option}={value}" for option, value in chosen.items())
 
 
 def _hyperparameters(optimizer: Any) -> Iterator[str]:

@@ -1,0 +1,56 @@
+"""Says what nobody would notice: that the ranks of a session train from different weights."""
+
+import functools
+import logging
+from typing import Any
+
+import tensorflow as tf
+
+from tfddl import runtime
+from tfddl.ops.variables import has_broadcast_in
+from tfddl.runtime import basics
+
+v1 = tf.compat.v1
+_MARK = "_tfddl_to_be_reminded"
+
+
+def watch() -> None:
+    """Has sessions look at the first run in which the graph that is being built trains."""
+    graph: Any = v1.get_default_graph()
+    if not (tf.executing_eagerly() or graph.building_function or hasattr(graph, _MARK)):
+        _watch_sessions()
+        setattr(graph, _MARK, True)
+
+
+@functools.cache
+def _watch_sessions() -> None:
+    """Nothing calls us between the making of a graph and its runs; therefore the class itself looks. A graph whose
+    first step is over, or that is none of ours, costs a session one look at an attribute."""
+    base: Any = next(kind for kind in v1.Session.__mro__ if "run" in vars(kind))
+    plain_run = base.run
+
+    @functools.wraps(plain_run)
+    def run(self: Any, *arguments: Any, **options: Any) -> Any:
+        if not getattr(self.graph, _MARK, False):
+            return plain_run(self, *arguments, **options)
+        before = _requests()
+        result = plain_run(self, *arguments, **options)
+        if _requests() > before:
+            setattr(self.graph, _MARK, False)
+            _remind(self.graph)
+        return result
+
+    base.run = run
+
+
+def _requests() -> int:
+    return int(runtime.stats()["requests"]) if basics.is_initialized() else 0
+
+
+def _remind(graph: Any) -> None:
+    if basics.size() > 1 and basics.rank() == 0 and not has_broadcast_in(graph):
+        logging.getLogger("tfddl").warning(
+            "A session trains with a DistributedOptimizer, but its graph has no broadcast: the ranks train from different "
+            "weights. Give the session hooks=[hvd.BroadcastGlobalVariablesHook(0)], or run "
+            "hvd.broadcast_global_variables(0) after the initialization, on all ranks."
+        )
