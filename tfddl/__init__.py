@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tfddl.gradients.tape import PartialDistributedGradientTape as PartialDistributedGradientTape
     from tfddl.keras import callbacks as callbacks
     from tfddl.keras import optimizers as optimizers
-    from tfddl.keras.callbacks.metrics import evaluate as evaluate
+    from tfddl.keras.evaluation import evaluate as evaluate
     from tfddl.keras.load import load_model as load_model
     from tfddl.keras.optimizer import DistributedOptimizer as DistributedOptimizer
     from tfddl.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
@@ -88,7 +88,7 @@ _MODULES = {
     "tfddl.gradients.tape": ["DistributedGradientTape", "PartialDistributedGradientTape"],
     "tfddl.keras.load": ["load_model"],
     "tfddl.keras.optimizer": ["DistributedOptimizer", "PartialDistributedOptimizer"],
-    "tfddl.keras.callbacks.metrics": ["evaluate"],
+    "tfddl.keras.evaluation": ["evaluate"],
     "tfddl.keras.sync_batch_normalization": ["SyncBatchNormalization"],
     "tfddl.ops.allgather": ["allgather", "grouped_allgather"],
     "tfddl.ops.allreduce": ["allreduce", "grouped_allreduce"],

@@ -88,8 +88,59 @@ def is_additive(metric: Any) -> bool:
     return owner.__module__.startswith(("keras.", "tf_keras."))
 
 
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What ranks have to agree on before they add up numbers.
+
+    Attributes:
+        logs: Those with a number, and the shape of what is more than one.
+        states: Of the metrics.
+        length: How many numbers travel.
+    """
+
+    logs: list[str]
+    states: list[str]
+    length: int
+
+    @classmethod
+    def of(cls, logs: Mapping[str, Any], snapshots: Mapping[str, Snapshot]) -> Layout:
+        """That of this rank's logs and metrics."""
+        keys = _numeric(logs)
+        shown = [f"{key} {np.shape(logs[key])}" if np.ndim(logs[key]) else key for key in keys]
+        states = [f"{prefix}{line}" for prefix, one in snapshots.items() for line in one.describe()]
+        length = sum(np.size(logs[key]) + 1 for key in keys)
+        length += sum(value.size for one in snapshots.values() for value in one.values)
+        return cls(shown, states, length)
+
+    def check(self, name: str, process_set: ProcessSet) -> None:
+        """Raises a ValueError on every rank if they have different ones."""
+        lines = [*self.logs, *(f"\t{state}" for state in self.states)]
+        different = differing_lists(lines, f"{name}.keys", process_set)
+        if different is None:
+            return
+        found = {rank: [line for line in lines if line[:1] != "\t"] for rank, lines in different.items()}
+        if len({tuple(lines) for lines in found.values()}) == 1:  # then it is the variables that differ
+            found = {
+                rank: [line[1:] for line in lines if line[:1] == "\t"] for rank, lines in different.items()
+            }
+        raise ValueError(
+            "MetricAverageCallback needs the same metrics on all ranks: give every rank validation data, or none. "
+            "Received: " + "; ".join(f"rank {rank}: {lines}" for rank, lines in found.items())
+        )
+
+    def add_nothing(self, name: str, process_set: ProcessSet) -> None:
+        """Takes part in the others' `merge`, with zeros."""
+        self.check(name, process_set)
+        if self.logs:
+            _sums([np.zeros(self.length)], f"{name}.values", process_set)
+
+
 def merge(
-    logs: dict[str, Any], snapshots: Mapping[str, Snapshot], name: str, process_set: ProcessSet
+    logs: dict[str, Any],
+    snapshots: Mapping[str, Snapshot],
+    name: str,
+    process_set: ProcessSet,
+    ranks: int | None = None,
 ) -> list[str]:
     """Puts the whole job's numbers in place of this rank's, in two small collectives.
 
@@ -101,6 +152,7 @@ def merge(
         snapshots: By the prefix of their logs: `""` or `"val_"`.
         name: Names the collectives.
         process_set: Whose ranks take part; "every rank" means those.
+        ranks: How many of them have numbers; the others call `Layout.add_nothing`. Defaults to all.
 
     Returns:
         The names of the logs that are means.
@@ -108,8 +160,8 @@ def merge(
     Raises:
         ValueError: On every rank, if not all ranks have the same logs and metrics.
     """
-    keys = sorted(key for key, value in logs.items() if _is_numeric(value))
-    _check_same(keys, logs, snapshots, name, process_set)
+    Layout.of(logs, snapshots).check(name, process_set)
+    keys = _numeric(logs)
     if not keys:
         return []
     mine = [np.asarray(logs[key], "float64") for key in keys]
@@ -126,7 +178,7 @@ def merge(
         results = one.results_of(states[: len(one.values)])
         exact.update({prefix + key: value for key, value in results.items()})
         states = states[len(one.values) :]
-    size = process_set.size() or 1
+    size = ranks or process_set.size() or 1
     means = []
     for key, total, count in zip(keys, sums, agreeing, strict=True):
         if count < size:
@@ -136,25 +188,8 @@ def merge(
     return means
 
 
-def _check_same(
-    keys: list[str],
-    logs: dict[str, Any],
-    snapshots: Mapping[str, Snapshot],
-    name: str,
-    process_set: ProcessSet,
-) -> None:
-    shown = [f"{key} {np.shape(logs[key])}" if np.ndim(logs[key]) else key for key in keys]
-    states = [f"\t{prefix}{line}" for prefix, one in snapshots.items() for line in one.describe()]
-    different = differing_lists([*shown, *states], f"{name}.keys", process_set)
-    if different is None:
-        return
-    found = {rank: [line for line in lines if line[:1] != "\t"] for rank, lines in different.items()}
-    if len({tuple(lines) for lines in found.values()}) == 1:  # then it is the variables that differ
-        found = {rank: [line[1:] for line in lines if line[:1] == "\t"] for rank, lines in different.items()}
-    raise ValueError(
-        "MetricAverageCallback needs the same metrics on all ranks: give every rank validation data, or none. "
-        "Received: " + "; ".join(f"rank {rank}: {lines}" for rank, lines in found.items())
-    )
+def _numeric(logs: Mapping[str, Any]) -> list[str]:
+    return sorted(key for key, value in logs.items() if _is_numeric(value))
 
 
 def _sums(arrays: Sequence[np.ndarray], name: str, process_set: ProcessSet) -> list[np.ndarray]:

@@ -1,8 +1,6 @@
-"""MetricAverageCallback and evaluate: metrics of the whole job."""
+"""MetricAverageCallback: metrics of the whole job."""
 
 from typing import Any
-
-import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.keras.exchange import all_rows, quoted
@@ -65,9 +63,11 @@ class MetricAverageCallback(Callback):
         means = self.merge({} if logs is None else logs, self._snapshots or {"": snapshot(self.model)})
         self.compare([key for key in means if key.startswith("val_")])
 
-    def merge(self, logs: dict[str, Any], snapshots: dict[str, Snapshot]) -> list[str]:
+    def merge(
+        self, logs: dict[str, Any], snapshots: dict[str, Snapshot], ranks: int | None = None
+    ) -> list[str]:
         """See `tfddl.keras.metrics.merge`."""
-        return merge(logs, snapshots, self.owner, self.process_set)
+        return merge(logs, snapshots, self.owner, self.process_set, ranks)
 
     def compare(self, means: list[str]) -> None:
         """Warns when ranks have validated different numbers of batches, if that matters.
@@ -76,7 +76,7 @@ class MetricAverageCallback(Callback):
             means: The names of numbers that are plain means over ranks.
         """
         counts = all_rows([self._validated], f"{self.owner}.validated", self.process_set)[:, 0]
-        if means and len(set(counts)) > 1:
+        if means and len(set(counts) - {0}) > 1:
             warn_once(
                 "The ranks validate different numbers of batches, but MetricAverageCallback gives all ranks the same "
                 f"weight in {', '.join(means)}, which is an approximation: give each rank as many batches, or say "
@@ -84,41 +84,3 @@ class MetricAverageCallback(Callback):
                 f"Received batches of {quoted(map(int, counts), self.process_set)}",
                 self.process_set,
             )
-
-
-def evaluate(
-    model: Any,
-    x: Any = None,
-    y: Any = None,
-    *,
-    callbacks: Any = None,
-    return_dict: bool = False,
-    process_set: ProcessSet = global_process_set,
-    **options: Any,
-) -> Any:
-    """`model.evaluate`, each rank on its part of the data, with the numbers of the whole job on all ranks.
-
-    They are what one process gets from all the data, to the precision of float32; see `MetricAverageCallback` for what
-    is exact and what is a mean over ranks. All ranks call it; the parts may be uneven, but not empty.
-
-    Args:
-        model: A compiled `keras.Model`.
-        x: As in `model.evaluate`: this rank's part.
-        y: As in `model.evaluate`.
-        callbacks: As in `model.evaluate`; they see this rank's own numbers.
-        return_dict: Whether to return a dictionary.
-        process_set: Whose ranks belong together; "all ranks" means those. Defaults to all.
-        **options: The other arguments of `model.evaluate`.
-
-    Returns:
-        The loss, a list of loss and metrics, or a dictionary, as `model.evaluate`.
-
-    Raises:
-        ValueError: On every rank, if not all ranks have the same metrics.
-    """
-    mine = MetricAverageCallback(process_set)
-    mine.owner = "evaluate"
-    callbacks = [] if callbacks is None else tf.nest.flatten(callbacks)
-    logs = model.evaluate(x, y, callbacks=[*callbacks, mine], return_dict=True, **options)
-    mine.compare(mine.merge(logs, {"": snapshot(model)}))
-    return logs if return_dict else _compat.results_of_evaluate(model, logs)

@@ -1,0 +1,107 @@
+"""evaluate: the metrics of the whole job, also where some ranks have no rows."""
+
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfddl import _compat
+from tfddl.keras.callbacks.metrics import MetricAverageCallback
+from tfddl.keras.exchange import all_rows
+from tfddl.keras.metrics import Layout, snapshot
+from tfddl.ops.objects import broadcast_object
+from tfddl.runtime.process_sets import ProcessSet, global_process_set, members
+
+_NAME = "evaluate"
+
+
+def evaluate(
+    model: Any,
+    x: Any = None,
+    y: Any = None,
+    *,
+    callbacks: Any = None,
+    return_dict: bool = False,
+    process_set: ProcessSet = global_process_set,
+    **options: Any,
+) -> Any:
+    """`model.evaluate`, each rank on its part of the data, with the numbers of the whole job on all ranks.
+
+    They are what one process gets from all the data, to the precision of float32; see `MetricAverageCallback` for what
+    is exact and what is a mean over ranks, of those that have rows. All ranks call it; the parts may be uneven, and some of
+    them empty: arrays without rows, a dataset, generator or `PyDataset` without batches.
+
+    Args:
+        model: A compiled `keras.Model`.
+        x: As in `model.evaluate`: this rank's part.
+        y: As in `model.evaluate`.
+        callbacks: As in `model.evaluate`; they see this rank's own numbers.
+        return_dict: Whether to return a dictionary.
+        process_set: Whose ranks belong together; "all ranks" means those. Defaults to all.
+        **options: The other arguments of `model.evaluate`.
+
+    Returns:
+        The loss, a list of loss and metrics, or a dictionary, as `model.evaluate`.
+
+    Raises:
+        ValueError: On every rank, if not all ranks have the same metrics, or none has any rows.
+    """
+    mine = MetricAverageCallback(process_set)
+    mine.owner = _NAME
+    callbacks = [] if callbacks is None else tf.nest.flatten(callbacks)
+    x, empty = _look_into(x)
+    logs: dict[str, Any] = {}
+    if empty:
+        model.reset_metrics()
+    else:
+        logs = model.evaluate(x, y, callbacks=[*callbacks, mine], return_dict=True, **options)
+    result, means = _merged(mine, model, logs, return_dict)
+    mine.compare(means)
+    return result
+
+
+def _merged(
+    mine: MetricAverageCallback, model: Any, logs: dict[str, Any], return_dict: bool
+) -> tuple[Any, list[str]]:
+    """What `evaluate` returns, and which logs are means. A rank without rows adds nothing, and is told the rest."""
+    process_set = mine.process_set
+    present = all_rows([bool(logs)], f"{_NAME}.present", process_set)[:, 0] > 0
+    if not present.any():
+        raise ValueError(
+            "hvd.evaluate computes metrics of the rows that all ranks have together. Received: no rows on any rank"
+        )
+    first = members(process_set)[int(np.argmax(present))]
+    parts = {"": snapshot(model)} if logs else {}
+    layout = Layout.of(logs, parts)
+    if not present.all():
+        layout = broadcast_object(layout, first, name=f"{_NAME}.layout", process_set=process_set)
+    means = []
+    if logs:
+        means = mine.merge(logs, parts, int(present.sum()))
+    else:
+        layout.add_nothing(_NAME, process_set)
+    # Keras may not know all metrics yet where it has seen no batch, nor their order.
+    result = logs if return_dict or not logs else _compat.results_of_evaluate(model, logs)
+    if present.all():
+        return result, means
+    return broadcast_object((result, means), first, name=f"{_NAME}.result", process_set=process_set)
+
+
+def _look_into(x: Any) -> tuple[Any, bool]:
+    """The data, and whether it is known to have no rows."""
+    if isinstance(x, types.GeneratorType):
+        for batch in x:
+            return _again(batch, x), False
+        return x, True
+    if isinstance(x, tf.data.Dataset):
+        return x, int(x.cardinality()) == 0
+    if isinstance(x, _compat.py_dataset()):
+        return x, _compat.num_batches(x) == 0
+    return x, any(tuple(getattr(leaf, "shape", ()))[:1] == (0,) for leaf in tf.nest.flatten(x))
+
+
+def _again(first: Any, others: Iterator[Any]) -> Iterator[Any]:
+    yield first
+    yield from others
