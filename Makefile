@@ -12,7 +12,9 @@ PROBE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:
 CANDIDATES := python3.12 python3.11 python3.13 python3
 PYTHON ?= $(shell for p in $(CANDIDATES); do if $$p -c '$(PROBE)' >/dev/null 2>&1; then echo $$p; break; fi; done)
 CXX_FILES = $(shell find custom_ops -name '*.cc' -o -name '*.h')
-CMAKE := $(BIN)/cmake -S custom_ops -DTFDDL_WITH_TENSORFLOW=OFF -DTFDDL_BUILD_TESTS=ON
+# Of TensorFlow the engine's tests take only the headers of XLA's typed interface, for nccl_xla_test.
+TF_INCLUDE = $(shell $(BIN)/python -c 'from tfddl.build.discover import find_tensorflow; print(find_tensorflow().include)' 2>/dev/null)
+CMAKE = $(BIN)/cmake -S custom_ops -DTFDDL_WITH_TENSORFLOW=OFF -DTFDDL_BUILD_TESTS=ON -DTFDDL_TF_INCLUDE=$(TF_INCLUDE)
 MODELS := $(basename $(notdir $(wildcard custom_ops/model/*.pml)))
 JOBS := $(shell nproc)
 # Each worker has ranks of its own; importing TensorFlow, tracing and waiting leave cores idle. `make WORKERS=1` runs one test at a time.

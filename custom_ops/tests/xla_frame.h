@@ -50,7 +50,8 @@ inline int Finish(const char* call, size_t length, void* const* out, int gpu, vo
 }
 inline const char* LastError() { return last_error.c_str(); }
 
-inline TfddlEngineFunctions& EngineFunctions() {
+// For the handlers, which are another object: there even if everything here is inlined.
+__attribute__((used)) inline TfddlEngineFunctions& EngineFunctions() {
   static TfddlEngineFunctions functions = {nullptr, Start, Finish, nullptr, LastError};
   return functions;
 }
