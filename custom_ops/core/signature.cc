@@ -114,6 +114,16 @@ std::string NamesOfFields(const std::vector<std::vector<std::string>>& sides,
   return Join(names, " and ");
 }
 
+// What else helps. Names of gradients are not the user's: what can be made equal is the model.
+std::string Remedy(const std::string& name, const std::string& what) {
+  const bool gradients = what == "gradients" || name.find("DistributedOptimizer") != std::string::npos ||
+                         name.find("DistributedGradientTape") != std::string::npos;
+  if (!gradients) return ", or give the calls different names.";
+  return ": train the same model on all, with the same layers in the same order, the same ones of them "
+         "frozen or "
+         "local, and the same loss, dtypes and options of the optimizer or tape.";
+}
+
 }  // namespace
 
 std::string DescribeTensor(DataType dtype, const std::vector<int64_t>& shape) {
@@ -144,9 +154,9 @@ std::string DescribeMismatch(const std::string& name, const std::vector<std::str
   } else {
     entries = DescribeGroups(sides, ranks, fields);
   }
+  const std::string what = NamesOfFields(sides, fields);
   return "The ranks submitted '" + name + "' with different arguments: " + Join(entries, "; ") +
-         ". Call it with the same " + NamesOfFields(sides, fields) +
-         " on every rank, or give the calls different names.";
+         ". Call it with the same " + what + " on every rank" + Remedy(name, what);
 }
 
 std::string DescribeDivisors(const std::vector<int>& over_size, const std::vector<int>& over_active) {

@@ -52,6 +52,19 @@ void TestOtherCollective() {
   CHECK(Advice(kAllreduce, {"on the CPU", "broadcast", "root_rank 0", "float32 [2]"}) == "operation");
 }
 
+void TestGradientsOfAModel() {
+  const auto told = [](const std::string& name, const std::string& context) {
+    const Fields first = {"on the CPU", "allreduce", context, "float32 [2]"},
+                 second = {"on the CPU", "allreduce", context, "float32 [3]"};
+    return DescribeMismatch(name, {MakeSignature(first), MakeSignature(second)}, {});
+  };
+  for (const char* name : {"step/DistributedOptimizer.0", "DistributedGradientTape/gradient.0"}) {
+    CHECK(told(name, "Sum").find("train the same model on all") != std::string::npos);
+    CHECK(told(name, "Sum").find("different names") == std::string::npos);
+  }
+  CHECK(told("x", "Sum").find("or give the calls different names") != std::string::npos);
+}
+
 }  // namespace
 }  // namespace tfddl
 
@@ -59,5 +72,6 @@ int main() {
   tfddl::TestOneArgument();
   tfddl::TestGroups();
   tfddl::TestOtherCollective();
+  tfddl::TestGradientsOfAModel();
   return 0;
 }
