@@ -33,10 +33,7 @@ def _tensors(x):
 
 def _submitted():
     log = importlib.import_module("tfddl.runtime").flight_log()
-    return sum(
-        event["event"] == "submit" and event["name"].startswith("way") and "#" in event["name"]
-        for event in log
-    )
+    return sum(event["event"] == "submit" and "way#" in event["name"] for event in log)
 
 
 @on_ranks(2)
@@ -131,7 +128,7 @@ def test_an_error_and_the_next_run(hvd):
         return tf.cast(fine[0][0], tf.float32) + wrong[0][0]
 
     for _ in range(2):
-        with pytest.raises(tf.errors.OpError, match=r"'wrong.*' with different arguments: rank 0: "):
+        with pytest.raises(tf.errors.OpError, match=r"'step/wrong' with different arguments: rank 0: "):
             step(tf.ones([2 + hvd.rank()]))
         assert float(step(tf.ones([2]))) == 2.0
 
