@@ -5,20 +5,15 @@
 #include "core/adasum.h"
 #include "core/collective.h"
 #include "core/pipeline.h"
+#include "core/shared_allreduce.h"
 #include "core/slice_reduction.h"
+#include "transport/arena.h"
 
 namespace tfddl {
 namespace {
 
 // Up to here one exchange of everything beats two rounds of slices. What a rank receives counts.
 constexpr size_t kSmallBytes = size_t{64} << 10;
-
-// One contiguous range of elements to reduce.
-struct Range {
-  const char* in;
-  char* out;
-  int64_t count;
-};
 
 // Everybody sends all to all and reduces all: one message latency. The sum is formed in the order of
 // the ranks by the same code everywhere, so the bits are equal although nobody copies them.
@@ -124,14 +119,24 @@ class SlicedAllreduce : public Collective {
   std::vector<Peer> peers_;
 };
 
-std::unique_ptr<Collective> ReduceRange(Lane lane, ScratchPool* pool, const Reduction& reduction,
-                                        Range range) {
+std::unique_ptr<Collective> ReduceByMessages(Lane lane, ScratchPool* pool, const Reduction& reduction,
+                                             Range range) {
   const size_t received = static_cast<size_t>(range.count) * SizeOf(reduction.dtype) *
                           static_cast<size_t>(std::max(reduction.size - 1, 1));
   if (received <= kSmallBytes) {
     return std::make_unique<SmallAllreduce>(lane, pool, reduction, range);
   }
   return std::make_unique<SlicedAllreduce>(lane, pool, reduction, range);
+}
+
+std::unique_ptr<Collective> ReduceRange(Lane lane, ScratchPool* pool, const Reduction& reduction,
+                                        Range range) {
+  const size_t bytes = static_cast<size_t>(range.count) * SizeOf(reduction.dtype);
+  if (bytes < kSharedBytes || !ReachEachOther(*lane.transport)) {
+    return ReduceByMessages(lane, pool, reduction, range);
+  }
+  return MakeSharedAllreduce(lane, reduction, range,
+                             [=] { return ReduceByMessages(lane, pool, reduction, range); });
 }
 
 // Members of a group travel as one: packed into one range, reduced in place, unpacked.
@@ -141,20 +146,24 @@ class FusedAllreduce : public Collective {
       : pool_(pool), buffers_(std::move(buffers)), element_(SizeOf(reduction.dtype)) {
     int64_t count = 0;
     for (const Buffer& buffer : buffers_) count += buffer.count;
-    fused_ = pool->Take(static_cast<size_t>(count) * element_);
-    char* next = fused_.data();
+    const size_t total = static_cast<size_t>(count) * element_;
+    const auto arena = lane.transport->arena();
+    if (arena && total >= kSharedBytes) block_ = arena->Allocate(total);
+    if (!block_) fused_ = pool->Take(total);
+    char* const packed = Packed();
+    char* next = packed;
     for (const Buffer& buffer : buffers_) {
       const size_t bytes = static_cast<size_t>(buffer.count) * element_;
       if (bytes > 0) std::memcpy(next, buffer.in, bytes);
       next += bytes;
     }
-    range_ = ReduceRange(lane, pool, reduction, {fused_.data(), fused_.data(), count});
+    range_ = ReduceRange(lane, pool, reduction, {packed, packed, count});
   }
   ~FusedAllreduce() override { pool_->Give(std::move(fused_)); }
 
   bool Poll() override {
     if (!range_->Poll()) return false;
-    const char* next = fused_.data();
+    const char* next = Packed();
     for (const Buffer& buffer : buffers_) {
       const size_t bytes = static_cast<size_t>(buffer.count) * element_;
       if (bytes > 0) std::memcpy(buffer.out, next, bytes);
@@ -164,10 +173,13 @@ class FusedAllreduce : public Collective {
   }
 
  private:
+  char* Packed() { return block_ ? block_.get() : fused_.data(); }
+
   ScratchPool* pool_;
   std::vector<Buffer> buffers_;
   size_t element_;
-  std::vector<char> fused_;
+  std::shared_ptr<char> block_;  // where peers reach it
+  std::vector<char> fused_;      // or where they do not
   std::unique_ptr<Collective> range_;
 };
 

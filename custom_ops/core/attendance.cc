@@ -24,6 +24,8 @@ class PartOfTransport : public Transport {
     return whole_->ReceiveView(Rank(peer), tag, scratch, bytes, data);
   }
   void Release(int peer, const void* data) override { whole_->Release(Rank(peer), data); }
+  std::shared_ptr<Arena> arena() const override { return whole_->arena(); }
+  char* ArenaOf(int peer) const override { return whole_->ArenaOf(Rank(peer)); }
   bool Test(Handle handle) override { return whole_->Test(handle); }
   void Cancel(Handle handle) override { whole_->Cancel(handle); }
   bool unsent() override { return whole_->unsent(); }

@@ -20,6 +20,9 @@ struct Lane {
   const Attendance* attendance;
 };
 
+// From here on what messages would carry goes through memory that ranks of a host reach (transport/arena.h).
+constexpr size_t kSharedBytes = size_t{32} << 10;
+
 class Collective {
  public:
   virtual ~Collective() = default;

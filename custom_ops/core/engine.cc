@@ -36,6 +36,7 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
     : transport_(std::move(transport)),
       rank_(transport_->rank()),
       size_(transport_->size()),
+      arena_(transport_->arena()),
       members_(options.members.empty() ? Counted(size_) : std::move(options.members)),
       set_(std::move(options.set)),
       device_plane_(std::move(options.device_plane)),

@@ -50,6 +50,9 @@ class Engine {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
+  // Where results should lie, so that peers reach them; null: there is no such memory.
+  const std::shared_ptr<Arena>& arena() const { return arena_; }
+
   // The rank in the job of a member, and the member of a rank: -1 when it is none.
   int global_rank(int member) const { return members_[static_cast<size_t>(member)]; }
   int MemberOf(int global_rank) const;
@@ -176,6 +179,7 @@ class Engine {
   std::unique_ptr<Transport> transport_;
   const int rank_;
   const int size_;
+  const std::shared_ptr<Arena> arena_;
   const std::vector<int> members_;  // by rank, their ranks in the job
   const std::string set_;
   Recorder recorder_;

@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "transport/arena.h"
+
 namespace tfddl {
 
 RowAgreement::RowAgreement(Lane lane, const Request& request, std::function<void(std::function<void()>)> post)
@@ -16,7 +18,11 @@ RowAgreement::RowAgreement(Lane lane, const Request& request, std::function<void
       buffers_(request.buffers.size()),
       splits_(request.splits),
       allocate_(request.allocate),
-      verdicts_(size_, 1) {
+      verdict_(size_ * (1 + buffers_), Arena::kNowhere),
+      verdicts_(verdict_.size()) {
+  for (const Buffer& buffer : request.buffers) {
+    row_bytes_.push_back(static_cast<size_t>(buffer.row) * SizeOf(request.dtype));
+  }
   for (size_t place = 0; place < size_; ++place) {
     for (const Buffer& buffer : request.buffers) {
       sent_.push_back(splits_.empty() ? buffer.rows : splits_[Rank(place)]);
@@ -37,8 +43,7 @@ bool RowAgreement::Poll() {
         break;
       case Phase::kAllocate:
         if (shared_->verdict.load(std::memory_order_acquire) == kUndecided) return false;
-        verdict_ = static_cast<char>(shared_->verdict.load());
-        Exchange(&verdict_, 0, verdicts_.data(), 1);
+        SendVerdicts();
         phase_ = Phase::kVerdicts;
         break;
       case Phase::kVerdicts:
@@ -81,13 +86,38 @@ void RowAgreement::Allocate() {
   });
 }
 
+void RowAgreement::SendVerdicts() {
+  const auto arena = lane_.transport->arena();
+  for (size_t place = 0; place < size_; ++place) {
+    uint64_t* verdict = &verdict_[Verdict(place)];
+    verdict[0] = static_cast<uint64_t>(shared_->verdict.load());
+    for (size_t i = 0; arena && i < shared_->out.size(); ++i) {
+      const size_t first = static_cast<size_t>(FirstReceived(i, place)) * row_bytes_[i];
+      verdict[1 + i] = arena->Find(static_cast<char*>(shared_->out[i]) + first);
+    }
+  }
+  const size_t bytes = Verdict(1) * sizeof verdict_[0];
+  Exchange(verdict_.data(), bytes, verdicts_.data(), bytes);
+}
+
 void RowAgreement::Judge() {
   status_ = shared_->status;
   for (size_t place = 0; place < size_ && status_.ok(); ++place) {
-    if (verdicts_[place]) continue;
+    if (verdicts_[Verdict(place)]) continue;
     status_ = Status(Code::kResourceExhausted, "rank " + std::to_string(attendance_.members[Rank(place)]) +
                                                    " could not allocate its result");
   }
+}
+
+char* RowAgreement::OutAt(size_t buffer, size_t place) const {
+  const uint64_t offset = verdicts_[Verdict(place) + 1 + buffer];
+  char* const arena = lane_.transport->ArenaOf(static_cast<int>(place));
+  return arena && offset != Arena::kNowhere ? arena + offset : nullptr;
+}
+
+bool RowAgreement::Reached(size_t buffer, size_t place) const {
+  return lane_.transport->ArenaOf(static_cast<int>(place)) &&
+         verdict_[Verdict(place) + 1 + buffer] != Arena::kNowhere;
 }
 
 int64_t RowAgreement::FirstSent(size_t place) const {

@@ -29,6 +29,12 @@ class RowAgreement {
   int64_t FirstReceived(size_t buffer, size_t place) const;
   void* out(size_t buffer) const { return shared_->out[buffer]; }
 
+  // Where this rank's rows belong in the output at `place`; null when it is out of reach. The one there knows
+  // that by Reached().
+  char* OutAt(size_t buffer, size_t place) const;
+  // Whether the one at `place` reaches this rank's output.
+  bool Reached(size_t buffer, size_t place) const;
+
  private:
   enum class Phase { kRows, kAllocate, kVerdicts };
   static constexpr int kUndecided = 2;
@@ -42,6 +48,8 @@ class RowAgreement {
   void Exchange(const void* mine, size_t stride, void* all, size_t bytes);
   bool Finished();
   void Allocate();
+  void SendVerdicts();
+  size_t Verdict(size_t place) const { return place * (1 + buffers_); }
   void Judge();
   size_t Rank(size_t place) const { return static_cast<size_t>(attendance_.ranks[place]); }
 
@@ -51,12 +59,15 @@ class RowAgreement {
   size_t size_;  // of those that attend, and this rank's place among them
   size_t place_;
   size_t buffers_;
+  std::vector<size_t> row_bytes_;  // of each buffer
   std::vector<int64_t> splits_;
   decltype(Request::allocate) allocate_;
   std::vector<int64_t> sent_;      // rows: of each buffer, for each place one behind the other
   std::vector<int64_t> received_;  // likewise
-  std::vector<char> verdicts_;
-  char verdict_ = 0;
+  // For each place: whether this rank could allocate its outputs, and where the rows from there belong in
+  // each, in its arena.
+  std::vector<uint64_t> verdict_;
+  std::vector<uint64_t> verdicts_;  // what each place says of itself
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
   Phase phase_ = Phase::kRows;
   Status status_;

@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <deque>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "core/collective.h"
+#include "core/notes.h"
 #include "core/pipeline.h"
 #include "core/row_agreement.h"
 #include "transport/copy.h"
@@ -18,7 +20,9 @@ class RowExchange : public Collective {
       : lane_(lane),
         buffers_(request.buffers),
         element_(SizeOf(request.dtype)),
-        agreement_(lane, request, std::move(post)) {}
+        agreement_(lane, request, std::move(post)),
+        notes_(lane.transport),
+        writers_(static_cast<size_t>(lane.transport->size())) {}
 
   bool Poll() override {
     if (!agreed_) {
@@ -29,39 +33,58 @@ class RowExchange : public Collective {
     }
     do {
       for (Pipeline& transfer : transfers_) transfer.Poll();
-    } while (CopyOwn());
-    return std::all_of(transfers_.begin(), transfers_.end(), [](auto& t) { return t.complete(); });
+    } while (CopyPieces());
+    return std::all_of(transfers_.begin(), transfers_.end(), [](auto& t) { return t.complete(); }) &&
+           AllWritten() && notes_.Flushed();
   }
 
   Status status() const override { return agreement_.status(); }
 
  private:
-  struct Own {  // rows from this rank to itself
+  struct Copy {  // rows from this rank to itself, or to where they belong at a peer that it reaches
+    size_t place;
     char* out;
     const char* in;
     size_t bytes;
     size_t copied = 0;
+  };
+  struct Writer {  // a peer that writes into this rank's outputs
+    bool waited_for = false;
+    NotesIn note;
   };
 
   void StartData() {
     const auto size = static_cast<size_t>(lane_.transport->size());
     const auto rank = static_cast<size_t>(lane_.transport->rank());
     for (size_t peer = 0; peer < size; ++peer) {
+      bool writes = false;
       const Pipeline* last_sent = nullptr;
       const Pipeline* last_received = nullptr;
       for (size_t i = 0; i < buffers_.size(); ++i) {
         const auto row = buffers_[i].row * static_cast<int64_t>(element_);
         char* in = static_cast<char*>(const_cast<void*>(buffers_[i].in)) + agreement_.FirstSent(peer) * row;
         char* out = static_cast<char*>(agreement_.out(i)) + agreement_.FirstReceived(i, peer) * row;
-        const auto bytes = static_cast<size_t>(agreement_.received(i, peer) * row);
+        const auto received = static_cast<size_t>(agreement_.received(i, peer) * row);
+        const auto sent = static_cast<size_t>(agreement_.sent(i, peer) * row);
         if (peer == rank) {
-          own_.push_back({out, in, bytes});
+          copies_.push_back({rank, out, in, sent});
           continue;
         }
         using D = Pipeline::Direction;
-        last_received = Add(D::kReceive, peer, out, bytes, last_received);
-        last_sent = Add(D::kSend, peer, in, static_cast<size_t>(agreement_.sent(i, peer) * row), last_sent);
+        if (agreement_.Reached(i, peer)) {
+          writes |= received > 0;
+        } else {
+          last_received = Add(D::kReceive, peer, out, received, last_received);
+        }
+        if (char* const there = agreement_.OutAt(i, peer)) {
+          if (sent > 0) copies_.push_back({peer, there, in, sent});
+        } else {
+          last_sent = Add(D::kSend, peer, in, sent, last_sent);
+        }
       }
+      if (!writes) continue;
+      writers_[peer].waited_for = true;
+      writers_[peer].note.Expect(lane_.transport, static_cast<int>(peer), lane_.tag);
     }
   }
 
@@ -76,15 +99,43 @@ class RowExchange : public Collective {
     return &transfers_.back();
   }
 
-  // A piece of the rows that stay here, while the others' are under way. False when there is none left.
-  bool CopyOwn() {
-    if (own_.empty()) return false;
-    Own& own = own_.back();
-    const size_t length = std::min(lane_.transport->piece_bytes(), own.bytes - own.copied);
-    CopyPart(own.out + own.copied, own.in + own.copied, length, own.bytes);
-    own.copied += length;
-    if (own.copied == own.bytes) own_.pop_back();
-    return true;
+  // A piece of each copy, so that what goes to several places is read once, while others' rows are under way.
+  // False when there is none left.
+  bool CopyPieces() {
+    const auto rank = static_cast<size_t>(lane_.transport->rank());
+    const size_t piece = lane_.transport->piece_bytes();
+    for (Copy& copy : copies_) {
+      const size_t at = copy.copied, length = std::min(piece, copy.bytes - at);
+      if (copy.place == rank) {
+        CopyPart(copy.out + at, copy.in + at, length, copy.bytes);
+      } else {
+        StreamCopy(copy.out + at, copy.in + at, length);
+      }
+      copy.copied += length;
+    }
+    TellWhatIsWritten();
+    return !copies_.empty();
+  }
+
+  // A peer hears of its rows once all of them are there.
+  void TellWhatIsWritten() {
+    std::set<size_t> ended, open;
+    for (const Copy& copy : copies_) (copy.copied == copy.bytes ? ended : open).insert(copy.place);
+    const auto over = [](const Copy& copy) { return copy.copied == copy.bytes; };
+    copies_.erase(std::remove_if(copies_.begin(), copies_.end(), over), copies_.end());
+    for (size_t place : ended) {
+      if (open.count(place) != 0 || place == static_cast<size_t>(lane_.transport->rank())) continue;
+      notes_.Send(static_cast<int>(place), lane_.tag, {0, 1});
+    }
+  }
+
+  bool AllWritten() {
+    bool all = true;
+    for (Writer& writer : writers_) {
+      if (writer.waited_for && writer.note.Take(lane_.transport)) writer.waited_for = false;
+      all &= !writer.waited_for;
+    }
+    return all;
   }
 
   Lane lane_;
@@ -92,7 +143,9 @@ class RowExchange : public Collective {
   size_t element_;
   RowAgreement agreement_;
   bool agreed_ = false;
-  std::vector<Own> own_;
+  NotesOut notes_;
+  std::vector<Copy> copies_;
+  std::vector<Writer> writers_;     // by place; they do not move
   std::deque<Pipeline> transfers_;  // they refer to each other
 };
 

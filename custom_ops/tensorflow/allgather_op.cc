@@ -56,15 +56,16 @@ class AllgatherKernel : public CollectiveKernel {
         context, context->allocate_output(context->num_inputs() + 1, tf::TensorShape({}), &divisor), done);
     request.divisor = divisor->scalar<int64_t>().data();
     keep->push_back(*divisor);
-    request.allocate = [context, keep](const std::vector<int64_t>& rows, std::vector<void*>* out) {
-      return Allocate(context, keep, rows, out);
+    request.allocate = [context, arena = ArenaFor(*engine), keep](const std::vector<int64_t>& rows,
+                                                                  std::vector<void*>* out) {
+      return Allocate(context, arena.get(), keep, rows, out);
     };
     Submit(engine, context, std::move(request), std::move(keep), std::move(done));
   }
 
  private:
-  static Status Allocate(tf::OpKernelContext* context, const Tensors& keep, const std::vector<int64_t>& rows,
-                         std::vector<void*>* out) {
+  static Status Allocate(tf::OpKernelContext* context, Arena* arena, const Tensors& keep,
+                         const std::vector<int64_t>& rows, std::vector<void*>* out) {
     const int inputs = context->num_inputs();
     const int64_t size = static_cast<int64_t>(rows.size()) / inputs;
     tf::Tensor* table = nullptr;
@@ -74,7 +75,7 @@ class AllgatherKernel : public CollectiveKernel {
     for (int i = 0; i < inputs; ++i) {
       const auto first = rows.begin() + i * size;
       const Status allocated =
-          AllocateRows(context, keep, i, std::accumulate(first, first + size, int64_t{0}), out);
+          AllocateRows(context, arena, keep, i, std::accumulate(first, first + size, int64_t{0}), out);
       if (!allocated.ok()) return allocated;
     }
     return Status();

@@ -5,6 +5,7 @@
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/gpu.h"
 #include "tensorflow/kernel.h"
+#include "tensorflow/shared_output.h"
 
 namespace tfddl {
 namespace {
@@ -69,10 +70,15 @@ class AllreduceKernel : public CollectiveKernel {
     if (!engine) return;
     Request request = MakeRequest(context, context->num_inputs());
     auto keep = std::make_shared<std::vector<tf::Tensor>>();
+    const auto arena = ArenaFor(*engine);
     for (int i = 0; i < context->num_inputs(); ++i) {
       tf::Tensor* out = nullptr;
-      OP_REQUIRES_OK_ASYNC(
-          context, context->forward_input_or_allocate_output({i}, i, context->input(i).shape(), &out), done);
+      // A group is packed, and its packed range is what peers reach.
+      const absl::Status allocated =
+          context->num_inputs() == 1
+              ? AllocateOrForward(context, arena.get(), i, &out)
+              : context->forward_input_or_allocate_output({i}, i, context->input(i).shape(), &out);
+      OP_REQUIRES_OK_ASYNC(context, allocated, done);
       request.buffers.push_back({context->input(i).data(), out->data(), out->NumElements()});
       keep->push_back(context->input(i));
       keep->push_back(*out);

@@ -76,8 +76,9 @@ class AlltoallKernel : public CollectiveKernel {
                       done);
     request.buffers.push_back({x.data(), nullptr, x.NumElements(), x.dim_size(0), RowElements(x)});
     auto keep = std::make_shared<std::vector<tf::Tensor>>(std::vector<tf::Tensor>{x});
-    request.allocate = [context, keep](const std::vector<int64_t>& rows, std::vector<void*>* out) {
-      return Allocate(context, keep, rows, out);
+    request.allocate = [context, arena = ArenaFor(*engine), keep](const std::vector<int64_t>& rows,
+                                                                  std::vector<void*>* out) {
+      return Allocate(context, arena.get(), keep, rows, out);
     };
     Submit(engine, context, std::move(request), std::move(keep), std::move(done));
   }
@@ -105,8 +106,8 @@ class AlltoallKernel : public CollectiveKernel {
     return splits;
   }
 
-  static Status Allocate(tf::OpKernelContext* context, const Tensors& keep, const std::vector<int64_t>& rows,
-                         std::vector<void*>* out) {
+  static Status Allocate(tf::OpKernelContext* context, Arena* arena, const Tensors& keep,
+                         const std::vector<int64_t>& rows, std::vector<void*>* out) {
     tf::Tensor* received = nullptr;
     const absl::Status status =
         context->allocate_output(1, tf::TensorShape({static_cast<int64_t>(rows.size())}), &received);
@@ -116,7 +117,7 @@ class AlltoallKernel : public CollectiveKernel {
     } else {
       std::copy(rows.begin(), rows.end(), received->flat<int64_t>().data());
     }
-    return AllocateRows(context, keep, 0, std::accumulate(rows.begin(), rows.end(), int64_t{0}), out);
+    return AllocateRows(context, arena, keep, 0, std::accumulate(rows.begin(), rows.end(), int64_t{0}), out);
   }
 
   bool even_ = false;

@@ -4,6 +4,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/kernel.h"
+#include "tensorflow/shared_output.h"
 
 namespace tfddl {
 namespace {
@@ -44,8 +45,7 @@ class BroadcastKernel : public CollectiveKernel {
       context->set_output(0, x);  // nothing changes a tensor, so that the root's result need not be a copy
     } else {
       tf::Tensor* fresh = nullptr;
-      OP_REQUIRES_OK_ASYNC(context, context->forward_input_or_allocate_output({0}, 0, x.shape(), &fresh),
-                           done);
+      OP_REQUIRES_OK_ASYNC(context, AllocateOrForward(context, ArenaFor(*engine).get(), 0, &fresh), done);
     }
     const tf::Tensor* out = context->mutable_output(0);
     Request request = MakeRequest(context, 1);

@@ -7,6 +7,7 @@
 #include "core/run_call.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/gpu.h"
+#include "tensorflow/shared_output.h"
 
 namespace tfddl {
 
@@ -102,12 +103,12 @@ bool CollectiveKernel::RequireRows(tf::OpKernelContext* context, int count, cons
   return false;
 }
 
-Status CollectiveKernel::AllocateRows(tf::OpKernelContext* context, const Tensors& keep, int i, int64_t rows,
-                                      std::vector<void*>* out) {
+Status CollectiveKernel::AllocateRows(tf::OpKernelContext* context, Arena* arena, const Tensors& keep, int i,
+                                      int64_t rows, std::vector<void*>* out) {
   tf::TensorShape shape = context->input(i).shape();
   shape.set_dim(0, rows);
   tf::Tensor* y = nullptr;
-  const absl::Status status = context->allocate_output(i, shape, &y);
+  const absl::Status status = AllocateOutput(context, arena, i, shape, &y);
   if (!status.ok()) return Status(Code::kResourceExhausted, std::string(status.message()));
   keep->push_back(*y);
   out->push_back(y->data());

@@ -50,9 +50,14 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   // dimension.
   bool RequireRows(tensorflow::OpKernelContext* context, int count, const DoneCallback& done) const;
 
+  // Where outputs should lie, so that peers reach them (shared_output.h); null: in TensorFlow's own memory.
+  std::shared_ptr<Arena> ArenaFor(const Engine& engine) const {
+    return device_ == Device::kHost ? engine.arena() : nullptr;
+  }
+
   // For Request::allocate: makes output `i` of input `i` with `rows` rows, and stores its memory in *out.
-  static Status AllocateRows(tensorflow::OpKernelContext* context, const Tensors& keep, int i, int64_t rows,
-                             std::vector<void*>* out);
+  static Status AllocateRows(tensorflow::OpKernelContext* context, Arena* arena, const Tensors& keep, int i,
+                             int64_t rows, std::vector<void*>* out);
 
   // Submits, so that the request fails when its step is cancelled. `keep` are the tensors whose memory
   // the request uses. Call it last: on a GPU that memory is free for use from now on.

@@ -25,21 +25,36 @@ inline std::vector<char> Pattern(size_t bytes, unsigned seed) {
 
 class ShmWorld {
  public:
-  explicit ShmWorld(int size, const ShmGeometry& geometry = SmallGeometry()) : geometry_(geometry) {
+  // Arenas of `arena_bytes` each; 0: none.
+  explicit ShmWorld(int size, const ShmGeometry& geometry = SmallGeometry(), size_t arena_bytes = 0)
+      : geometry_(geometry), arena_bytes_(arena_bytes) {
     for (int rank = 0; rank < size; ++rank) {
-      constexpr size_t kPage = 4096;
-      const size_t bytes = (ShmSegmentBytes(geometry, size) + kPage) / kPage * kPage;
-      char* memory = static_cast<char*>(std::aligned_alloc(kPage, bytes));
-      if (!memory) throw std::bad_alloc();
-      std::memset(memory, 0, bytes);
-      segments_.emplace_back(memory, std::free);
+      segments_.push_back(Zeroed(ShmSegmentBytes(geometry, size)));
+      if (arena_bytes > 0) arenas_.push_back(Zeroed(arena_bytes));
     }
   }
-  std::unique_ptr<Transport> Join(int rank) const { return MakeShmTransport(rank, segments_, geometry_); }
+  std::unique_ptr<Transport> Join(int rank) const {
+    ShmArenas arenas{nullptr, arenas_};
+    if (arena_bytes_ > 0) {
+      auto commit = [](size_t, size_t) { return true; };
+      arenas.mine = std::make_shared<Arena>(arenas_[static_cast<size_t>(rank)], arena_bytes_, commit);
+    }
+    return MakeShmTransport(rank, segments_, geometry_, arenas);
+  }
 
  private:
+  static ShmSegment Zeroed(size_t bytes) {
+    constexpr size_t kPage = 4096;
+    bytes = (bytes + kPage) / kPage * kPage;
+    char* memory = static_cast<char*>(std::aligned_alloc(kPage, bytes));
+    if (!memory) throw std::bad_alloc();
+    std::memset(memory, 0, bytes);
+    return ShmSegment(memory, std::free);
+  }
+
   ShmGeometry geometry_;
-  std::vector<ShmSegment> segments_;
+  size_t arena_bytes_;
+  std::vector<ShmSegment> segments_, arenas_;
 };
 
 }  // namespace tfddl

@@ -37,6 +37,12 @@ class HostTransport : public Transport {
     route.transport->Release(route.peer, data);
   }
 
+  std::shared_ptr<Arena> arena() const override { return near_->arena(); }
+  char* ArenaOf(int peer) const override {
+    const Route route = To(peer);
+    return route.transport->ArenaOf(route.peer);
+  }
+
   bool Test(Handle handle) override {
     if (handle == kNothing) return true;
     if (!Of(handle)->Test(handle / 2)) return false;

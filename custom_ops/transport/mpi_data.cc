@@ -75,11 +75,13 @@ std::unique_ptr<Transport> ShareHost(const LocalGroup& local, bool mpi_only) {
     if (!wish.empty()) return nullptr;
   }
   const auto geometry = ShmGeometry::For(local.size);
+  const auto gather = [&](const std::string& mine) { return local.Gather(mine); };
   std::string why;
-  auto segments = ShareSegments(
-      ShmSegmentBytes(geometry, local.size), [&](const std::string& mine) { return local.Gather(mine); }, {},
-      &why);
-  if (!segments.empty()) return MakeShmTransport(local.rank, std::move(segments), geometry);
+  auto segments = ShareSegments(ShmSegmentBytes(geometry, local.size), gather, {}, &why);
+  if (!segments.empty()) {
+    auto arenas = ShareArenas(static_cast<size_t>(local.rank), ArenaBytes(local.size), gather, {});
+    return MakeShmTransport(local.rank, std::move(segments), geometry, std::move(arenas));
+  }
   if (local.rank == 0) {
     std::fprintf(stderr, "tfddl: the %d ranks of this host use MPI, not shared memory, which is slower: %s\n",
                  local.size, why.c_str());

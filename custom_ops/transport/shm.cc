@@ -15,8 +15,12 @@ namespace {
 
 class ShmTransport : public Transport {
  public:
-  ShmTransport(int rank, std::vector<ShmSegment> segments, const ShmGeometry& geometry)
-      : rank_(rank), segments_(std::move(segments)), geometry_(geometry), peers_(segments_.size()) {
+  ShmTransport(int rank, std::vector<ShmSegment> segments, const ShmGeometry& geometry, ShmArenas arenas)
+      : rank_(rank),
+        segments_(std::move(segments)),
+        geometry_(geometry),
+        arenas_(std::move(arenas)),
+        peers_(segments_.size()) {
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank_) continue;
       const ShmChannel out(segments_[Index(rank_)].get(), geometry, Place(rank_, peer));
@@ -80,6 +84,11 @@ class ShmTransport : public Transport {
     if (place < from->in.data || place >= from->in.Slot(from->in.slots)) return;
     --from->views;
     FreeSlot(from, static_cast<size_t>(place - from->in.data) / from->in.slot_bytes);
+  }
+
+  std::shared_ptr<Arena> arena() const override { return arenas_.mine; }
+  char* ArenaOf(int peer) const override {
+    return arenas_.all.empty() ? nullptr : arenas_.all.at(Index(peer)).get();
   }
 
   bool Test(Handle handle) override {
@@ -282,6 +291,7 @@ class ShmTransport : public Transport {
   const int rank_;
   const std::vector<ShmSegment> segments_;
   const ShmGeometry geometry_;
+  const ShmArenas arenas_;
   std::mutex mutex_;  // everything below
   std::vector<std::unique_ptr<ShmPeer>> peers_;
   std::unordered_map<Handle, ShmTransfer> transfers_;
@@ -295,8 +305,8 @@ size_t ShmSegmentBytes(const ShmGeometry& geometry, int size) {
 }
 
 std::unique_ptr<Transport> MakeShmTransport(int rank, std::vector<ShmSegment> segments,
-                                            const ShmGeometry& geometry) {
-  return std::make_unique<ShmTransport>(rank, std::move(segments), geometry);
+                                            const ShmGeometry& geometry, ShmArenas arenas) {
+  return std::make_unique<ShmTransport>(rank, std::move(segments), geometry, std::move(arenas));
 }
 
 }  // namespace tfddl

@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "transport/arena.h"
 #include "transport/shm_channel.h"
 #include "transport/transport.h"
 
@@ -21,8 +22,15 @@ using ShmSegment = std::shared_ptr<char>;
 // Bytes of one member's segment in a group of `size`.
 size_t ShmSegmentBytes(const ShmGeometry& geometry, int size);
 
+// The arena of this member, and the memory of all members' arenas, by rank. None where they could not be
+// made.
+struct ShmArenas {
+  std::shared_ptr<Arena> mine;
+  std::vector<ShmSegment> all;
+};
+
 // `segments` holds those of all members, by rank: zeroed before anybody's transport is made.
 std::unique_ptr<Transport> MakeShmTransport(int rank, std::vector<ShmSegment> segments,
-                                            const ShmGeometry& geometry);
+                                            const ShmGeometry& geometry, ShmArenas arenas = {});
 
 }  // namespace tfddl

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -54,7 +55,6 @@ std::string HostName() {
 ShmSegment Map(const File& file, size_t bytes) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (data == MAP_FAILED) throw Error("mmap of " + std::to_string(bytes) + " bytes", errno);
-  madvise(data, bytes, MADV_DONTFORK);  // a child that outlives us must not keep it
   return ShmSegment(static_cast<char*>(data), [bytes](char* memory) { munmap(memory, bytes); });
 }
 
@@ -62,14 +62,14 @@ ShmSegment Map(const File& file, size_t bytes) {
 class Way {
  public:
   virtual ~Way() = default;
-  // Returns where the peers find it.
-  virtual std::string Create(size_t bytes, File* file) = 0;
+  // Returns where the peers find it. A sparse one has no memory yet.
+  virtual std::string Create(size_t bytes, bool sparse, File* file) = 0;
   virtual File Open(const std::string& address) = 0;
 };
 
 class MemfdWay : public Way {
  public:
-  std::string Create(size_t bytes, File* file) override {
+  std::string Create(size_t bytes, bool /*sparse*/, File* file) override {
     const std::string name = "tfddl-" + RandomName();
     *file = File(memfd_create(name.c_str(), MFD_CLOEXEC));
     if (file->get() < 0) throw Error("memfd_create", errno);
@@ -102,13 +102,16 @@ class FileWay : public Way {
     if (!path_.empty()) unlink(path_.c_str());
   }
 
-  std::string Create(size_t bytes, File* file) override {
+  std::string Create(size_t bytes, bool sparse, File* file) override {
     const std::string path = directory_ + "/tfddl-" + HostName() + "-" + RandomName();
     *file = File(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (file->get() < 0) throw Error(path, errno);
     path_ = path;
-    // ftruncate would succeed beyond what is left, and writing there end in SIGBUS.
-    const int error = posix_fallocate(file->get(), 0, static_cast<off_t>(bytes));
+    // ftruncate succeeds beyond what is left, and writing there would end in SIGBUS.
+    const auto length = static_cast<off_t>(bytes);
+    const int error = !sparse                               ? posix_fallocate(file->get(), 0, length)
+                      : ftruncate(file->get(), length) == 0 ? 0
+                                                            : errno;
     if (error != 0) throw Error(path + " of " + std::to_string(bytes) + " bytes", error);
     return path;
   }
@@ -136,12 +139,12 @@ bool AllSucceeded(const std::vector<std::string>& failures, std::string* why) {
 }
 
 // Empty when any member failed; without a way this one does.
-std::vector<ShmSegment> Share(Way* way, size_t bytes, const ShmGather& gather, std::string* why) {
-  File mine;
+std::vector<ShmSegment> Share(Way* way, size_t bytes, bool sparse, const ShmGather& gather, File* mine,
+                              std::string* why) {
   std::string address, failure;
   try {
     if (!way) throw std::runtime_error("memfd is turned off");
-    address = way->Create(bytes, &mine);
+    address = way->Create(bytes, sparse, mine);
   } catch (const std::exception& error) {
     failure = error.what();
   }
@@ -159,15 +162,63 @@ std::vector<ShmSegment> Share(Way* way, size_t bytes, const ShmGather& gather, s
   return segments;
 }
 
+std::vector<ShmSegment> ShareEitherWay(size_t bytes, bool sparse, const ShmGather& gather,
+                                       const ShmOptions& options, File* mine, std::string* why) {
+  MemfdWay memfd;
+  auto segments = Share(options.memfd ? &memfd : nullptr, bytes, sparse, gather, mine, why);
+  if (!segments.empty()) return segments;
+  *mine = File();
+  FileWay file(options.directory);
+  return Share(&file, bytes, sparse, gather, mine, why);
+}
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // of Linux 5.14, and of later headers than some systems have
+#endif
+
+// Without it, writing where there is no memory left would end in SIGBUS.
+bool Commit(const File& file, char* memory, size_t begin, size_t end) {
+  if (madvise(memory + begin, end - begin, MADV_POPULATE_WRITE) == 0) return true;
+  if (errno != EINVAL) return false;
+  return posix_fallocate(file.get(), static_cast<off_t>(begin), static_cast<off_t>(end - begin)) == 0;
+}
+
 }  // namespace
 
 std::vector<ShmSegment> ShareSegments(size_t bytes, const ShmGather& gather, const ShmOptions& options,
                                       std::string* why) {
-  MemfdWay memfd;
-  auto segments = Share(options.memfd ? &memfd : nullptr, bytes, gather, why);
-  if (!segments.empty()) return segments;
-  FileWay file(options.directory);
-  return Share(&file, bytes, gather, why);
+  File mine;
+  auto segments = ShareEitherWay(bytes, false, gather, options, &mine, why);
+  for (const ShmSegment& segment : segments) {
+    madvise(segment.get(), bytes, MADV_DONTFORK);  // a child that outlives us must not keep it
+  }
+  return segments;
+}
+
+size_t ArenaBytes(int size) {
+  constexpr size_t kPage = 4096, kMost = size_t{1} << 30;
+  const size_t memory =
+      static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return std::min(memory / 8 / static_cast<size_t>(size) / kPage * kPage, kMost);
+}
+
+ShmArenas ShareArenas(size_t rank, size_t bytes, const ShmGather& gather, const ShmOptions& options) {
+  auto file = std::make_shared<File>();
+  std::string why;
+  ShmArenas arenas;
+  arenas.all = ShareEitherWay(bytes, true, gather, options, file.get(), &why);
+  if (arenas.all.empty()) return arenas;
+  for (size_t owner = 0; owner < arenas.all.size(); ++owner) {
+    char* memory = arenas.all[owner].get();
+    madvise(memory, bytes, MADV_HUGEPAGE);
+    // Ours holds tensors, which a child may read.
+    if (owner != rank) madvise(memory, bytes, MADV_DONTFORK);
+  }
+  char* memory = arenas.all[rank].get();
+  arenas.mine = std::make_shared<Arena>(arenas.all[rank], bytes, [file, memory](size_t begin, size_t end) {
+    return Commit(*file, memory, begin, end);
+  });
+  return arenas;
 }
 
 }  // namespace tfddl

@@ -25,4 +25,10 @@ struct ShmOptions {
 std::vector<ShmSegment> ShareSegments(size_t bytes, const ShmGather& gather, const ShmOptions& options,
                                       std::string* why);
 
+// How large the arena of one of `size` members is, alike on all members of a host.
+size_t ArenaBytes(int size);
+
+// As ShareSegments(), for arenas, which get their memory as they are used.
+ShmArenas ShareArenas(size_t rank, size_t bytes, const ShmGather& gather, const ShmOptions& options);
+
 }  // namespace tfddl

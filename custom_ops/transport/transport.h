@@ -4,8 +4,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 namespace tfddl {
+
+class Arena;
 
 // Nonblocking point-to-point messages. Messages between two members with the same tag arrive in the
 // order sent. Memory given to Send or Receive stays valid until Test has returned true for it.
@@ -39,6 +42,13 @@ class Transport {
     return Receive(peer, tag, scratch, bytes);
   }
   virtual void Release(int /*peer*/, const void* /*data*/) {}
+
+  // Memory of this member that peers read and write where it lies (transport/arena.h); null: there is none.
+  // What is to be done with it they tell each other by messages.
+  virtual std::shared_ptr<Arena> arena() const { return nullptr; }
+  // Where `peer`'s arena lies in this process; null when it is out of reach. Of two members either both reach
+  // the other's or none does.
+  virtual char* ArenaOf(int /*peer*/) const { return nullptr; }
 
   // True once the transfer is complete; the handle is gone then.
   virtual bool Test(Handle handle) = 0;

@@ -1,0 +1,129 @@
+"""Results that lie in memory which the ranks of a host share: nobody may touch one that somebody still holds."""
+
+import functools
+import os
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from tests.harness import on_ranks, run_script
+
+COUNT = 30_011  # float32: large enough to be shared, and no multiple of anything
+
+
+def values(rank: int, step: int, count: int = COUNT) -> np.ndarray:
+    """What a rank gives in one step."""
+    return np.random.default_rng([rank, step]).standard_normal(count).astype("float32")
+
+
+def in_shared_memory(tensor: tf.Tensor) -> bool:
+    """Whether a tensor's memory is one that ranks share."""
+    address = np.asarray(memoryview(tensor)).ctypes.data
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        begin, end = (int(number, 16) for number in line.split()[0].split("-"))
+        if begin <= address < end:
+            return "/memfd:tfddl-" in line
+    return False
+
+
+def collectives(hvd, step: int) -> list[tuple[tf.Tensor, np.ndarray]]:
+    """One of each kind, with what must come out."""
+    ranks = [values(rank, step) for rank in range(hvd.size())]
+    x = tf.constant(ranks[hvd.rank()])
+    root = step % hvd.size()
+    rows = COUNT // hvd.size() * hvd.size()
+    part = slice(rows // hvd.size() * hvd.rank(), rows // hvd.size() * (hvd.rank() + 1))
+    total = functools.reduce(np.add, ranks)  # in the order of the ranks, as the engine adds
+    return [
+        (hvd.allreduce(x, op=hvd.Sum, name="sum"), total),
+        (hvd.broadcast(x, root, name=f"broadcast.{root}"), ranks[root]),
+        (hvd.allgather(x, name="allgather"), np.concatenate(ranks)),
+        (hvd.alltoall(x[:rows], name="alltoall"), np.concatenate([rank[part] for rank in ranks])),
+    ]
+
+
+def check(kept: list[tuple[tf.Tensor, np.ndarray]]) -> None:
+    """That all results are what they were."""
+    for tensor, expected in kept:
+        np.testing.assert_array_equal(np.asarray(memoryview(tensor)), expected)
+
+
+@on_ranks(1, 2, 3)
+def test_results_stay_what_they_are(hvd):
+    kept = []
+    for step in range(6):
+        results = collectives(hvd, step)
+        kept += results if step % 2 == 0 else []  # the others' memory serves again
+    if hvd.size() > 1:
+        shared = [in_shared_memory(tensor) for tensor, _ in kept]
+        # Of a broadcast the root's result is its input.
+        assert shared == [
+            kind != 1 or step % hvd.size() != hvd.rank() for step in (0, 2, 4) for kind in range(4)
+        ]
+    check(kept)
+    hvd.shutdown()
+    check(kept)
+    hvd.init()
+    check(collectives(hvd, 7) + kept)
+
+
+@on_ranks(1, 2, 3)
+def test_results_of_results(hvd):
+    """A result that nobody else needs is taken as the memory of the next; a variable keeps one."""
+    variable = tf.Variable(tf.zeros([COUNT]))
+
+    @tf.function
+    def chain(x):
+        once = hvd.allreduce(x, op=hvd.Sum, name="once")
+        twice = hvd.allreduce(once * 1.0, op=hvd.Sum, name="twice")
+        variable.assign(hvd.broadcast(twice, 0, name="into.variable"))
+        return hvd.allreduce(twice, op=hvd.Max, name="thrice"), once
+
+    for step in range(3):
+        x = np.arange(COUNT, dtype="float32") % 97 + step
+        thrice, once = chain(tf.constant(x))
+        np.testing.assert_array_equal(once.numpy(), x * hvd.size())
+        np.testing.assert_array_equal(thrice.numpy(), x * hvd.size() ** 2)
+        collectives(hvd, step)
+        np.testing.assert_array_equal(variable.numpy(), x * hvd.size() ** 2)
+
+
+@on_ranks(2, 3)
+def test_child_reads_a_result(hvd):
+    """Ranks' own memory is in a forked child too."""
+    result = hvd.allreduce(tf.ones([COUNT]), op=hvd.Sum, name="for.child")
+    view = np.asarray(memoryview(result))
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if (view == hvd.size()).all() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+NO_ARENA = """
+import resource
+import numpy as np
+import tensorflow as tf
+import tfddl as hvd
+from mpi4py import MPI
+from tfddl.runtime import library
+
+library.native()  # may compile, which needs files
+if MPI.COMM_WORLD.rank == 1:  # room for a segment, but for no arena
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16 << 20, 16 << 20))
+hvd.init()
+mapped = [line for line in open("/proc/self/maps") if "/memfd:tfddl-" in line]
+assert len(mapped) == hvd.size(), mapped
+x = np.arange(100_003, dtype="float32")
+assert (hvd.allreduce(tf.constant(x), op=hvd.Sum).numpy() == x * hvd.size()).all()
+assert (hvd.broadcast(tf.constant(x + hvd.rank()), 1).numpy() == x + 1).all()
+assert (hvd.allgather(tf.constant(x)).numpy() == np.concatenate([x] * hvd.size())).all()
+print("right")
+"""
+
+
+def test_one_rank_without_an_arena():
+    result = run_script(3, NO_ARENA)
+    assert result.code == 0, result.output
+    assert result.output.count("right") == 3
+    assert "use MPI" not in result.output
