@@ -109,6 +109,35 @@ void TestWays(const fs::path& directory) {
   CHECK(OpenFiles() == open_files);
 }
 
+// What one member writes into a block of its arena, or the others do, all read; or nobody has an arena.
+void TestArenas(const std::vector<ShmOptions>& options, bool made) {
+  constexpr size_t kArena = size_t{8} << 20;
+  const size_t open_files = OpenFiles();
+  {
+    Meeting meeting(options.size());
+    std::vector<ShmArenas> arenas(options.size());
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < options.size(); ++rank) {
+      threads.emplace_back([&, rank] {
+        auto gather = [&](const std::string& mine) { return meeting.Gather(rank, mine); };
+        arenas[rank] = ShareArenas(rank, kArena, gather, options[rank]);
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    for (size_t owner = 0; owner < arenas.size(); ++owner) {
+      CHECK(!arenas[owner].mine == !made && arenas[owner].all.empty() == !made);
+      if (!made) continue;
+      const auto gap = arenas[owner].mine->Allocate(size_t{3} << 20),
+                 block = arenas[owner].mine->Allocate(kBytes);
+      const uint64_t place = arenas[owner].mine->Find(block.get());
+      for (const ShmArenas& peer : arenas)
+        std::snprintf(peer.all[owner].get() + place, 40, "owner %zu", owner);
+      CHECK(block.get() == "owner " + std::to_string(owner));
+    }
+  }
+  CHECK(OpenFiles() == open_files);
+}
+
 }  // namespace
 }  // namespace tfddl
 
@@ -116,6 +145,11 @@ int main() {
   char directory[] = "/tmp/tfddl-segment-test-XXXXXX";
   CHECK(mkdtemp(directory));
   tfddl::TestWays(directory);
+  const tfddl::ShmOptions both{true, directory}, files{false, directory}, none{false, "/nonexistent"};
+  tfddl::TestArenas({both, both, both}, true);
+  tfddl::TestArenas({both, files, both}, true);
+  tfddl::TestArenas({both, none}, false);
+  CHECK(std::filesystem::is_empty(directory));
   std::filesystem::remove_all(directory);
   std::puts("segments: ok");
   return 0;
