@@ -77,9 +77,8 @@ def _gradient(operation: Any, *cotangents: Any) -> list[tf.Tensor]:
     dense = [tf.convert_to_tensor(cotangent) for cotangent in cotangents[:-2]]
     totals = native.allreduce(dense, Sum, name, process_set=number)
     rows, place = operation.outputs[-2], place_in(by_id(number))
-    if (
-        _compat.in_xla_context()
-    ):  # which wants to know the gradient's shape: all ranks have equally many rows there
+    if _compat.in_xla_context():
+        # XLA has to know the gradient's shape, and all ranks have equally many rows there.
         counts = [tf.shape(x)[0] for x in operation.inputs]
         return [total[place * n : (place + 1) * n] for n, total in zip(counts, totals, strict=True)]
     begins = tf.cumsum(rows, axis=1, exclusive=True)[:, place]
