@@ -10,6 +10,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfddl import _compat
+from tfddl.keras.adoption import is_adopted
+
 FEATURES, CLASSES, STEPS, BATCH = 6, 3, 5, 4
 
 
@@ -43,6 +46,9 @@ def fit(
     network: keras.Model, optimizer: Any, arrays: Sequence[np.ndarray], batch: int, **options: Any
 ) -> Any:
     """Trains with `fit`, rows in their order."""
+    # Keras would trace the step twice, once to make variables.
+    if not is_adopted(_compat.innermost(optimizer)):
+        _compat.build_optimizer(optimizer, network.trainable_variables)
     # A loss computes in float32 unless told otherwise.
     loss = keras.losses.MeanSquaredError(dtype=network.layers[-1].compute_dtype)
     how = {key: options.pop(key, False) for key in ("run_eagerly", "jit_compile")}
