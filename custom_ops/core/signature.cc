@@ -120,8 +120,7 @@ std::string Remedy(const std::string& name, const std::string& what) {
                          name.find("DistributedGradientTape") != std::string::npos;
   if (!gradients) return ", or give the calls different names.";
   return ": train the same model on all, with the same layers in the same order, the same ones of them "
-         "frozen or "
-         "local, and the same loss, dtypes and options of the optimizer or tape.";
+         "frozen or local, and the same loss, dtypes and options of the optimizer or tape.";
 }
 
 }  // namespace
