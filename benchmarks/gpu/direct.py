@@ -2,11 +2,15 @@
 
 import ctypes
 import os
+import sys
+from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 
 from tfddl.runtime import library
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # measure
 
 _FLOAT32, _SUM = 7, 0  # of nccl.h
 _NOT_READY = 600
@@ -28,12 +32,12 @@ class Direct:
         wheel = library.nccl_wheel() or "libnccl.so.2"
         self._nccl = ctypes.CDLL(os.environ.get("TFDDL_NCCL_LIBRARY") or wheel)
         self._nccl.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, _UniqueId, ctypes.c_int]
-        self._context, self._stream = ctypes.c_void_p(), ctypes.c_void_p()
+        self._context, self.stream = ctypes.c_void_p(), ctypes.c_void_p()
         self._comm, self._event = ctypes.c_void_p(), ctypes.c_void_p()
         self._call(self._cuda.cuInit, 0)
         self._call(self._cuda.cuDevicePrimaryCtxRetain, ctypes.byref(self._context), ordinal)
         self._call(self._cuda.cuCtxSetCurrent, self._context)
-        self._call(self._cuda.cuStreamCreateWithPriority, ctypes.byref(self._stream), 1, -5)
+        self._call(self._cuda.cuStreamCreateWithPriority, ctypes.byref(self.stream), 1, -5)
         self._call(self._cuda.cuEventCreate, ctypes.byref(self._event), 2)
         world, unique = MPI.COMM_WORLD, _UniqueId()
         if world.rank == 0:
@@ -53,9 +57,13 @@ class Direct:
         )
         return memory
 
-    def read(self, memory: ctypes.c_void_p, count: int) -> np.ndarray:
-        """What lies there, as float32."""
-        values = np.empty(count, "float32")
+    def move(self, to: ctypes.c_void_p, source: ctypes.c_void_p, size: int) -> None:
+        """Copies bytes from one place of the GPU to another."""
+        self._call(self._cuda.cuMemcpyDtoD_v2, to, source, ctypes.c_size_t(size))
+
+    def read(self, memory: ctypes.c_void_p, count: int, dtype: str = "float32") -> np.ndarray:
+        """What lies there."""
+        values = np.empty(count, dtype)
         self._call(
             self._cuda.cuMemcpyDtoH_v2,
             ctypes.c_void_p(values.ctypes.data),
@@ -72,8 +80,12 @@ class Direct:
     def allreduce(self, x: ctypes.c_void_p, y: ctypes.c_void_p, count: int) -> None:
         """Adds `count` numbers of float32 up over the ranks; returns when the sums are there."""
         size = ctypes.c_size_t(count)
-        self._call(self._nccl.ncclAllReduce, x, y, size, _FLOAT32, _SUM, self._comm, self._stream)
-        self._call(self._cuda.cuEventRecord, self._event, self._stream)
+        self._call(self._nccl.ncclAllReduce, x, y, size, _FLOAT32, _SUM, self._comm, self.stream)
+        self.wait()
+
+    def wait(self) -> None:
+        """Until the stream has done what it was given."""
+        self._call(self._cuda.cuEventRecord, self._event, self.stream)
         while (code := self._cuda.cuEventQuery(self._event)) == _NOT_READY:
             pass
         if code:

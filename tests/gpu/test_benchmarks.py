@@ -1,9 +1,13 @@
 """The benchmarks for GPUs run on the doubles, whose times mean nothing, and say so where there is no GPU."""
 
+import re
+
 import pytest
 
 from tests.harness import run_script
 from tests.harness.job import REPOSITORY
+from tfddl.build.discover import find_tensorflow
+from tfddl.build.locate import locate_library
 
 BENCHMARKS = REPOSITORY / "benchmarks" / "gpu"
 
@@ -34,6 +38,34 @@ def test_benchmark_runs_and_its_results_are_right(run_on_gpus, name, options, ti
     result = run_on_gpus(2, script)
     assert result.code == 0, result.output
     assert title in result.output and "NCCL 22707" in result.output
+
+
+WITHOUT_TENSORFLOW = """
+import ctypes, runpy, sys
+ctypes.CDLL({tensorflow!r})  # the library with the ops asks for it by name
+sys.modules["tensorflow"] = None
+sys.argv[1:] = {options!r}
+sys.path.insert(0, {directory!r})
+runpy.run_path({path!r}, run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_without_tensorflow(run_on_gpus, ranks):
+    """Every collective and dtype, by what compiled programs call."""
+    tensorflow = find_tensorflow()
+    assert tensorflow is not None
+    options = ["--rounds", "1", "--largest", "4096", "--gpus", str(ranks), "--library", str(locate_library())]
+    script = WITHOUT_TENSORFLOW.format(
+        tensorflow=tensorflow.library,
+        options=options,
+        directory=str(BENCHMARKS),
+        path=str(BENCHMARKS / "core.py"),
+    )
+    result = run_on_gpus(ranks, script)
+    assert result.code == 0, result.output
+    assert result.output.count("every collective and dtype is right") == ranks
+    assert re.search(r" 4,096 .* 0$", result.output, re.MULTILINE), result.output
 
 
 def test_no_gpu():
