@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.harness import on_ranks
 from tests.keras import support
@@ -164,3 +165,16 @@ def test_metrics_read_before_they_are_averaged(hvd):
         train(hvd, keras.optimizers.SGD(0.1), stop, average)
     assert len(said) == (hvd.rank() == 0)
     assert all("EarlyStopping comes before MetricAverageCallback" in text for text in said)
+
+
+@on_ranks(1, 2, 3)
+def test_gradients_of_different_variables_of_one_shape(hvd):
+    a, b = keras.Variable([1.0]), keras.Variable([1.0])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.5))
+    optimizer.apply([keras.ops.ones([1]), None], [a, b])
+    np.testing.assert_allclose([a.numpy(), b.numpy()], [[0.5], [1]])
+    if hvd.size() > 1:
+        mine = [None, keras.ops.ones([1])] if hvd.rank() == 1 else [keras.ops.ones([1]), None]
+        wanted = r"gradients \[0\] of 2.*gradients \[1\] of 2"
+        with pytest.raises(tf.errors.FailedPreconditionError, match=wanted):
+            optimizer.apply(mine, [a, b])

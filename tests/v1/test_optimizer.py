@@ -224,3 +224,21 @@ def test_what_cannot_be(hvd):
 def test_no_local_layers(hvd):
     with pytest.raises(TypeError, match=r"takes an optimizer of Keras.*AdamOptimizer"):
         hvd.PartialDistributedOptimizer(v1.train.AdamOptimizer())
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+@on_ranks(2, 3)
+def test_gradients_of_different_variables_of_one_shape(hvd, passes):
+    optimizer = hvd.DistributedOptimizer(
+        v1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=passes
+    )
+    with tf.Graph().as_default() as graph:
+        weights = [v1.get_variable(name, initializer=5.0) for name in "ab"]
+        update = optimizer.minimize(2 * weights[int(hvd.rank() == 1)], var_list=weights)
+        start = [v1.global_variables_initializer(), v1.local_variables_initializer()]
+    with v1.Session(graph=graph) as session:
+        session.run(start)
+        wanted = r"gradients \[0\] of 2.*gradients \[1\] of 2"
+        with pytest.raises(tf.errors.FailedPreconditionError, match=wanted):
+            for _ in range(passes):
+                session.run(update)

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl.gradients import marks, reduction
+from tfddl.keras import places
 from tfddl.keras.accumulation import undo_mean
 from tfddl.keras.adoption import Adopted, Settings, settings_of
 from tfddl.keras.handover import complete, reduce_as_set, reduce_overwritten
@@ -30,6 +31,7 @@ class Distributed(Adopted):
         if not settings.done:
             grads = complete(settings, grads, variables)
             grads = reduce_overwritten(settings, grads, variables)
+        places.remember(zip(grads, variables, strict=True))
         refuse_global_norm(self, settings, grads, variables)
         waiting = [
             (grad, variable)

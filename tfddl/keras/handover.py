@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfddl.gradients import marks, reduction
+from tfddl.keras import places
 from tfddl.keras.adoption import Settings
 from tfddl.keras.log import warn_once
 from tfddl.ops.constants import Sum
@@ -13,9 +14,18 @@ def reduce_as_set(
     settings: Settings, grads: Sequence[Any], variables: Sequence[Any] | None = None
 ) -> list[Any]:
     """Reduces the gradients that are not reduced yet, the way an optimizer is set to."""
-    return reduction.reduce_missing(
-        grads, variables, owner=settings.owner, options=settings.options, local=settings.local
+    taken = places.unfiltered(variables) if variables else None
+    everything: Sequence[Any] = list(grads)
+    mine: Sequence[int] = range(len(everything))
+    if taken is not None:
+        variables, mine = taken
+        everything = [None] * len(variables)
+        for place, grad in zip(mine, grads, strict=True):
+            everything[place] = grad
+    reduced = reduction.reduce_missing(
+        everything, variables, owner=settings.owner, options=settings.options, local=settings.local
     )
+    return [reduced[place] for place in mine]
 
 
 def reduce_overwritten(settings: Settings, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:

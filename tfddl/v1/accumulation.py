@@ -63,7 +63,7 @@ class Accumulation:
         with tf.control_dependencies([*added, self._counter.assign_add(1, read_value=False)]):
             results = tf.cond(
                 self._complete(),
-                lambda: reduce(self._totals(), [variables[index] for index in present]),
+                lambda: self._reduced(reduce, variables, present),
                 self._totals,
             )
         everything: list[Any] = [None] * len(gradients)
@@ -102,6 +102,14 @@ class Accumulation:
         """Whether this run is the last of its passes: read once, ahead of the counter's reset."""
         self._last = tf.greater_equal(self._counter.read_value(), self.passes)
         return self._last
+
+    def _reduced(self, reduce: Callable[..., list[Any]], variables: Sequence[Any], present: list[int]) -> Any:
+        """The reduced sums, whose places among all variables are what ranks agree on."""
+        totals: list[Any] = [None] * len(variables)
+        for index, total in zip(present, self._totals(), strict=True):
+            totals[index] = total
+        reduced = reduce(totals, variables)
+        return [reduced[index] for index in present]
 
     def _totals(self) -> list[tf.Tensor]:
         return mean_or_sum(self._sums, self.passes, self.average)

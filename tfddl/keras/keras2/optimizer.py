@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.gradients import marks
+from tfddl.keras import places
 from tfddl.keras.adoption import Adopted, Settings, adopt, is_adopted, set_settings, settings_of
 from tfddl.keras.distributed import applying, refuse_global_norm
 from tfddl.keras.handover import complete, reduce_as_set
@@ -26,6 +27,7 @@ def distribute(optimizer: Any, settings: Settings) -> Any:
     if _compat.is_loss_scale_optimizer(optimizer):
         distribute(optimizer.inner_optimizer, settings)
     elif not is_adopted(optimizer):
+        places.watch_keras_2()
         set_settings(optimizer, settings)
         vars(optimizer)[_ACCUMULATION] = Accumulation(settings)
         adopt(optimizer, _class_for(optimizer))
@@ -48,6 +50,7 @@ class _Distributed(Adopted):
     def _apply(self, plain: Callable[[Pairs], Any], grads_and_vars: Pairs, wanted: bool) -> Any:
         """Runs Keras' `apply_gradients`, which comes to the hook if it is `wanted`."""
         settings = settings_of(self)
+        places.remember(grads_and_vars)
         pairs = [(grad, variable) for grad, variable in grads_and_vars if grad is not None]
         grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
         refuse_global_norm(self, settings, grads, variables)
