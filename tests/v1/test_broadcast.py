@@ -105,3 +105,19 @@ def test_where_there_are_no_global_variables(hvd):
         hvd.broadcast_global_variables(0)
     with pytest.raises(RuntimeError, match="broadcast_variables"):
         tf.function(lambda: hvd.broadcast_global_variables(0))()
+
+
+@on_ranks(2, 3)
+def test_each_graph_has_names_of_its_own(hvd):
+    """Sessions on two threads may come to their broadcasts in another order on each rank."""
+    graphs = []
+    for _ in range(2):
+        graph, weights, _, _ = graph_of(hvd, 1.0)
+        with graph.as_default():
+            graphs.append((graph, weights, hvd.broadcast_global_variables(0)))
+    names = [
+        {op.get_attr("tensor_name") for op in graph.get_operations() if "tensor_name" in op.node_def.attr}
+        for graph, _, _ in graphs
+    ]
+    assert names[0] and not names[0] & names[1]
+    assert len({str([sorted(each) for each in mine]) for mine in hvd.allgather_object(names)}) == 1

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
+from tfddl.ops import names
 from tfddl.ops.broadcast import broadcast
 from tfddl.ops.collective import name_of
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
@@ -45,9 +46,10 @@ def broadcast_variables(
     """
     if _compat.is_variable(variables):
         raise TypeError(f"broadcast_variables takes a list of variables. Received: variables={variables!r}")
-    assigned = _assign_roots_values(
-        variables, root_rank, "broadcast_variables", process_set, ignore_name_scope=False
-    )
+    group = "broadcast_variables"
+    if _in_tf1_graph():  # sessions may run two graphs at a time
+        group = names.unique(group, id_of(process_set, group))
+    assigned = _assign_roots_values(variables, root_rank, group, process_set, ignore_name_scope=False)
     return tf.group(*assigned) if _in_tf1_graph() else None
 
 

@@ -9,14 +9,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from tfddl import _compat
 from tfddl.keras.adoption import Settings, is_adopted, settings_of
 from tfddl.keras.exchange import differing_lists
 from tfddl.ops.constants import NAMES
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
-# The broadcast makes learning rates equal, and StopTogetherCallback looks at them; names count what a rank has made.
-_OTHERWISE = ("learning_rate", "name")
+# The broadcast makes an optimizer's number equal, and StopTogetherCallback looks at it; that of one of several is compared.
+_RATE = "learning_rate"
+_COUNTED = ("name", "weights")  # names, which count what a rank has made
 
 
 def check_optimizer(model: Any, name: str, process_set: ProcessSet = global_process_set) -> None:
@@ -128,11 +131,29 @@ def _hyperparameters(optimizer: Any) -> Iterator[str]:
     yield from _numbers(optimizer.get_config(), "")
 
 
-def _numbers(config: Mapping[str, Any], prefix: str) -> Iterator[str]:
+def _numbers(config: Mapping[str, Any], prefix: str, rates: bool = False) -> Iterator[str]:
     for key, value in config.items():
-        if key in _OTHERWISE:
-            continue
-        if isinstance(value, Mapping):
-            yield from _numbers(value, f"{prefix}{key}.")
-        elif value is None or isinstance(value, (str, numbers.Number)):
-            yield f"{prefix}{key}={value}"
+        schedule = key == _RATE and isinstance(value, Mapping)
+        if key not in _COUNTED and (rates or schedule or key != _RATE):
+            yield from _value(value, f"{prefix}{key}", rates)
+
+
+def _value(value: Any, name: str, rates: bool) -> Iterator[str]:
+    if callable(
+        getattr(value, "get_config", None)
+    ):  # TensorFlow Addons' MultiOptimizer lists the optimizers themselves
+        value = {"class_name": type(_compat.innermost(value)).__name__, **value.get_config()}
+    if isinstance(value, Mapping):
+        yield from _numbers(value, f"{name}.", rates)
+    elif isinstance(value, (list, tuple)):
+        for place, each in enumerate(value):
+            yield from _value(each, f"{name}[{place}]", True)
+    elif value is None or isinstance(value, (str, numbers.Number)):
+        yield f"{name}={_text(value)}"
+
+
+def _text(value: Any) -> str:
+    """A number as an optimizer's variable holds it, which it becomes when one rank reads it or loads a file."""
+    if isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
+        return str(np.float32(value)).removesuffix(".0")
+    return str(value)

@@ -16,6 +16,8 @@ Pairs = Sequence[tuple[Any, Any]]
 class Accumulation:
     """Adds up the gradients of several calls of `apply_gradients`; the last one reduces the sums and updates.
 
+    Each set of variables with gradients is counted by itself: one optimizer may train two networks in turn.
+
     Every call counts the optimizer's iterations, as in Horovod. The sums and how many calls are in them are no part of the
     optimizer's state, which would no longer load without tfddl: what goes on from a file begins a new accumulation.
 
@@ -25,8 +27,8 @@ class Accumulation:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._counter: Any = None
-        self._sums: dict[Any, Any] = {}
+        self._counters: dict[Any, Any] = {}
+        self._sums: dict[Any, list[Any]] = {}
 
     def apply(self, optimizer: Any, plain: Callable[[Pairs], Any], pairs: Pairs, reduced: bool) -> None:
         """Runs one of the calls.
@@ -47,19 +49,17 @@ class Accumulation:
         variables = [variable for _, variable in pairs]
         with tf.init_scope():
             _compat.build_optimizer(optimizer, variables)
-            sums = [self._sum(variable) for variable in variables]
-            if self._counter is None:
-                self._counter = tf.Variable(0, trainable=False, name="tfddl_passes")
+            counter, sums = self._state(variables)
         for total, grad in zip(sums, grads, strict=True):
             total.assign_add(grad)
-        self._counter.assign_add(1)
+        counter.assign_add(1)
 
         def finish() -> tf.Tensor:
             totals = mean_or_sum(sums, passes, settings.average_aggregated_gradients)
             if not reduced:
                 totals = reduce_as_set(settings, totals, variables)
             plain(list(zip(totals, variables, strict=True)))
-            for variable in (*sums, self._counter):
+            for variable in (*sums, counter):
                 variable.assign(tf.zeros_like(variable))
             return tf.constant(True)
 
@@ -67,12 +67,15 @@ class Accumulation:
             optimizer.iterations.assign_add(1)
             return tf.constant(False)
 
-        tf.cond(self._counter >= passes, finish, wait)
+        tf.cond(counter >= passes, finish, wait)
 
-    def _sum(self, variable: Any) -> Any:
-        key = variable.ref()
+    def _state(self, variables: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """How many calls there have been for these variables, and the sums of their gradients."""
+        key = tuple(variable.ref() for variable in variables)
         if key not in self._sums:
-            self._sums[key] = tf.Variable(
-                tf.zeros(variable.shape, variable.dtype), trainable=False, name="tfddl_sum"
-            )
-        return self._sums[key]
+            self._counters[key] = tf.Variable(0, trainable=False, name="tfddl_passes")
+            self._sums[key] = [
+                tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False, name="tfddl_sum")
+                for variable in variables
+            ]
+        return self._counters[key], self._sums[key]
