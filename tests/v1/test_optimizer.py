@@ -1,10 +1,13 @@
 """Optimizers of TF1 in sessions, against one process with the N-times batch."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.harness import on_ranks
+from tests.keras import support
 
 v1 = tf.compat.v1
 STEPS, BATCH = 6, 4
@@ -242,3 +245,56 @@ def test_gradients_of_different_variables_of_one_shape(hvd, passes):
         with pytest.raises(tf.errors.FailedPreconditionError, match=wanted):
             for _ in range(passes):
                 session.run(update)
+
+
+@on_ranks(2)
+def test_passes_with_the_loss_scale_outside(hvd):
+    """A skipped step would leave its infinity in the sums for ever; inside it is the step of all passes that is skipped."""
+    scaled = v1.mixed_precision.MixedPrecisionLossScaleOptimizer
+    options = {"backward_passes_per_step": 2, "average_aggregated_gradients": True}
+    scales = v1.mixed_precision.FixedLossScale, v1.mixed_precision.DynamicLossScale
+    for kind, raises in zip(scales, (False, True), strict=True):
+        with tf.Graph().as_default():
+            weight = v1.get_variable("w", initializer=5.0)
+            mine = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0), **options)
+            outside = scaled(mine, kind(8.0))
+            wanted = r"DistributedOptimizer\(MixedPrecisionLossScaleOptimizer"
+            with pytest.raises(ValueError, match=wanted) if raises else contextlib.nullcontext():
+                outside.minimize(weight * 2.0)
+    with tf.Graph().as_default() as graph:
+        scale = v1.mixed_precision.DynamicLossScale(initial_loss_scale=8.0, increment_period=100)
+        factor = v1.placeholder(tf.float32, [])
+        weight = v1.get_variable("w", initializer=5.0)
+        inside = hvd.DistributedOptimizer(scaled(v1.train.GradientDescentOptimizer(1.0), scale), **options)
+        update = inside.minimize(weight * factor)
+        start = [v1.global_variables_initializer(), v1.local_variables_initializer()]
+    with v1.Session(graph=graph) as session:
+        session.run(start)
+        seen = []
+        for number in range(4):
+            session.run(update, {factor: np.inf if number == 0 and hvd.rank() == 1 else 1.0})
+            seen.append(session.run(weight))
+        assert seen == [5.0, 5.0, 5.0, 4.0]
+
+
+@on_ranks(2)
+def test_gradients_from_elsewhere_after_compute_gradients(hvd):
+    optimizer = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0))
+    with tf.Graph().as_default(), support.logged() as said:
+        a, b = (v1.get_variable(name, initializer=1.0) for name in "ab")
+        pairs = optimizer.compute_gradients(a * 2.0, var_list=[a])
+        (clipped,), _ = tf.clip_by_global_norm([pairs[0][0]], 0.5)
+        optimizer.apply_gradients([(clipped, a)])
+        assert not said
+        optimizer.apply_gradients([*pairs, (v1.gradients(b * 2.0, [b])[0], b)])
+    assert len(said) == (hvd.rank() == 0)
+    assert all("gradients of b:0" in text for text in said)
+
+
+@on_ranks(1, 2, 3)
+def test_eager_tape_after_minimize(hvd):
+    first, second = tf.Variable(0.0), tf.Variable(0.0)
+    optimizer = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0))
+    optimizer.minimize(lambda: first * (hvd.rank() + 1.0), var_list=[first])
+    optimizer.apply_gradients([(tf.constant(hvd.rank() + 1.0), second)])
+    np.testing.assert_allclose([first.numpy(), second.numpy()], [-(hvd.size() + 1) / 2] * 2)

@@ -28,6 +28,7 @@ class Accumulation:
         self._sparse_as_dense = sparse_as_dense
         self._counter: Any = None
         self._sums: list[Any] = []
+        self._place: Any = None
 
     def reduce(
         self,
@@ -45,6 +46,7 @@ class Accumulation:
             ValueError: In eager mode, in a `tf.function`, at a second call, or for a `tf.IndexedSlices`.
         """
         self._check_place()
+        self._place = _place()
         gradients = [
             None if gradient is None else dense(gradient, self._sparse_as_dense, self._wanted())
             for gradient in gradients
@@ -77,12 +79,19 @@ class Accumulation:
         In the others it only counts `global_step` on, as Horovod does.
 
         Raises:
-            ValueError: If the gradients have not come through `reduce`.
+            ValueError: If the gradients have not come through `reduce`, or if a cond decides whether this runs.
         """
         if self._counter is None:
             raise ValueError(
                 "With backward_passes_per_step > 1 gradients come from this optimizer's minimize() or "
                 "compute_gradients(). Received: apply_gradients() before either was called"
+            )
+        if _place() != self._place:
+            raise ValueError(
+                f"{self._wanted()} cannot have a cond around apply_gradients(): what it skips, such as an infinity, would "
+                "stay in the sums. Write DistributedOptimizer(MixedPrecisionLossScaleOptimizer(optimizer), "
+                "backward_passes_per_step=...) instead of the loss scale outside. Received: apply_gradients() inside of a "
+                "cond, minimize() or compute_gradients() outside"
             )
 
         def finish() -> tf.Tensor:
@@ -126,6 +135,12 @@ class Accumulation:
 
     def _wanted(self) -> str:
         return f"backward_passes_per_step={self.passes} of an optimizer of TF1"
+
+
+def _place() -> tuple[Any, Any]:
+    """The graph that is being built, and in the control flow of TF1 the cond or loop of it."""
+    graph: Any = v1.get_default_graph()
+    return graph, graph._get_control_flow_context()
 
 
 def _local_variable(name: str, shape: Any, dtype: tf.DType) -> Any:

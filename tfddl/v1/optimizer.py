@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfddl.gradients import marks, reduction
 from tfddl.gradients.options import Options
+from tfddl.keras.log import warn_once
 from tfddl.ops import names
 from tfddl.runtime.process_sets import id_of
 from tfddl.v1 import reminder
@@ -59,7 +60,8 @@ def distribute(
 
     `compute_gradients`, and so `minimize`, returns reduced gradients; what you do with them before `apply_gradients`,
     such as clipping, is done to those. `apply_gradients` reduces only what comes from elsewhere: from `tf.gradients` or
-    a `tf.GradientTape`, with an optimizer whose `compute_gradients` has not been called.
+    a `tf.GradientTape`, with an optimizer whose `compute_gradients` has not been called; in eager mode, not since the last
+    `apply_gradients`. In a graph, a warning names such gradients after `compute_gradients`, which stay the rank's own.
 
     Args:
         optimizer: A `tf.compat.v1.train.Optimizer`.
@@ -127,8 +129,31 @@ class _Distributed:
             )
         if not settings.computed and not marks.comes_from_a_reduction(gradients):
             gradients = settings.reduce(gradients, variables)
+        elif settings.computed:
+            _warn_of_unreduced(gradients, variables, settings)
+        if tf.executing_eagerly():
+            settings.computed = False
         pairs = list(zip(gradients, variables, strict=True))
         return plain.apply_gradients(pairs, global_step, *arguments, **options)
+
+
+def _warn_of_unreduced(gradients: Sequence[Any], variables: Sequence[Any], settings: Settings) -> None:
+    """Gradients of a graph that have nothing to do with what `compute_gradients` has returned."""
+    if settings.options.process_set.included() is False:
+        return
+    own = [
+        variable.name
+        for gradient, variable in zip(gradients, variables, strict=True)
+        if gradient is not None
+        and tf.is_symbolic_tensor(getattr(gradient, "values", gradient))
+        and not (marks.is_reduced(gradient) or marks.comes_from_a_reduction([gradient]))
+    ]
+    if own:
+        warn_once(
+            "Gradients given to apply_gradients() do not come from this optimizer's compute_gradients(), which has been "
+            "called before, and are not reduced: compute all of them with compute_gradients(), or use an optimizer of its own for "
+            f"those of tf.gradients. Received: gradients of {', '.join(own)}"
+        )
 
 
 def _unzip(pairs: Any) -> tuple[list[Any], list[Any]]:
