@@ -151,7 +151,7 @@ def _warn_of_unreduced(gradients: Sequence[Any], variables: Sequence[Any], setti
     if own:
         warn_once(
             "Gradients given to apply_gradients() do not come from this optimizer's compute_gradients(), which has been "
-            "called before, and are not reduced: compute all of them with compute_gradients(), or use an optimizer of its own for "
+            "called before, and are not reduced: compute all with compute_gradients(), or use an optimizer of its own for "
             f"those of tf.gradients. Received: gradients of {', '.join(own)}"
         )
 
