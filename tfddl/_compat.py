@@ -140,30 +140,20 @@ def is_loss_scale_optimizer(value: object) -> bool:
 
 
 def is_built(optimizer: Any) -> bool:
-    """Whether an optimizer has made its variables."""
-    if is_legacy_optimizer(optimizer):
-        return bool(optimizer.variables())
+    """Whether an optimizer, none of Keras 2's legacy ones, has made its variables."""
     return bool(getattr(optimizer, "_built", False) if is_keras_2() else optimizer.built)
 
 
 def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Has an optimizer make its variables, unless it has."""
+    """Has an optimizer make its variables, unless it has. A legacy one may have made some of them only."""
     if is_legacy_optimizer(optimizer):
         optimizer._create_all_weights(list(variables))
+        inner = innermost(optimizer)
+        for spec in inner.optimizer_specs if is_addons_multi_optimizer(inner) else ():
+            names = set(spec["weights"])
+            build_optimizer(spec["optimizer"], [each for each in variables if each.name in names])
     elif not is_built(optimizer):
         optimizer.build(list(variables))
-
-
-def optimizer_variables(optimizer: Any) -> list[Any]:
-    """The state of an optimizer; in Keras 2 with that of a LossScaleOptimizer, which does not list it."""
-    variables = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
-    state = getattr(optimizer, "_loss_scale", None) if is_keras_2() else None
-    own = (
-        [value for value in vars(state).values() if isinstance(value, tf.Variable)]
-        if state is not None
-        else []
-    )
-    return [*variables, *own]
 
 
 def innermost(optimizer: Any) -> Any:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tfddl import _compat, runtime
+from tfddl.keras.keras2 import state
 from tfddl.keras.log import warn
 from tfddl.keras.optimizer import is_distributed
 from tfddl.runtime import xla
@@ -87,14 +88,9 @@ def check_reduced_since(count: int) -> None:
 
 
 def build_optimizer(model: Any) -> None:
-    """Makes the variables of `model.optimizer`, if the model is built and they are not there yet."""
+    """Makes the variables of `model.optimizer`, if the model is built, that are not there yet."""
     optimizer = getattr(model, "optimizer", None)
-    if (
-        optimizer is not None
-        and model.built
-        and not _compat.is_built(optimizer)
-        and model.trainable_variables
-    ):
+    if optimizer is not None and model.built and model.trainable_variables:
         _compat.build_optimizer(optimizer, model.trainable_variables)
 
 
@@ -102,5 +98,6 @@ def all_variables(model: Any) -> list[Any]:
     """The variables of the model and of its optimizers."""
     variables = list(model.variables)
     for optimizer in optimizers_of(model):
-        variables.extend(_compat.optimizer_variables(optimizer))
+        own = state.variables(optimizer, model.variables) if _compat.is_keras_2() else optimizer.variables
+        variables.extend(own)
     return variables
