@@ -67,10 +67,34 @@ def test_multi_optimizer(hvd, distribute):
     network, optimizer = make(*(ours if distribute == "outside" else ours[::-1]))
     expected, reference = make(plain, plain)
     mine = support.shard(support.data(hvd.size()), hvd.rank(), hvd.size())
-    support.fit(network, optimizer, mine, support.BATCH)
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    support.fit(network, optimizer, mine, support.BATCH, callbacks=callbacks)
     support.fit(expected, reference, support.data(hvd.size()), hvd.size() * support.BATCH)
     np.testing.assert_allclose(support.weights(network), support.weights(expected), rtol=1e-3, atol=1e-5)
     support.check_equal_on_all_ranks(hvd, network.get_weights())
+
+
+@pytest.mark.parametrize("broadcasts", [True, False])
+@pytest.mark.parametrize(
+    ("which", "scaled", "message"),
+    [
+        ([1], False, r"of 2 members, numbers \[0\] \(from 0\) not distributed"),
+        ([0], True, r"numbers \[1\]"),
+        ([0, 1], True, "LossScaleOptimizer.* would combine no gradients"),
+    ],
+)
+@on_ranks(1, 2)
+def test_a_multi_optimizer_that_would_combine_some_gradients_or_none(hvd, which, scaled, message, broadcasts):
+    network = support.model()
+    members = [legacy.Adam(0.01), legacy.SGD(0.1)]
+    for number in which:
+        hvd.DistributedOptimizer(members[number])
+    optimizer = tfa.optimizers.MultiOptimizer(list(zip(members, network.layers, strict=True)))
+    if scaled:
+        optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer)
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)] if broadcasts else []
+    with pytest.raises(ValueError, match=message):
+        support.fit(network, optimizer, support.data(1), support.BATCH, callbacks=callbacks)
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def is_distributed(optimizer: Any) -> bool:
     inner = _compat.innermost(optimizer)
     if _compat.has_inner_optimizers(inner) and inner._inner_optimizers:
         return all(map(is_adopted, inner._inner_optimizers))
-    return is_adopted(inner)
+    return is_adopted(inner) or keras2_optimizer.has_distributed_members(inner)
 
 
 def distribute(optimizer: Any, settings: Settings) -> Any:

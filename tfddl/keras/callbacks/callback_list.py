@@ -4,6 +4,8 @@ import functools
 from typing import Any
 
 from tfddl import _compat
+from tfddl.keras import model_check
+from tfddl.keras.keras2 import optimizer as keras2_optimizer
 from tfddl.keras.log import warn
 from tfddl.keras.optimizer import is_distributed
 from tfddl.ops.variables import has_broadcast
@@ -35,10 +37,16 @@ def complete(callbacks: Any) -> None:
 
     Args:
         callbacks: A `keras.callbacks.CallbackList`.
+
+    Raises:
+        ValueError: If the model's optimizer would combine some gradients only (MultiOptimizer of TensorFlow Addons).
     """
     from tfddl.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
     from tfddl.keras.callbacks.stop import StopTogetherCallback
 
+    if callbacks.model is not None:
+        for optimizer in model_check.optimizers_of(callbacks.model):
+            keras2_optimizer.check_members(optimizer)
     found = [callback for callback in callbacks.callbacks if isinstance(callback, StopTogetherCallback)]
     if not found:
         broadcasts = [one for one in callbacks.callbacks if isinstance(one, BroadcastGlobalVariablesCallback)]

@@ -40,6 +40,42 @@ def _class_for(optimizer: Any) -> type[Adopted]:
     return DistributedLegacy if _compat.is_legacy_optimizer(optimizer) else DistributedNew
 
 
+def has_distributed_members(optimizer: Any) -> bool:
+    """Whether it is a MultiOptimizer of TensorFlow Addons with a distributed optimizer in it."""
+    return any(_distributed_members(optimizer))
+
+
+def check_members(optimizer: Any) -> None:
+    """Checks that a MultiOptimizer of TensorFlow Addons combines all gradients, or none.
+
+    Raises:
+        ValueError: If only some of its members are distributed, or if they are, and not it, inside a LossScaleOptimizer.
+    """
+    inner = _compat.innermost(optimizer)
+    members = _distributed_members(inner)
+    if is_adopted(inner) or not any(members):
+        return
+    if not all(members):
+        missing = [number for number, distributed in enumerate(members) if not distributed]
+        raise ValueError(
+            "Some members of a MultiOptimizer are not distributed, so that each rank would train their layers on its own: "
+            "give the MultiOptimizer to tfddl.DistributedOptimizer, or every member. "
+            f"Received: of {len(members)} members, numbers {missing} (from 0) not distributed"
+        )
+    if inner is not optimizer:
+        raise ValueError(
+            "A LossScaleOptimizer, which compile() makes under mixed_float16, would combine no gradients around a "
+            "MultiOptimizer whose members are distributed: give the MultiOptimizer to tfddl.DistributedOptimizer, and not "
+            f"its members. Received: inner_optimizer={inner!r}"
+        )
+
+
+def _distributed_members(optimizer: Any) -> list[bool]:
+    if not _compat.is_addons_multi_optimizer(optimizer):
+        return []
+    return [is_adopted(_compat.innermost(spec["optimizer"])) for spec in optimizer.optimizer_specs]
+
+
 class _Distributed(Adopted):
     """What both kinds share."""
 
