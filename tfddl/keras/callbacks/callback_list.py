@@ -3,6 +3,8 @@
 import functools
 from typing import Any
 
+import tensorflow as tf
+
 from tfddl import _compat
 from tfddl.keras import model_check
 from tfddl.keras.keras2 import optimizer as keras2_optimizer
@@ -39,37 +41,52 @@ def complete(callbacks: Any) -> None:
         callbacks: A `keras.callbacks.CallbackList`.
 
     Raises:
-        ValueError: If the model's optimizer would combine some gradients only (MultiOptimizer of TensorFlow Addons).
+        ValueError: If the model's optimizer would combine some gradients only (MultiOptimizer of TensorFlow Addons), or
+            if it holds callbacks of ours where there is no eager execution.
     """
     from tfddl.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
     from tfddl.keras.callbacks.stop import StopTogetherCallback
 
-    if callbacks.model is not None:
-        for optimizer in model_check.optimizers_of(callbacks.model):
-            keras2_optimizer.check_members(optimizer)
+    model = getattr(callbacks, "model", None)  # Keras 2 sets it later where there is no eager execution
+    _check_eager(callbacks)
+    for optimizer in () if model is None else model_check.optimizers_of(model):
+        keras2_optimizer.check_members(optimizer)
     found = [callback for callback in callbacks.callbacks if isinstance(callback, StopTogetherCallback)]
     if not found:
         broadcasts = [one for one in callbacks.callbacks if isinstance(one, BroadcastGlobalVariablesCallback)]
         if not broadcasts:
-            if _is_ours(callbacks):
+            if _is_ours(callbacks, model):
                 reminder = _Reminder()
-                reminder.set_model(callbacks.model)
+                reminder.set_model(model)
                 callbacks.callbacks.append(reminder)
             return
         found = [StopTogetherCallback(process_set=broadcasts[0].process_set)]
         found[0].set_params(callbacks.params)
-        if callbacks.model is not None:
-            found[0].set_model(callbacks.model)
+        if model is not None:
+            found[0].set_model(model)
     others = [callback for callback in callbacks.callbacks if callback not in found]
     callbacks.callbacks = [*others, found[-1]]
     found[-1].others = others
 
 
-def _is_ours(callbacks: Any) -> bool:
-    optimizer = getattr(callbacks.model, "optimizer", None)
-    return (optimizer is not None and is_distributed(optimizer)) or any(
-        type(callback).__module__.startswith("tfddl.") for callback in callbacks.callbacks
-    )
+def _is_ours(callbacks: Any, model: Any) -> bool:
+    optimizer = getattr(model, "optimizer", None)
+    return (optimizer is not None and is_distributed(optimizer)) or bool(_ours_among(callbacks))
+
+
+def _ours_among(callbacks: Any) -> list[str]:
+    return [type(each).__name__ for each in callbacks.callbacks if type(each).__module__.startswith("tfddl.")]
+
+
+def _check_eager(callbacks: Any) -> None:
+    """In a graph of TF1 our callbacks would only add operations to it, which nobody runs."""
+    ours = _ours_among(callbacks)
+    if ours and not tf.compat.v1.executing_eagerly_outside_functions():
+        raise ValueError(
+            "Callbacks of tfddl need eager execution: do without tf.compat.v1.disable_eager_execution() and graphs around fit, "
+            "or train in sessions with a tf.compat.v1.train.Optimizer and tfddl.BroadcastGlobalVariablesHook. "
+            f"Received: callbacks={ours}"
+        )
 
 
 class _Reminder(Callback):
