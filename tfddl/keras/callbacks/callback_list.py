@@ -83,7 +83,7 @@ def _check_eager(callbacks: Any) -> None:
     ours = _ours_among(callbacks)
     if ours and not tf.compat.v1.executing_eagerly_outside_functions():
         raise ValueError(
-            "Callbacks of tfddl need eager execution: do without tf.compat.v1.disable_eager_execution() and graphs around fit, "
+            "Callbacks of tfddl need eager execution: do without tf.compat.v1.disable_eager_execution() and graphs, "
             "or train in sessions with a tf.compat.v1.train.Optimizer and tfddl.BroadcastGlobalVariablesHook. "
             f"Received: callbacks={ours}"
         )
