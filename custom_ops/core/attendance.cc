@@ -26,6 +26,9 @@ class PartOfTransport : public Transport {
   void Release(int peer, const void* data) override { whole_->Release(Rank(peer), data); }
   std::shared_ptr<Arena> arena() const override { return whole_->arena(); }
   char* ArenaOf(int peer) const override { return whole_->ArenaOf(Rank(peer)); }
+  char* Reach(int peer, uint64_t place, size_t bytes) override {
+    return whole_->Reach(Rank(peer), place, bytes);
+  }
   bool Test(Handle handle) override { return whole_->Test(handle); }
   void Cancel(Handle handle) override { whole_->Cancel(handle); }
   bool unsent() override { return whole_->unsent(); }

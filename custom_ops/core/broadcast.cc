@@ -92,7 +92,7 @@ class ToChild {
     if (place == Arena::kNowhere) {
       UseMessages();
     } else {
-      result_ = lane_.transport->ArenaOf(child_) + place;
+      result_ = lane_.transport->Reach(child_, place, bytes_);
     }
     return true;
   }

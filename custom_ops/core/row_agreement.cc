@@ -111,8 +111,9 @@ void RowAgreement::Judge() {
 
 char* RowAgreement::OutAt(size_t buffer, size_t place) const {
   const uint64_t offset = verdicts_[Verdict(place) + 1 + buffer];
-  char* const arena = lane_.transport->ArenaOf(static_cast<int>(place));
-  return arena && offset != Arena::kNowhere ? arena + offset : nullptr;
+  const auto peer = static_cast<int>(place);
+  if (offset == Arena::kNowhere || !lane_.transport->ArenaOf(peer)) return nullptr;
+  return lane_.transport->Reach(peer, offset, static_cast<size_t>(sent(buffer, place)) * row_bytes_[buffer]);
 }
 
 bool RowAgreement::Reached(size_t buffer, size_t place) const {

@@ -108,7 +108,9 @@ class SharedAllreduce : public Collective {
         const Note& note = peer.staging.last();
         peer.heard = true;
         peer.ready = note.pieces;
-        if (note.place != Arena::kNowhere) peer.result = lane_.transport->ArenaOf(peer.rank) + note.place;
+        if (note.place != Arena::kNowhere && !peer.result) {
+          peer.result = lane_.transport->Reach(peer.rank, note.place, bytes_);
+        }
         if (agreed_) ExpectMore(&peer);
       }
       if (peer.reducing.Take(lane_.transport)) peer.over = true;

@@ -1,4 +1,7 @@
 // How the members of a host come to share memory, and that they fall back together.
+#include <sys/mman.h>
+#include <sys/resource.h>
+
 #include <condition_variable>
 #include <cstring>
 #include <filesystem>
@@ -138,6 +141,34 @@ void TestArenas(const std::vector<ShmOptions>& options, bool made) {
   CHECK(OpenFiles() == open_files);
 }
 
+long Faults() {
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_minflt;
+}
+
+// Pages of a peer are written without a fault each, where the system can do that.
+void TestMapUpTo() {
+  constexpr size_t kPage = 4096, kPages = 512;
+  constexpr int kPopulateRead = 22;
+  Meeting meeting(1);
+  const auto gather = [&](const std::string& mine) { return meeting.Gather(0, mine); };
+  const auto arenas = ShareArenas(0, kPages * kPage, gather, {});
+  const auto block = arenas.mine->Allocate(kPages * kPage);
+  char* const there = static_cast<char*>(mremap(block.get(), 0, kPages * kPage, MREMAP_MAYMOVE));
+  CHECK(there != MAP_FAILED);
+  if (madvise(there, kPage, kPopulateRead) == 0) {
+    CHECK(MapUpTo(there, 0, 2 * kPage + 1) == 3 * kPage);
+    CHECK(MapUpTo(there, 3 * kPage, kPage) == 3 * kPage);
+    CHECK(MapUpTo(there, 3 * kPage, kPages * kPage) == kPages * kPage);
+    const long before = Faults();
+    for (size_t page = 0; page < kPages; ++page) there[page * kPage] = 1;
+    CHECK(Faults() - before < static_cast<long>(kPages / 8));
+    CHECK(block.get()[(kPages - 1) * kPage] == 1);
+  }
+  munmap(there, kPages * kPage);
+}
+
 }  // namespace
 }  // namespace tfddl
 
@@ -149,6 +180,7 @@ int main() {
   tfddl::TestArenas({both, both, both}, true);
   tfddl::TestArenas({both, files, both}, true);
   tfddl::TestArenas({both, none}, false);
+  tfddl::TestMapUpTo();
   CHECK(std::filesystem::is_empty(directory));
   std::filesystem::remove_all(directory);
   std::puts("segments: ok");

@@ -54,6 +54,17 @@ void TestRingOverflow() {
   CHECK(received == sent && !pair.a->unsent());
 }
 
+// What leaves at once is progress too: a member that does nothing else must not be taken for an idle one.
+void TestProgress() {
+  Pair pair;
+  const auto data = Pattern(kPiece, 3);
+  const uint64_t before = pair.a->completed();
+  CHECK(pair.a->Send(1, 5, data.data(), 16) == Transport::kNothing);
+  CHECK(pair.a->completed() == before + 1);
+  CHECK(pair.a->Send(1, 5, data.data(), kPiece) == Transport::kNothing);
+  CHECK(pair.a->completed() == before + 2);
+}
+
 // What has no handle leaves once there is room, by asking whether it has left.
 void TestUnsent() {
   Pair pair;
@@ -200,6 +211,7 @@ void TestCancelUnasked() {
 int main() {
   tfddl::TestRingOverflow();
   tfddl::TestUnsent();
+  tfddl::TestProgress();
   tfddl::TestUnpostedMessages(tfddl::kLong, 0);
   tfddl::TestUnpostedMessages(tfddl::kPiece, tfddl::SmallGeometry().slots / 4);
   tfddl::TestUnaskedView();

@@ -42,6 +42,10 @@ class HostTransport : public Transport {
     const Route route = To(peer);
     return route.transport->ArenaOf(route.peer);
   }
+  char* Reach(int peer, uint64_t place, size_t bytes) override {
+    const Route route = To(peer);
+    return route.transport->Reach(route.peer, place, bytes);
+  }
 
   bool Test(Handle handle) override {
     if (handle == kNothing) return true;

@@ -9,6 +9,7 @@
 
 #include "transport/copy.h"
 #include "transport/shm_peer.h"
+#include "transport/shm_segment.h"
 
 namespace tfddl {
 namespace {
@@ -41,6 +42,7 @@ class ShmTransport : public Transport {
       const ShmRecord record{ShmKind::kMessage, tag, bytes, 0, 0};
       if (to->waiting.empty() && to->writer.Write(record, data)) {
         to->writer.Publish();
+        CountCompleted();
         return kNothing;
       }
       const Handle handle = Add({peer, tag, nullptr, data, bytes, nullptr});
@@ -48,7 +50,10 @@ class ShmTransport : public Transport {
       return handle;
     }
     const auto ready = TakeFirst(&to->ready, tag);
-    if (!ready && SendUnasked(to, tag, data, bytes)) return kNothing;
+    if (!ready && SendUnasked(to, tag, data, bytes)) {
+      CountCompleted();
+      return kNothing;
+    }
     const Handle handle = Add({peer, tag, nullptr, data, bytes, nullptr});
     Write(to, {ShmKind::kAnnounce, tag, bytes, 0, 0});
     if (ready) {
@@ -89,6 +94,13 @@ class ShmTransport : public Transport {
   std::shared_ptr<Arena> arena() const override { return arenas_.mine; }
   char* ArenaOf(int peer) const override {
     return arenas_.all.empty() ? nullptr : arenas_.all.at(Index(peer)).get();
+  }
+  char* Reach(int peer, uint64_t place, size_t bytes) override {
+    char* const arena = ArenaOf(peer);
+    std::lock_guard<std::mutex> lock(mutex_);
+    size_t* mapped = &peers_.at(Index(peer))->mapped;
+    *mapped = MapUpTo(arena, *mapped, place + bytes);
+    return arena + place;
   }
 
   bool Test(Handle handle) override {

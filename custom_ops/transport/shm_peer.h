@@ -115,6 +115,7 @@ struct ShmPeer {
   std::vector<ShmSlot> slots;  // of `out`
   size_t next_slot = 0;
   size_t views = 0;
+  size_t mapped = 0;  // of the peer's arena, how many bytes from its beginning
 
  private:
   // The reader's core has just written there, so that looking costs: only when no slot is known to be free.

@@ -16,6 +16,8 @@
 namespace tfddl {
 namespace {
 
+constexpr size_t kPage = 4096;
+
 class Error : public std::runtime_error {
  public:
   Error(const std::string& what, int error) : std::runtime_error(what + ": " + std::strerror(error)) {}
@@ -173,7 +175,8 @@ std::vector<ShmSegment> ShareEitherWay(size_t bytes, bool sparse, const ShmGathe
 }
 
 #ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23  // of Linux 5.14, and of later headers than some systems have
+#define MADV_POPULATE_READ 22  // of Linux 5.14, and of later headers than some systems have
+#define MADV_POPULATE_WRITE 23
 #endif
 
 // Without it, writing where there is no memory left would end in SIGBUS.
@@ -195,8 +198,15 @@ std::vector<ShmSegment> ShareSegments(size_t bytes, const ShmGather& gather, con
   return segments;
 }
 
+size_t MapUpTo(char* memory, size_t begin, size_t end) {
+  if (end <= begin) return begin;
+  end = (end + kPage - 1) / kPage * kPage;
+  madvise(memory + begin, end - begin, MADV_POPULATE_READ);  // writing needs no more; older ones do without
+  return end;
+}
+
 size_t ArenaBytes(int size) {
-  constexpr size_t kPage = 4096, kMost = size_t{1} << 30;
+  constexpr size_t kMost = size_t{1} << 30;
   const size_t memory =
       static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
   return std::min(memory / 8 / static_cast<size_t>(size) / kPage * kPage, kMost);

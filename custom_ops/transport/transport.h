@@ -49,6 +49,9 @@ class Transport {
   // Where `peer`'s arena lies in this process; null when it is out of reach. Of two members either both reach
   // the other's or none does.
   virtual char* ArenaOf(int /*peer*/) const { return nullptr; }
+  // Where a result of `bytes` lies in this process, of which `peer` has said that it lies at `place` in its
+  // arena.
+  virtual char* Reach(int peer, uint64_t place, size_t /*bytes*/) { return ArenaOf(peer) + place; }
 
   // True once the transfer is complete; the handle is gone then.
   virtual bool Test(Handle handle) = 0;
@@ -59,7 +62,8 @@ class Transport {
   // Whether something that no handle stands for still has to leave, after another attempt to send it.
   virtual bool unsent() { return false; }
 
-  // How many transfers have completed: tells a waiting thread whether anything moves.
+  // How many transfers have completed, those that were over at once too: tells a waiting thread whether
+  // anything moves.
   uint64_t completed() const { return completed_.load(std::memory_order_relaxed); }
 
  protected:
