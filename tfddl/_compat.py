@@ -247,6 +247,21 @@ def fit_params(callback: Any) -> dict[str, Any]:
     return getattr(callback, "params", None) or {}
 
 
+def batch_normalization() -> Any:
+    """Keras' BatchNormalization, known to compute its statistics in a `_moments` that a subclass may replace.
+
+    Raises:
+        ImportError: If it does not, so that a subclass would normalize each rank's batch by itself.
+    """
+    layer: Any = keras().layers.BatchNormalization
+    if not hasattr(layer, "_moments"):
+        raise ImportError(
+            "tfddl.SyncBatchNormalization does not know this version of Keras, whose BatchNormalization has no `_moments`. "
+            f"Received: keras {keras().__version__}"
+        )
+    return layer
+
+
 def without_fused_kernel() -> dict[str, Any]:
     """Arguments for a BatchNormalization that computes its statistics by itself."""
     return {"fused": False} if is_keras_2() else {}
@@ -263,6 +278,11 @@ def moments_arguments(
         return list(layer._reduction_axes), arguments[0] if arguments else mask, False
     given = {**dict(zip(("reduction_axes", "keep_dims"), arguments, strict=False)), **options}
     return list(given["reduction_axes"]), mask, given["keep_dims"]
+
+
+def comes_with_keras(kind: type) -> bool:
+    """Whether a class is Keras' own, of either package."""
+    return kind.__module__.startswith(("keras.", "tf_keras."))
 
 
 def metrics_inside(metric: Any) -> Sequence[Any] | None:

@@ -85,7 +85,7 @@ def is_additive(metric: Any) -> bool:
     if said is not None:
         return bool(said)
     owner = next(kind for kind in type(metric).__mro__ if "update_state" in vars(kind))
-    return owner.__module__.startswith(("keras.", "tf_keras."))
+    return _compat.comes_with_keras(owner)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,12 +15,7 @@ from tfddl.runtime import process_sets
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 _keras = _compat.keras()
-_BatchNormalization: Any = _keras.layers.BatchNormalization
-if not hasattr(_BatchNormalization, "_moments"):  # it would normalize each rank's batch by itself
-    raise ImportError(
-        "tfddl.SyncBatchNormalization does not know this version of Keras, whose BatchNormalization has no `_moments`. "
-        f"Received: keras {_keras.__version__}"
-    )
+_BatchNormalization: Any = _compat.batch_normalization()
 
 
 @_keras.saving.register_keras_serializable(package="tfddl")

@@ -132,9 +132,9 @@ def _check_rates(rates: np.ndarray, process_set: ProcessSet) -> None:
 def _may_stop_within_epoch(callback: Any) -> bool:
     """Whether a callback could set `stop_training` before the epoch is over."""
     callbacks = _compat.keras().callbacks
-    if type(callback).__module__.startswith(("keras.", "tf_keras.", "tfddl.")) and not isinstance(
-        callback, callbacks.LambdaCallback
-    ):
+    kind = type(callback)
+    known = _compat.comes_with_keras(kind) or kind.__module__.startswith("tfddl.")
+    if known and not isinstance(callback, callbacks.LambdaCallback):
         return isinstance(callback, callbacks.TerminateOnNaN)
     hooks = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
     return any(
