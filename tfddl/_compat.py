@@ -102,6 +102,11 @@ def tf_variable(value: Any) -> Any:
     return value if inner is None or callable(inner) else inner
 
 
+def path(variable: Any) -> str:
+    """What a variable is called, with the layers that it is in."""
+    return str(getattr(variable, "path", variable.name))
+
+
 def reference(value: Any) -> Any:
     """Tells variables and tensors apart: a Keras variable and the tf.Variable inside are the same one."""
     return tf_variable(value).ref()
@@ -142,6 +147,12 @@ def is_loss_scale_optimizer(value: object) -> bool:
 def is_built(optimizer: Any) -> bool:
     """Whether an optimizer, none of Keras 2's legacy ones, has made its variables."""
     return bool(getattr(optimizer, "_built", False) if is_keras_2() else optimizer.built)
+
+
+def steps_taken(optimizer: Any) -> int:
+    """How many steps an optimizer has taken; asking a legacy one for its `iterations` would make that variable."""
+    count = getattr(innermost(optimizer), "_iterations", None)
+    return 0 if count is None else int(tf.convert_to_tensor(count))
 
 
 def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:

@@ -166,6 +166,43 @@ def test_two_optimizers_in_one_step(hvd):
     support.check_equal_on_all_ranks(hvd, [*network.variables, *network.first.variables])
 
 
+@pytest.mark.parametrize("which", ["judge", "maker", "both"])
+@on_ranks(1, 2, 3)
+def test_one_of_two_optimizers_is_plain(hvd, which):
+    """Its weights come apart, which a warning says, once, with its name; local weights may."""
+    network = Adversaries()
+    arrays = support.shard(support.data(hvd.size(), "float64"), hvd.rank(), hvd.size())
+    optimizers = [keras.optimizers.Adam(0.01), keras.optimizers.SGD(0.1)]
+    for number in {"judge": [0], "maker": [1], "both": [0, 1]}[which]:
+        hvd.DistributedOptimizer(optimizers[number])
+    network.compile(*optimizers)
+
+    def fit(local=None):
+        first = hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=local)
+        with support.logged() as said:
+            network.fit(*arrays[:2], batch_size=support.BATCH, epochs=2, verbose=0, callbacks=[first])
+        return [line for line in said if "were equal on all ranks" in line]
+
+    said = fit()
+    other, apart = {"judge": ("second (SGD)", network.maker), "maker": ("first (Adam)", network.judge)}.get(
+        which, ("", None)
+    )
+    assert len(said) == (apart is not None and hvd.size() > 1 and hvd.rank() == 0)
+    assert not said or f"took steps: model.{other}; weights that differ: " in said[0]
+    assert not said or said[0].endswith(f"{apart.kernel.path}, {apart.bias.path}")
+    if apart is not None:
+        assert not fit(apart.trainable_variables)
+
+
+@on_ranks(2)
+def test_only_an_optimizer_that_fit_does_not_use_is_distributed(hvd):
+    network = support.model()
+    network.compile("sgd", "mse")
+    network.other = hvd.DistributedOptimizer(keras.optimizers.Adam(0.01))
+    with pytest.raises(ValueError, match="optimizer is not distributed"):
+        network.fit(*support.data(1), verbose=0, callbacks=callbacks(hvd))
+
+
 @on_ranks(2, 3)
 def test_an_empty_batch_on_one_rank_counts_as_zeros(hvd):
     """Its gradient is zero, so the average over ranks is smaller: as documented, and equal on all."""

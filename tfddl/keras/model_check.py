@@ -24,21 +24,30 @@ def turn_off_jit(model: Any) -> None:
 
 def optimizers_of(model: Any) -> Iterator[Any]:
     """`model.optimizer` and other optimizers that the model holds, as a GAN's does."""
-    candidates = [getattr(model, "optimizer", None)]
-    for value in vars(model).values():
-        held = (
-            value.values()
-            if isinstance(value, dict)
-            else value
-            if isinstance(value, (list, tuple))
-            else [value]
-        )
-        candidates.extend(held)
+    return (optimizer for _, optimizer in optimizers_by_place(model))
+
+
+def optimizers_by_place(model: Any) -> Iterator[tuple[str, Any]]:
+    """The same, each with the place where the model has it: `optimizer`, `optimizers[1]`."""
+    candidates = [("optimizer", getattr(model, "optimizer", None))]
+    for name, value in sorted(vars(model).items(), key=_is_roundabout):
+        if isinstance(value, dict):
+            candidates += [(f"{name}[{key!r}]", held) for key, held in value.items()]
+        elif isinstance(value, (list, tuple)):
+            candidates += [(f"{name}[{number}]", held) for number, held in enumerate(value)]
+        else:
+            candidates.append((name, value))
     seen = set()
-    for candidate in candidates:
+    for place, candidate in candidates:
         if candidate is not None and id(candidate) not in seen and _compat.is_keras_optimizer(candidate):
             seen.add(id(candidate))
-            yield candidate
+            yield place, candidate
+
+
+def _is_roundabout(attribute: tuple[str, Any]) -> tuple[bool, bool]:
+    """Keras keeps what a model holds a second time, in dictionaries of its own."""
+    name, value = attribute
+    return isinstance(value, (dict, list, tuple)), name.startswith("_")
 
 
 def check_distributed(model: Any, process_set: ProcessSet = global_process_set) -> bool:
@@ -55,9 +64,11 @@ def check_distributed(model: Any, process_set: ProcessSet = global_process_set) 
     Raises:
         ValueError: If `fit` would train each rank on its own.
     """
-    if process_set.size() == 1 or any(is_distributed(optimizer) for optimizer in optimizers_of(model)):
+    stock = _compat.trains_with_stock_step(model)
+    used = [model.optimizer] if stock else optimizers_of(model)
+    if process_set.size() == 1 or any(map(is_distributed, used)):
         return False
-    if not _compat.trains_with_stock_step(model):
+    if not stock:
         return True
     raise ValueError(
         "The model's optimizer is not distributed, so each rank would train on its own: use "

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfddl import _compat
 from tfddl.keras import model_check
 from tfddl.keras.callbacks import callback_list, likeness, lockstep
+from tfddl.keras.callbacks.apart import ApartWatch
 from tfddl.keras.exchange import differing_lists
 from tfddl.ops.broadcast import broadcast
 from tfddl.ops.variables import broadcast_variables
@@ -30,9 +31,9 @@ class BroadcastGlobalVariablesCallback(Callback):
     stays each rank's own. After a `keras.callbacks.BackupAndRestore`, placed before this callback, the
     epoch to go on with is the root's too, and only the root has to find a backup.
 
-    It also checks that the gradients of the model are combined at all and that the ranks take the same steps,
-    turns `jit_compile` off where there are no XLA kernels (docs/xla.md), and has `fit` add a
-    `StopTogetherCallback` to the end of the list.
+    It also checks that the gradients of the model are combined at all and that the ranks take the same steps, warns if
+    weights come apart in a `train_step` of your own, turns `jit_compile` off where there are no XLA kernels (docs/xla.md),
+    and has `fit` add a `StopTogetherCallback` to the end of the list.
 
     Args:
         root_rank: Rank whose values all get; a rank of the job.
@@ -62,6 +63,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         self._local = {_key(variable) for variable in _listed(local_variables)}
         self._sent: set[int] = set()
         self._to_be_seen = False
+        self._watch: ApartWatch | None = None
         self._requests = 0
         self._first_epoch, self._first_batch = True, True
         self._batches = 0
@@ -83,6 +85,7 @@ class BroadcastGlobalVariablesCallback(Callback):
             _compat.fit_params(self), self.model, f"{type(self).__name__}.steps", self.process_set
         )
         likeness.check_optimizer(self.model, f"{type(self).__name__}.optimizer", self.process_set)
+        self._watch = self._new_watch()
         self._sent.clear()
         self._first_epoch, self._first_batch = True, True
         model_check.build_optimizer(self.model)
@@ -99,6 +102,8 @@ class BroadcastGlobalVariablesCallback(Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Compares the number of batches."""
         lockstep.check_epoch(epoch, self._batches, f"{type(self).__name__}.end_of_epoch", self.process_set)
+        self._look_for_differences()  # of weights that the first step has made, too, or of one in several batches
+        self._watch = None
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Before the first step: counts collectives."""
@@ -113,13 +118,34 @@ class BroadcastGlobalVariablesCallback(Callback):
         self._first_batch = False
         if self._to_be_seen:
             model_check.check_reduced_since(self._requests)
+        self._look_for_differences()
         self._broadcast_new()
+
+    def _new_watch(self) -> ApartWatch | None:
+        """Keras' own `train_step` has one optimizer only, which has been checked."""
+        if self.process_set.size() == 1 or _compat.trains_with_stock_step(self.model):
+            return None
+        return ApartWatch(self.model, f"{type(self).__name__}.apart", self.process_set)
+
+    def _look_for_differences(self) -> None:
+        """Warns once if weights that have been broadcast differ."""
+        if self._watch is None:
+            return
+        weights = list(self.model.trainable_weights)
+        local = likeness.local_among(self.model, weights)
+        shared = [
+            weight
+            for place, weight in enumerate(weights)
+            if _key(weight) in self._sent and not self.keeps(weight) and place not in local
+        ]
+        if self._watch.look(shared):
+            self._watch = None
 
     def _broadcast_new(self) -> None:
         """Broadcasts the variables that have not been before; all ranks come here together."""
         everything = _unique(model_check.all_variables(self.model))
         variables = [variable for variable in everything if self._sends(variable)]
-        owners = {_path(variable).replace("/", "_"): _own_name(variable) for variable in everything}
+        owners = {_compat.path(variable).replace("/", "_"): _own_name(variable) for variable in everything}
         different = differing_lists(
             [_describe(variable, owners) for variable in variables],
             f"{type(self).__name__}.variables",
@@ -134,7 +160,7 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     def keeps(self, variable: Any) -> bool:
         """Whether a variable stays each rank's own."""
-        return _key(variable) in self._local or _path(variable).endswith(_SEED)
+        return _key(variable) in self._local or _compat.path(variable).endswith(_SEED)
 
     def _sends(self, variable: Any) -> bool:
         return not (self.keeps(variable) or _key(variable) in self._sent)
@@ -190,12 +216,8 @@ def _unique(variables: Iterable[Any]) -> list[Any]:
     return list({_key(variable): variable for variable in variables}.values())
 
 
-def _path(variable: Any) -> str:
-    return str(getattr(variable, "path", variable.name))
-
-
 def _own_name(variable: Any) -> str:
-    return _path(variable).rsplit("/", 1)[-1]
+    return _compat.path(variable).rsplit("/", 1)[-1]
 
 
 def _describe(variable: Any, owners: dict[str, str]) -> str:

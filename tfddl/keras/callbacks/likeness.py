@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tfddl import _compat
+from tfddl.keras import model_check
 from tfddl.keras.adoption import Settings, is_adopted, settings_of
 from tfddl.keras.exchange import differing_lists
 from tfddl.ops.constants import NAMES
@@ -67,9 +68,9 @@ def check_roles(model: Any, name: str, process_set: ProcessSet = global_process_
 
 
 def local_among(model: Any, weights: Sequence[Any]) -> set[int]:
-    """Which weights the optimizer leaves to each rank, by their place."""
-    settings = _settings(getattr(model, "optimizer", None))
-    return set() if settings is None else settings.local.among(weights)
+    """Which weights the model's optimizers leave to each rank, by their place."""
+    found = map(_settings, model_check.optimizers_of(model))
+    return set().union(*(settings.local.among(weights) for settings in found if settings is not None))
 
 
 def _groups(model: Any) -> dict[Any, int]:
