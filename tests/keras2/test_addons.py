@@ -97,6 +97,27 @@ def test_a_multi_optimizer_that_would_combine_some_gradients_or_none(hvd, which,
         support.fit(network, optimizer, support.data(1), support.BATCH, callbacks=callbacks)
 
 
+@pytest.mark.parametrize("layer", [0, 1])
+@on_ranks(1, 2)
+def test_a_member_that_clips_by_a_norm_over_local_gradients_is_refused(hvd, layer):
+    """As Keras 3's MultiOptimizer: only the member that has local gradients in its norm."""
+    network = support.model()
+    members = [
+        (legacy.SGD(0.1, global_clipnorm=0.5), network.layers[0]),
+        (legacy.SGD(0.1), network.layers[1]),
+    ]
+    optimizer = hvd.PartialDistributedOptimizer(
+        tfa.optimizers.MultiOptimizer(members), local_layers=network.layers[layer]
+    )
+    mine = support.shard(support.data(hvd.size()), hvd.rank(), hvd.size())
+    if layer == 0:
+        with pytest.raises(ValueError, match=r"use clipnorm or clipvalue. Received: global_clipnorm=0.5"):
+            support.fit(network, optimizer, mine, support.BATCH)
+    else:
+        support.fit(network, optimizer, mine, support.BATCH)
+        support.check_equal_on_all_ranks(hvd, network.layers[0].get_weights())
+
+
 @pytest.mark.parametrize(
     ("name", "formula", "options"),
     [

@@ -197,8 +197,17 @@ class DistributedAddonsMulti(DistributedLegacy):
     def apply_gradients(self, grads_and_vars: Pairs, *arguments: Any, **options: Any) -> Any:
         """See `tensorflow_addons.optimizers.MultiOptimizer.apply_gradients`."""
         plain: Any = super(_Distributed, self)
+        pairs = list(grads_and_vars)
+        self._check_norms(pairs)
         return self._apply(
-            lambda pairs: plain.apply_gradients(self._combined(pairs), *arguments, **options),
-            list(grads_and_vars),
-            True,
+            lambda pairs: plain.apply_gradients(self._combined(pairs), *arguments, **options), pairs, True
         )
+
+    def _check_norms(self, grads_and_vars: Pairs) -> None:
+        """Each member clips what it trains: by a norm over that."""
+        multi: Any = self
+        for spec in multi.optimizer_specs:
+            names = set(spec["weights"])
+            mine = [(grad, each) for grad, each in grads_and_vars if grad is not None and each.name in names]
+            grads, variables = [grad for grad, _ in mine], [each for _, each in mine]
+            refuse_global_norm(_compat.innermost(spec["optimizer"]), settings_of(self), grads, variables)
