@@ -94,6 +94,20 @@ def test_iterations_that_rank_0_alone_reads(hvd, name):
     assert int(network.optimizer.iterations) == support.STEPS
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("kind", ["new", "legacy"])
+@on_ranks(1, 2)
+def test_a_learning_rate_that_rank_0_alone_has_reduced(hvd, kind, scaled):
+    """It goes on with the rate of the training that a file interrupted; the others were made with another."""
+    sgd = {"new": keras.optimizers, "legacy": legacy}[kind].SGD
+    optimizer = hvd.DistributedOptimizer(sgd(0.1 / (1 + hvd.rank()), momentum=0.9))
+    network = support.model()
+    network.compile(keras.mixed_precision.LossScaleOptimizer(optimizer) if scaled else optimizer, "mse")
+    fit(hvd, network)
+    assert float(network.optimizer.learning_rate) == np.float32(0.1)
+    support.check_equal_on_all_ranks(hvd, network.get_weights())
+
+
 @on_ranks(1, 2)
 def test_a_wrapped_optimizer_saves_as_h5(hvd):
     """HDF5 takes no two variables of one name, so that the one inside must not have made iterations of its own."""

@@ -40,8 +40,8 @@ def variables(optimizer: Any, model_variables: Sequence[Any]) -> list[Any]:
             found += [] if state is None else _only_variables(vars(state).values())
         elif _compat.is_legacy_optimizer(each):
             found += _legacy(each, model_variables)
-        else:
-            found += each.variables
+        else:  # which does not list its learning rate, as Keras 3 does
+            found += [*each.variables, *_only_variables([getattr(each, "_learning_rate", None)])]
     return found
 
 
