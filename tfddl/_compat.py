@@ -203,9 +203,8 @@ def settable_learning_rate(optimizer: Any) -> float | None:
 
 
 def momentum_with_learning_rate(optimizer: Any) -> list[Any]:
-    """The slots of an optimizer that hold sums of `learning_rate * gradient`."""
+    """The slots of an optimizer, none of those inside it, that hold sums of `learning_rate * gradient`."""
     optimizers = keras().optimizers
-    optimizer = innermost(optimizer)
     if is_legacy_optimizer(optimizer):
         kinds = optimizers.legacy.SGD, optimizers.legacy.RMSprop
         named = optimizer._slots.values() if isinstance(optimizer, kinds) else []

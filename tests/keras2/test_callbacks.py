@@ -58,11 +58,23 @@ def test_broadcast_and_metrics(hvd, kind):
     assert int(network.optimizer.iterations) == 2 * support.STEPS
 
 
-@pytest.mark.parametrize("kind", ["new", "legacy"])
+def averaged(*arguments, **options):
+    """Trains as the optimizer inside does, and averages aside."""
+    addons = pytest.importorskip("tensorflow_addons").optimizers
+    return addons.MovingAverage(keras.optimizers.legacy.SGD(*arguments, **options))
+
+
+@pytest.mark.parametrize("kind", ["new", "legacy", "scaled", "averaged"])
 @on_ranks(2)
 def test_warmup_and_schedule_correct_the_momentum(hvd, kind):
     """Against a loop that has the rate in front of the momentum, where a change needs no correction."""
-    make = {"new": keras.optimizers, "legacy": keras.optimizers.legacy}[kind].SGD
+    scaled = keras.mixed_precision.LossScaleOptimizer
+    make = {
+        "new": keras.optimizers.SGD,
+        "legacy": keras.optimizers.legacy.SGD,
+        "scaled": lambda *arguments, **options: scaled(keras.optimizers.SGD(*arguments, **options)),
+        "averaged": averaged,
+    }[kind]
     rate, epochs = 0.02, 3
     schedule = hvd.callbacks.LearningRateScheduleCallback(rate, lambda epoch: 0.5**epoch, start_epoch=1)
     warmup = hvd.callbacks.LearningRateWarmupCallback(rate, warmup_epochs=1)

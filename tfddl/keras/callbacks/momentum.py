@@ -3,6 +3,7 @@
 from typing import Any
 
 from tfddl import _compat
+from tfddl.keras.keras2 import state
 
 
 def follow(optimizer: Any, before: float, after: float) -> None:
@@ -13,11 +14,13 @@ def follow(optimizer: Any, before: float, after: float) -> None:
     into the train step; and the slots stay right in a step that loss scaling skips or that only accumulates.
 
     Args:
-        optimizer: A Keras optimizer, or a LossScaleOptimizer around one.
+        optimizer: A Keras optimizer, or one around it: a LossScaleOptimizer, or TensorFlow Addons' Lookahead,
+            MovingAverage and SWA, which leave the rate to the one inside.
         before: The learning rate so far.
         after: The new one.
     """
     if before in (0.0, after):
         return
-    for slot in _compat.momentum_with_learning_rate(optimizer):
-        slot.assign(slot * (after / before))
+    for each in state.nested(optimizer):
+        for slot in _compat.momentum_with_learning_rate(each):
+            slot.assign(slot * (after / before))
