@@ -144,6 +144,12 @@ def is_loss_scale_optimizer(value: object) -> bool:
     return isinstance(value, home.LossScaleOptimizer)
 
 
+def tf1_optimizer(value: Any) -> Any:
+    """The TF1 optimizer inside what Keras 2's `compile` makes of one, which has no public name; else None."""
+    inner = getattr(value, "optimizer", None) if is_keras_2() else None
+    return inner if isinstance(inner, tf.compat.v1.train.Optimizer) else None
+
+
 def is_built(optimizer: Any) -> bool:
     """Whether an optimizer, none of Keras 2's legacy ones, has made its variables."""
     return bool(getattr(optimizer, "_built", False) if is_keras_2() else optimizer.built)

@@ -101,7 +101,7 @@ def check_reduced_since(count: int) -> None:
 def build_optimizer(model: Any) -> None:
     """Makes the variables of `model.optimizer`, if the model is built, that are not there yet."""
     optimizer = getattr(model, "optimizer", None)
-    if optimizer is not None and model.built and model.trainable_variables:
+    if _compat.is_keras_optimizer(optimizer) and model.built and model.trainable_variables:
         _compat.build_optimizer(optimizer, model.trainable_variables)
 
 

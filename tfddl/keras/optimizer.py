@@ -151,6 +151,9 @@ def PartialDistributedOptimizer(
 def is_distributed(optimizer: Any) -> bool:
     """Whether the gradients given to `optimizer` get combined over all ranks."""
     inner = _compat.innermost(optimizer)
+    tf1 = _compat.tf1_optimizer(inner)
+    if tf1 is not None:
+        return v1_optimizer.is_distributed(tf1)
     if _compat.has_inner_optimizers(inner) and inner._inner_optimizers:
         return all(map(is_adopted, inner._inner_optimizers))
     return is_adopted(inner) or keras2_optimizer.has_distributed_members(inner)

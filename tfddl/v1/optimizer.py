@@ -99,6 +99,11 @@ def distribute(
     return optimizer
 
 
+def is_distributed(optimizer: Any) -> bool:
+    """Whether `distribute` has been called on an optimizer of TF1."""
+    return _SETTINGS in vars(optimizer)
+
+
 class _Distributed:
     """What stands in front of the user's class."""
 

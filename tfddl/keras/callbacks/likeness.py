@@ -128,8 +128,9 @@ def _options(optimizer: Any) -> Iterator[str]:
 
 
 def _hyperparameters(optimizer: Any) -> Iterator[str]:
-    yield f"optimizer={type(_compat.innermost(optimizer)).__name__}"
-    yield from _numbers(optimizer.get_config(), "")
+    tf1 = _compat.tf1_optimizer(optimizer)
+    yield f"optimizer={type(tf1 or _compat.innermost(optimizer)).__name__}"
+    yield from _numbers({} if tf1 else optimizer.get_config(), "")  # those of TF1 do not tell theirs
 
 
 def _numbers(config: Mapping[str, Any], prefix: str, rates: bool = False) -> Iterator[str]:
