@@ -86,8 +86,8 @@ KERAS_2 := tests/keras2 tests/v1
 KERAS_3 := tests/gradients \
   $(addprefix tests/keras/test_,accumulation.py callbacks.py equal_to_one_process.py jit.py names.py optimizer.py overlap.py tape_and_optimizer.py) \
   tests/xla/test_fit.py
-EVERY_KERAS := $(addprefix tests/ops/test_,allreduce.py allgather.py broadcast.py gradients.py) \
-  $(addprefix tests/xla/test_,ops.py gradients.py errors.py)
+EVERY_KERAS := $(addprefix tests/ops/test_,allreduce.py allgather.py broadcast.py gradients.py shared_results.py) \
+  $(addprefix tests/xla/test_,ops.py buckets.py gradients.py errors.py)
 SMOKE = timeout -k 10 1200 $(TF_ENV)/bin/python -m pytest $(PYTEST_OPTIONS) --ranks 2 -m "not slow"
 test-tf: $(TF_ENV)/ready
 	$(TF_ENV)/bin/tfddl build
