@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/call.h"
+#include "tensorflow/compat.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "xla/compat.h"
 #include "xla/shape_util.h"
