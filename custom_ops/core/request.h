@@ -59,6 +59,11 @@ struct Request {
   // one behind the other, `rows` has the rows that come from each rank. Stores each output's memory in *out.
   std::function<Status(const std::vector<int64_t>& rows, std::vector<void*>* out)> allocate;
 
+  // Of an allgather on the host: outputs for the case that all ranks bring as many rows as this one, and none
+  // has joined. Where all members have them and it is so, nothing needs to be allocated and told before bytes
+  // move. Empty: there are none.
+  std::vector<void*> expected;
+
   // Where all buffers lie, those that `allocate` makes too. On a GPU a bucket is no part of a sequence
   // (AgreeAlone): collectives there have to start in one order on all members.
   Device device = Device::kHost;

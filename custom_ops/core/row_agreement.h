@@ -1,6 +1,7 @@
 // What comes before the data of an allgather or alltoall. Only the receiver knows whether it can allocate its
 // output, and only after it has learnt how many rows the others bring. So all say "allocated" before any data
-// moves: all succeed or all fail.
+// moves: all succeed or all fail. Where outputs were made for equal rows beforehand, and rows are equal, one
+// exchange tells all of it.
 #pragma once
 
 #include <atomic>
@@ -47,8 +48,16 @@ class RowAgreement {
   // Sends `bytes` at `mine`, and `stride` further on for each next rank; `all` receives the others', by rank.
   void Exchange(const void* mine, size_t stride, void* all, size_t bytes);
   bool Finished();
+  // What this rank says of its rows, and of the outputs that it has made for equal ones; and what others say.
+  void SendOffers();
+  void TakeOffers();
+  bool AllAsExpected() const;
+  void UseExpected();
   void Allocate();
   void SendVerdicts();
+  // Where an offer to a place, or from there, begins: whether there are expected outputs, the rows of each
+  // buffer, and where each expected output lies in the arena.
+  size_t Offer(size_t place) const { return place * (1 + 2 * buffers_); }
   size_t Verdict(size_t place) const { return place * (1 + buffers_); }
   void Judge();
   size_t Rank(size_t place) const { return static_cast<size_t>(attendance_.ranks[place]); }
@@ -62,6 +71,8 @@ class RowAgreement {
   std::vector<size_t> row_bytes_;  // of each buffer
   std::vector<int64_t> splits_;
   decltype(Request::allocate) allocate_;
+  std::vector<void*> expected_;
+  std::vector<uint64_t> offer_, offered_;
   std::vector<int64_t> sent_;      // rows: of each buffer, for each place one behind the other
   std::vector<int64_t> received_;  // likewise
   // For each place: whether this rank could allocate its outputs, and where the rows from there belong in

@@ -34,6 +34,7 @@ class SharedAllreduce : public Collective {
       peers_.back().pieces = Pieces(rank);
     }
     const bool in_place = range.in == range.out || place_ == Arena::kNowhere;
+    if (!in_place && bytes_ >= kPastCaches) chunk_.resize(kChunkBytes);
     for (Peer& peer : peers_) {
       peer.staged = in_place ? peer.pieces : 0;
       peer.staging.Expect(lane.transport, peer.rank, lane.tag);
@@ -161,9 +162,12 @@ class SharedAllreduce : public Collective {
     sources_[static_cast<size_t>(lane_.transport->rank())] = range_.in + begin;
     for (const Peer& peer : peers_) sources_[static_cast<size_t>(peer.rank)] = peer.result + begin;
     const auto count = static_cast<int64_t>(length / SizeOf(reduction_.dtype));
-    Reduce(reduction_, sources_.data(), range_.out + begin, count);
-    // Its lines have just been read, so that they lie in this core's caches.
-    for (const Peer& peer : peers_) std::memcpy(peer.result + begin, range_.out + begin, length);
+    char* const out = range_.out + begin;
+    char* const reduced = chunk_.empty() ? out : chunk_.data();
+    Reduce(reduction_, sources_.data(), reduced, count);
+    // The peers' lines have just been read, so that they lie in this core's caches; this rank's may not.
+    for (const Peer& peer : peers_) std::memcpy(peer.result + begin, reduced, length);
+    if (reduced != out) StreamCopy(out, reduced, length);
   }
 
   Lane lane_;
@@ -176,6 +180,7 @@ class SharedAllreduce : public Collective {
   NotesOut out_;
   std::deque<Peer> peers_;  // whose elements do not move
   std::vector<const void*> sources_;
+  std::vector<char> chunk_;  // where this rank's own result is to go past the caches
   bool agreed_ = false;
   size_t reduced_ = 0;  // pieces of my slice
   bool told_ = false;   // the peers, that my slice is reduced

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -35,6 +36,10 @@ REGISTER_OP("TfddlAllgather")
       return absl::OkStatus();
     });
 
+// Outputs beyond this are not made before all rows are known: what that saves does not show, and where rows
+// differ they take memory for nothing.
+constexpr int64_t kExpectedBytes = int64_t{4} << 20;
+
 class AllgatherKernel : public CollectiveKernel {
  public:
   explicit AllgatherKernel(tf::OpKernelConstruction* context) : CollectiveKernel(context, Kind::kAllgather) {
@@ -56,14 +61,32 @@ class AllgatherKernel : public CollectiveKernel {
         context, context->allocate_output(context->num_inputs() + 1, tf::TensorShape({}), &divisor), done);
     request.divisor = divisor->scalar<int64_t>().data();
     keep->push_back(*divisor);
-    request.allocate = [context, arena = ArenaFor(*engine), keep](const std::vector<int64_t>& rows,
-                                                                  std::vector<void*>* out) {
+    const auto arena = ArenaFor(*engine);
+    if (on_host() && *as_expected_ && OutputBytes(context, engine->size()) <= kExpectedBytes) {
+      std::vector<int64_t> rows;
+      for (const Buffer& buffer : request.buffers) {
+        rows.insert(rows.end(), static_cast<size_t>(engine->size()), buffer.rows);
+      }
+      if (!Allocate(context, arena.get(), keep, rows, &request.expected).ok()) request.expected.clear();
+    }
+    const bool was_expected = !request.expected.empty();
+    request.allocate = [context, arena, keep, was_expected, as_expected = as_expected_](
+                           const std::vector<int64_t>& rows, std::vector<void*>* out) {
+      if (was_expected) *as_expected = false;
+      for (int i = 0; i <= context->num_inputs(); ++i) delete context->release_output(i).tensor;
       return Allocate(context, arena.get(), keep, rows, out);
     };
     Submit(engine, context, std::move(request), std::move(keep), std::move(done));
   }
 
  private:
+  // Where all ranks bring as many rows as this one.
+  static int64_t OutputBytes(tf::OpKernelContext* context, int size) {
+    int64_t bytes = 0;
+    for (int i = 0; i < context->num_inputs(); ++i) bytes += context->input(i).TotalBytes();
+    return bytes * size;
+  }
+
   static Status Allocate(tf::OpKernelContext* context, Arena* arena, const Tensors& keep,
                          const std::vector<int64_t>& rows, std::vector<void*>* out) {
     const int inputs = context->num_inputs();
@@ -80,6 +103,9 @@ class AllgatherKernel : public CollectiveKernel {
     }
     return Status();
   }
+
+  // Whether all ranks have brought equally many rows so far. A call may outlive its kernel.
+  const std::shared_ptr<std::atomic<bool>> as_expected_ = std::make_shared<std::atomic<bool>>(true);
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfddlAllgather").Device(tf::DEVICE_CPU), AllgatherKernel);

@@ -50,10 +50,10 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   // dimension.
   bool RequireRows(tensorflow::OpKernelContext* context, int count, const DoneCallback& done) const;
 
+  bool on_host() const { return device_ == Device::kHost; }
+
   // Where outputs should lie, so that peers reach them (shared_output.h); null: in TensorFlow's own memory.
-  std::shared_ptr<Arena> ArenaFor(const Engine& engine) const {
-    return device_ == Device::kHost ? engine.arena() : nullptr;
-  }
+  std::shared_ptr<Arena> ArenaFor(const Engine& engine) const { return on_host() ? engine.arena() : nullptr; }
 
   // For Request::allocate: makes output `i` of input `i` with `rows` rows, and stores its memory in *out.
   static Status AllocateRows(tensorflow::OpKernelContext* context, Arena* arena, const Tensors& keep, int i,

@@ -85,6 +85,46 @@ void TestGroupedAllgather(int size, const std::vector<int64_t>& rows, const std:
   job.End();
 }
 
+// Which ranks have made outputs for equal rows, and whether rows are.
+struct Expectation {
+  bool all_expect;
+  bool equal;
+};
+
+// Every rank brings 2 * `rows` rows of each member; where they are not equal, the last brings none. Outputs
+// that were made before are used if all ranks have them and rows are equal; otherwise new ones are.
+void TestExpected(int size, const std::vector<int64_t>& rows, const std::vector<int64_t>& row,
+                  Expectation e) {
+  Job job(size, 3);
+  const auto ranks = static_cast<size_t>(size);
+  std::vector<std::vector<std::vector<float>>> in(ranks), expected(ranks), out(ranks);
+  Outcomes outcomes(ranks);
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    const bool none = !e.equal && rank + 1 == ranks;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      in[rank].push_back(Values(rank, i, none ? 0 : static_cast<size_t>(2 * rows[i] * row[i])));
+      expected[rank].emplace_back(in[rank][i].size() * ranks);
+    }
+    Request request = Rows(Kind::kAllgather, in[rank], row, outcomes.At(rank));
+    if (e.all_expect || rank > 0) {
+      for (auto& output : expected[rank]) request.expected.push_back(output.data());
+    }
+    request.allocate = AllocateIn(&out[rank], row);
+    job.engines[rank]->Submit(std::move(request));
+  }
+  for (const Status& status : outcomes.Wait()) CHECK(status.ok());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    std::vector<float> all;
+    for (const auto& members : in) all.insert(all.end(), members[i].begin(), members[i].end());
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      const bool used = e.all_expect && (e.equal || size == 1);
+      CHECK(out[rank].empty() == used);
+      CHECK((used ? expected : out)[rank][i] == all);
+    }
+  }
+  job.End();
+}
+
 // Rank r sends (r + peer) % 3 times `unit` rows to each peer, and keeps one more to itself.
 void TestAlltoall(int size, int64_t unit, int64_t row) {
   Job job(size, 3);
@@ -123,6 +163,9 @@ void TestAll() {
     TestReducescatter(size, {100003}, {2});
     TestReducescatter(size, {7, 0, 60001, 2}, {3, 5, 1, 2});
     TestGroupedAllgather(size, {2, 0, 40001, 1, 50000}, {3, 2, 1, 4, 1});
+    for (Expectation e : {Expectation{true, true}, {true, false}, {false, true}}) {
+      TestExpected(size, {2, 0, 20001}, {3, 2, 1}, e);
+    }
     TestAlltoall(size, 1, 3);
     TestAlltoall(size, 50001, 2);
   }

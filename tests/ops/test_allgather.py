@@ -112,3 +112,18 @@ def test_groups_that_do_not_fit(hvd):
     with pytest.raises(ValueError, match="Received: a scalar"):
         hvd.grouped_allgather([tf.constant(1.0)])
     check(fine()[1], np.ones((2 * hvd.size(), 3), "float32"))
+
+
+@on_ranks(1, 2, 3)
+def test_rows_that_are_equal_and_then_are_not(hvd):
+    """Outputs are made beforehand for equal rows; where they are not, the same op makes others."""
+    gather = tf.function(
+        lambda x, y: hvd.grouped_allgather([x, y], name="xy"),
+        input_signature=[tf.TensorSpec([None, 3]), tf.TensorSpec([None])],
+    )
+    for step, uneven in enumerate([False, True, False, True, False]):
+        xs = [np.full((4 + uneven * rank, 3), 10 * step + rank, "float32") for rank in range(hvd.size())]
+        ys = [np.arange(20_000 - uneven * rank, dtype="float32") + step for rank in range(hvd.size())]
+        x, y = gather(tf.constant(xs[hvd.rank()]), tf.constant(ys[hvd.rank()]))
+        np.testing.assert_array_equal(x, np.concatenate(xs))
+        np.testing.assert_array_equal(y, np.concatenate(ys))
