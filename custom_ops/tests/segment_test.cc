@@ -1,12 +1,13 @@
 // How the members of a host come to share memory, and that they fall back together.
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -146,10 +147,11 @@ void TestArenas(const std::vector<ShmOptions>& options, bool made) {
 // How many pages this process can touch without a fault.
 size_t Present(const char* memory, size_t pages, size_t page_bytes) {
   std::vector<uint64_t> entries(pages);
-  std::ifstream map("/proc/self/pagemap", std::ios::binary);
-  map.seekg(static_cast<std::streamoff>(reinterpret_cast<uintptr_t>(memory) / page_bytes * sizeof(uint64_t)));
-  map.read(reinterpret_cast<char*>(entries.data()), static_cast<std::streamsize>(pages * sizeof(uint64_t)));
-  CHECK(map.good());
+  const int map = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  const size_t bytes = pages * sizeof(uint64_t);
+  const size_t at = reinterpret_cast<uintptr_t>(memory) / page_bytes * sizeof(uint64_t);
+  CHECK(pread(map, entries.data(), bytes, static_cast<off_t>(at)) == static_cast<ssize_t>(bytes));
+  close(map);
   return static_cast<size_t>(
       std::count_if(entries.begin(), entries.end(), [](uint64_t entry) { return entry >> 63; }));
 }
