@@ -34,7 +34,6 @@ class SharedAllreduce : public Collective {
       peers_.back().pieces = Pieces(rank);
     }
     const bool in_place = range.in == range.out || place_ == Arena::kNowhere;
-    if (!in_place && bytes_ >= kPastCaches) chunk_.resize(kChunkBytes);
     for (Peer& peer : peers_) {
       peer.staged = in_place ? peer.pieces : 0;
       peer.staging.Expect(lane.transport, peer.rank, lane.tag);
@@ -163,11 +162,9 @@ class SharedAllreduce : public Collective {
     for (const Peer& peer : peers_) sources_[static_cast<size_t>(peer.rank)] = peer.result + begin;
     const auto count = static_cast<int64_t>(length / SizeOf(reduction_.dtype));
     char* const out = range_.out + begin;
-    char* const reduced = chunk_.empty() ? out : chunk_.data();
-    Reduce(reduction_, sources_.data(), reduced, count);
-    // The peers' lines have just been read, so that they lie in this core's caches; this rank's may not.
-    for (const Peer& peer : peers_) std::memcpy(peer.result + begin, reduced, length);
-    if (reduced != out) StreamCopy(out, reduced, length);
+    Reduce(reduction_, sources_.data(), out, count);
+    // Its lines have just been read, so that they lie in this core's caches.
+    for (const Peer& peer : peers_) std::memcpy(peer.result + begin, out, length);
   }
 
   Lane lane_;
@@ -180,7 +177,6 @@ class SharedAllreduce : public Collective {
   NotesOut out_;
   std::deque<Peer> peers_;  // whose elements do not move
   std::vector<const void*> sources_;
-  std::vector<char> chunk_;  // where this rank's own result is to go past the caches
   bool agreed_ = false;
   size_t reduced_ = 0;  // pieces of my slice
   bool told_ = false;   // the peers, that my slice is reduced

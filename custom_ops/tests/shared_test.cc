@@ -76,7 +76,7 @@ void TestAllreduce(size_t size) {
   job.End();
 }
 
-// Large results are written past the caches, but for one that is its input.
+// What does not fit the caches is brought past them to where its owner reads it.
 void TestLarge() {
   constexpr size_t kCount = (size_t{4} << 20) + 1001;
   Job::arena_bytes = size_t{24} << 20;
