@@ -26,13 +26,7 @@ RowAgreement::RowAgreement(Lane lane, const Request& request, std::function<void
   for (const Buffer& buffer : request.buffers) {
     row_bytes_.push_back(static_cast<size_t>(buffer.row) * SizeOf(request.dtype));
   }
-  for (size_t place = 0; place < size_; ++place) {
-    for (const Buffer& buffer : request.buffers) {
-      sent_.push_back(splits_.empty() ? buffer.rows : splits_[Rank(place)]);
-    }
-  }
-  received_.resize(sent_.size());
-  SendOffers();
+  SendOffers(request);
 }
 
 bool RowAgreement::Poll() {
@@ -40,7 +34,6 @@ bool RowAgreement::Poll() {
     if (!Finished()) return false;
     switch (phase_) {
       case Phase::kRows:
-        TakeOffers();
         if (AllAsExpected()) {
           UseExpected();
           return true;
@@ -81,26 +74,20 @@ bool RowAgreement::Finished() {
   return true;
 }
 
-void RowAgreement::SendOffers() {
+void RowAgreement::SendOffers(const Request& request) {
   const auto arena = lane_.transport->arena();
   for (size_t place = 0; place < size_; ++place) {
     uint64_t* offer = &offer_[Offer(place)];
     *offer++ = expected_.empty() ? 0 : 1;
-    for (size_t i = 0; i < buffers_; ++i) *offer++ = static_cast<uint64_t>(sent(i, place));
+    for (const Buffer& buffer : request.buffers) {
+      *offer++ = static_cast<uint64_t>(splits_.empty() ? buffer.rows : splits_[Rank(place)]);
+    }
     for (size_t i = 0; i < buffers_; ++i) {
       *offer++ = arena && !expected_.empty() ? arena->Find(expected_[i]) : Arena::kNowhere;
     }
   }
   const size_t bytes = Offer(1) * sizeof offer_[0];
   Exchange(offer_.data(), bytes, offered_.data(), bytes);
-}
-
-void RowAgreement::TakeOffers() {
-  for (size_t place = 0; place < size_; ++place) {
-    for (size_t i = 0; i < buffers_; ++i) {
-      received_[place * buffers_ + i] = static_cast<int64_t>(offered_[Offer(place) + 1 + i]);
-    }
-  }
 }
 
 // The same on all members: of an allgather each gets the same offers.

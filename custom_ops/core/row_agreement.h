@@ -24,8 +24,8 @@ class RowAgreement {
 
   // Rows of `buffer` between this rank and `place`, a place among those that attend, and the first of them in
   // this rank's input or output.
-  int64_t sent(size_t buffer, size_t place) const { return sent_[place * buffers_ + buffer]; }
-  int64_t received(size_t buffer, size_t place) const { return received_[place * buffers_ + buffer]; }
+  int64_t sent(size_t buffer, size_t place) const { return Rows(offer_, buffer, place); }
+  int64_t received(size_t buffer, size_t place) const { return Rows(offered_, buffer, place); }
   int64_t FirstSent(size_t place) const;
   int64_t FirstReceived(size_t buffer, size_t place) const;
   void* out(size_t buffer) const { return shared_->out[buffer]; }
@@ -49,8 +49,7 @@ class RowAgreement {
   void Exchange(const void* mine, size_t stride, void* all, size_t bytes);
   bool Finished();
   // What this rank says of its rows, and of the outputs that it has made for equal ones; and what others say.
-  void SendOffers();
-  void TakeOffers();
+  void SendOffers(const Request& request);
   bool AllAsExpected() const;
   void UseExpected();
   void Allocate();
@@ -58,6 +57,9 @@ class RowAgreement {
   // Where an offer to a place, or from there, begins: whether there are expected outputs, the rows of each
   // buffer, and where each expected output lies in the arena.
   size_t Offer(size_t place) const { return place * (1 + 2 * buffers_); }
+  int64_t Rows(const std::vector<uint64_t>& offers, size_t buffer, size_t place) const {
+    return static_cast<int64_t>(offers[Offer(place) + 1 + buffer]);
+  }
   size_t Verdict(size_t place) const { return place * (1 + buffers_); }
   void Judge();
   size_t Rank(size_t place) const { return static_cast<size_t>(attendance_.ranks[place]); }
@@ -72,9 +74,7 @@ class RowAgreement {
   std::vector<int64_t> splits_;
   decltype(Request::allocate) allocate_;
   std::vector<void*> expected_;
-  std::vector<uint64_t> offer_, offered_;
-  std::vector<int64_t> sent_;      // rows: of each buffer, for each place one behind the other
-  std::vector<int64_t> received_;  // likewise
+  std::vector<uint64_t> offer_, offered_;  // to each place, and what each place has sent
   // For each place: whether this rank could allocate its outputs, and where the rows from there belong in
   // each, in its arena.
   std::vector<uint64_t> verdict_;

@@ -161,10 +161,9 @@ class SharedAllreduce : public Collective {
     sources_[static_cast<size_t>(lane_.transport->rank())] = range_.in + begin;
     for (const Peer& peer : peers_) sources_[static_cast<size_t>(peer.rank)] = peer.result + begin;
     const auto count = static_cast<int64_t>(length / SizeOf(reduction_.dtype));
-    char* const out = range_.out + begin;
-    Reduce(reduction_, sources_.data(), out, count);
+    Reduce(reduction_, sources_.data(), range_.out + begin, count);
     // Its lines have just been read, so that they lie in this core's caches.
-    for (const Peer& peer : peers_) std::memcpy(peer.result + begin, out, length);
+    for (const Peer& peer : peers_) std::memcpy(peer.result + begin, range_.out + begin, length);
   }
 
   Lane lane_;
