@@ -102,15 +102,10 @@ class RowExchange : public Collective {
   // A piece of each copy, so that what goes to several places is read once, while others' rows are under way.
   // False when there is none left.
   bool CopyPieces() {
-    const auto rank = static_cast<size_t>(lane_.transport->rank());
     const size_t piece = lane_.transport->piece_bytes();
     for (Copy& copy : copies_) {
       const size_t at = copy.copied, length = std::min(piece, copy.bytes - at);
-      if (copy.place == rank) {
-        CopyPart(copy.out + at, copy.in + at, length, copy.bytes);
-      } else {
-        StreamCopy(copy.out + at, copy.in + at, length);
-      }
+      CopyPart(copy.out + at, copy.in + at, length, copy.bytes);
       copy.copied += length;
     }
     TellWhatIsWritten();
