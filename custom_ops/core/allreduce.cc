@@ -4,6 +4,8 @@
 
 #include "core/adasum.h"
 #include "core/collective.h"
+#include "core/hierarchical_allreduce.h"
+#include "core/hosts.h"
 #include "core/pipeline.h"
 #include "core/shared_allreduce.h"
 #include "core/slice_reduction.h"
@@ -119,21 +121,34 @@ class SlicedAllreduce : public Collective {
   std::vector<Peer> peers_;
 };
 
-std::unique_ptr<Collective> ReduceByMessages(Lane lane, ScratchPool* pool, const Reduction& reduction,
-                                             Range range) {
+bool IsSmall(const Reduction& reduction, const Range& range) {
   const size_t received = static_cast<size_t>(range.count) * SizeOf(reduction.dtype) *
                           static_cast<size_t>(std::max(reduction.size - 1, 1));
-  if (received <= kSmallBytes) {
+  return received <= kSmallBytes;
+}
+
+std::unique_ptr<Collective> ReduceByMessages(Lane lane, ScratchPool* pool, const Reduction& reduction,
+                                             Range range) {
+  if (IsSmall(reduction, range)) {
     return std::make_unique<SmallAllreduce>(lane, pool, reduction, range);
   }
   return std::make_unique<SlicedAllreduce>(lane, pool, reduction, range);
+}
+
+std::unique_ptr<Collective> ReduceAmongHosts(Lane lane, ScratchPool* pool, const Reduction& reduction,
+                                             Range range) {
+  const Hosts hosts(lane.transport->hosts(), lane.transport->rank());
+  if (IsSmall(reduction, range) || !hosts.worthwhile()) {
+    return ReduceByMessages(lane, pool, reduction, range);
+  }
+  return MakeHierarchicalAllreduce(lane, pool, reduction, range, hosts, ReduceByMessages);
 }
 
 std::unique_ptr<Collective> ReduceRange(Lane lane, ScratchPool* pool, const Reduction& reduction,
                                         Range range) {
   const size_t bytes = static_cast<size_t>(range.count) * SizeOf(reduction.dtype);
   if (bytes < kSharedBytes || !ReachEachOther(*lane.transport)) {
-    return ReduceByMessages(lane, pool, reduction, range);
+    return ReduceAmongHosts(lane, pool, reduction, range);
   }
   return MakeSharedAllreduce(lane, reduction, range,
                              [=] { return ReduceByMessages(lane, pool, reduction, range); });

@@ -1,16 +1,30 @@
 #include "core/attendance.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tfddl {
 namespace {
 
+// -1: not among them.
+int PlaceIn(const std::vector<int>& ranks, int rank) {
+  const auto it = std::lower_bound(ranks.begin(), ranks.end(), rank);
+  return it != ranks.end() && *it == rank ? static_cast<int>(it - ranks.begin()) : -1;
+}
+
 class PartOfTransport : public Transport {
  public:
-  PartOfTransport(Transport* whole, const Attendance& attendance) : whole_(whole), attendance_(attendance) {}
+  PartOfTransport(Transport* whole, std::vector<int> ranks)
+      : whole_(whole), ranks_(std::move(ranks)), rank_(PlaceIn(ranks_, whole->rank())) {
+    std::vector<int> hosts;
+    for (int rank : ranks_) {
+      if (!whole->hosts().empty()) hosts.push_back(whole->hosts()[static_cast<size_t>(rank)]);
+    }
+    set_hosts(std::move(hosts));
+  }
 
-  int rank() const override { return attendance_.PlaceOf(whole_->rank()); }
-  int size() const override { return static_cast<int>(attendance_.ranks.size()); }
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(ranks_.size()); }
   int tags() const override { return whole_->tags(); }
   size_t piece_bytes() const override { return whole_->piece_bytes(); }
 
@@ -34,18 +48,16 @@ class PartOfTransport : public Transport {
   bool unsent() override { return whole_->unsent(); }
 
  private:
-  int Rank(int place) const { return attendance_.ranks[static_cast<size_t>(place)]; }
+  int Rank(int place) const { return ranks_[static_cast<size_t>(place)]; }
 
   Transport* whole_;
-  const Attendance& attendance_;
+  std::vector<int> ranks_;
+  int rank_;
 };
 
 }  // namespace
 
-int Attendance::PlaceOf(int rank) const {
-  const auto it = std::lower_bound(ranks.begin(), ranks.end(), rank);
-  return it != ranks.end() && *it == rank ? static_cast<int>(it - ranks.begin()) : -1;
-}
+int Attendance::PlaceOf(int rank) const { return PlaceIn(ranks, rank); }
 
 std::string Objection(const Request& request, const Attendance& attendance) {
   if (request.kind == Kind::kBroadcast && attendance.PlaceOf(request.root) < 0) {
@@ -56,8 +68,8 @@ std::string Objection(const Request& request, const Attendance& attendance) {
   return "";
 }
 
-std::unique_ptr<Transport> TransportAmong(Transport* transport, const Attendance& attendance) {
-  return std::make_unique<PartOfTransport>(transport, attendance);
+std::unique_ptr<Transport> TransportAmong(Transport* transport, std::vector<int> ranks) {
+  return std::make_unique<PartOfTransport>(transport, std::move(ranks));
 }
 
 }  // namespace tfddl

@@ -30,7 +30,8 @@ struct Attendance {
 // signatures. A new kind of collective that cannot do without a member says so here.
 std::string Objection(const Request& request, const Attendance& attendance);
 
-// `transport` as it is for those that attend, who have to outlive it, as has `transport`.
-std::unique_ptr<Transport> TransportAmong(Transport* transport, const Attendance& attendance);
+// `transport` as it is among some ranks, in ascending order, of which this is one. It has to outlive the
+// result.
+std::unique_ptr<Transport> TransportAmong(Transport* transport, std::vector<int> ranks);
 
 }  // namespace tfddl

@@ -223,7 +223,7 @@ void Engine::Start(Request request, uint64_t ticket, const std::shared_ptr<const
   Running& running = running_.back();
   try {
     const auto lanes = static_cast<uint64_t>((transport_->tags() - kFirstDataTag) / 2);
-    if (!attendance->complete()) running.part = TransportAmong(transport_.get(), *attendance);
+    if (!attendance->complete()) running.part = TransportAmong(transport_.get(), attendance->ranks);
     const Lane lane{running.part ? running.part.get() : transport_.get(),
                     kFirstDataTag + 2 * static_cast<int>(ticket % lanes), attendance.get()};
     if (running.request.divisor) *running.request.divisor = attendance->divisor;

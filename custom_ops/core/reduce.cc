@@ -6,59 +6,17 @@
 #include <limits>
 #include <type_traits>
 
-#include "core/half.h"
+#include "core/arithmetic.h"
 
 namespace tfddl {
 namespace {
 
 constexpr int64_t kBlock = 1024;  // elements; the accumulators stay in the first-level cache
 
-// How a type is accumulated and how it gets in and out of the accumulator.
-template <typename T>
-struct Arithmetic {
-  using Accumulator = T;
-  static T Load(T value) { return value; }
-  static T Store(T value) { return value; }
-};
-
-template <>
-struct Arithmetic<Float16> {
-  using Accumulator = float;
-  static float Load(Float16 value) { return ToFloat(value); }
-  static Float16 Store(float value) { return ToFloat16(value); }
-};
-
-template <>
-struct Arithmetic<BFloat16> {
-  using Accumulator = float;
-  static float Load(BFloat16 value) { return ToFloat(value); }
-  static BFloat16 Store(float value) { return ToBFloat16(value); }
-};
-
-// Small integers are added up in a wider type, so that an average is right where the sum does not fit;
-// a sum wraps when it is stored.
-template <typename T, typename A>
-struct Widened {
-  using Accumulator = A;
-  static A Load(T value) { return value; }
-  static T Store(A value) { return static_cast<T>(value); }
-};
-
-template <>
-struct Arithmetic<int8_t> : Widened<int8_t, int32_t> {};
-template <>
-struct Arithmetic<int16_t> : Widened<int16_t, int32_t> {};
-template <>
-struct Arithmetic<int32_t> : Widened<int32_t, int64_t> {};
-template <>
-struct Arithmetic<uint8_t> : Widened<uint8_t, uint32_t> {};
-template <>
-struct Arithmetic<uint16_t> : Widened<uint16_t, uint32_t> {};
-template <>
-struct Arithmetic<uint32_t> : Widened<uint32_t, uint64_t> {};
-
-template <typename T>
-using AccumulatorOf = typename Arithmetic<T>::Accumulator;
+template <typename Run>
+void ForBlocks(int64_t count, Run run) {
+  for (int64_t start = 0; start < count; start += kBlock) run(start, std::min(kBlock, count - start));
+}
 
 // Converting these takes so many registers that a loop which does more besides is slower than two.
 template <typename T>
@@ -208,70 +166,122 @@ void CombineScaled(const Reduction& r, const T* source, AccumulatorOf<T>* accumu
   CombineBlock(r.op, accumulator, scaled, length, [](A value) { return value; });
 }
 
+// The sources' elements from `start` on, without what follows the last of them.
 template <typename T>
-void ReduceTyped(const Reduction& r, const void* const* sources, void* out, int64_t count) {
+void Accumulate(const Reduction& r, const void* const* sources, int64_t start, int64_t length,
+                AccumulatorOf<T>* accumulator) {
   using A = AccumulatorOf<T>;
-  auto source = [&](int rank, int64_t start) { return static_cast<const T*>(sources[rank]) + start; };
-  T* result = static_cast<T*>(out);
+  auto source = [&](int rank) { return static_cast<const T*>(sources[rank]) + start; };
   const bool paired = r.size >= 2 && r.prescale == 1.0 && !kCostly<T>;
-  if (paired && r.size == 2 && r.op != ReduceOp::kAverage && r.postscale == 1.0) {
-    return CombinePair(r.op, source(0, 0), source(1, 0), result, count,
+  if (paired) {
+    CombinePair(r.op, source(0), source(1), accumulator, length, [](A value) { return value; });
+  } else {
+    LoadBlock(source(0), r.prescale, accumulator, length);
+  }
+  for (int rank = paired ? 2 : 1; rank < r.size; ++rank) {
+    if (r.prescale == 1.0) {
+      CombineBlock(r.op, accumulator, source(rank), length,
+                   [](T value) { return Arithmetic<T>::Load(value); });
+    } else {
+      CombineScaled(r, source(rank), accumulator, length);
+    }
+  }
+}
+
+template <typename T>
+void ReduceTyped(const Reduction& r, const void* const* sources, T* out, int64_t count) {
+  using A = AccumulatorOf<T>;
+  if (r.size == 2 && r.prescale == 1.0 && !kCostly<T> && r.op != ReduceOp::kAverage && r.postscale == 1.0) {
+    return CombinePair(r.op, static_cast<const T*>(sources[0]), static_cast<const T*>(sources[1]), out, count,
                        [](A value) { return Arithmetic<T>::Store(value); });
   }
   A accumulator[kBlock];
-  for (int64_t start = 0; start < count; start += kBlock) {
-    const int64_t length = std::min(kBlock, count - start);
-    if (paired) {
-      CombinePair(r.op, source(0, start), source(1, start), accumulator, length,
-                  [](A value) { return value; });
-    } else {
-      LoadBlock(source(0, start), r.prescale, accumulator, length);
-    }
-    for (int rank = paired ? 2 : 1; rank < r.size; ++rank) {
-      if (r.prescale == 1.0) {
-        CombineBlock(r.op, accumulator, source(rank, start), length,
-                     [](T value) { return Arithmetic<T>::Load(value); });
-      } else {
-        CombineScaled(r, source(rank, start), accumulator, length);
-      }
-    }
-    FinishBlock(r, accumulator, result + start, length);
+  ForBlocks(count, [&](int64_t start, int64_t length) {
+    Accumulate<T>(r, sources, start, length, accumulator);
+    FinishBlock(r, accumulator, out + start, length);
+  });
+}
+
+// Calls run(value) with a value of the type.
+template <typename Run>
+void WithType(DataType dtype, Run run) {
+  switch (dtype) {
+    case DataType::kFloat16:
+      return run(Float16());
+    case DataType::kBFloat16:
+      return run(BFloat16());
+    case DataType::kFloat32:
+      return run(float());
+    case DataType::kFloat64:
+      return run(double());
+    case DataType::kInt8:
+      return run(int8_t());
+    case DataType::kInt16:
+      return run(int16_t());
+    case DataType::kInt32:
+      return run(int32_t());
+    case DataType::kInt64:
+      return run(int64_t());
+    case DataType::kBool:  // a byte of 0 or 1
+    case DataType::kUInt8:
+      return run(uint8_t());
+    case DataType::kUInt16:
+      return run(uint16_t());
+    case DataType::kUInt32:
+      return run(uint32_t());
+    case DataType::kUInt64:
+      return run(uint64_t());
+    case DataType::kComplex64:
+      return run(std::complex<float>());
+    case DataType::kComplex128:
+      return run(std::complex<double>());
   }
 }
 
 }  // namespace
 
 void Reduce(const Reduction& reduction, const void* const* sources, void* out, int64_t count) {
-  switch (reduction.dtype) {
+  WithType(reduction.dtype,
+           [&](auto type) { ReduceTyped(reduction, sources, static_cast<decltype(type)*>(out), count); });
+}
+
+void ReducePartly(const Reduction& reduction, const void* const* sources, void* out, int64_t count) {
+  WithType(reduction.dtype, [&](auto type) {
+    using T = decltype(type);
+    ForBlocks(count, [&](int64_t start, int64_t length) {
+      Accumulate<T>(reduction, sources, start, length, static_cast<AccumulatorOf<T>*>(out) + start);
+    });
+  });
+}
+
+void FinishReduction(const Reduction& reduction, void* values, void* out, int64_t count) {
+  WithType(reduction.dtype, [&](auto type) {
+    using T = decltype(type);
+    ForBlocks(count, [&](int64_t start, int64_t length) {
+      FinishBlock(reduction, static_cast<AccumulatorOf<T>*>(values) + start, static_cast<T*>(out) + start,
+                  length);
+    });
+  });
+}
+
+DataType AccumulatorType(DataType dtype) {
+  switch (dtype) {
     case DataType::kFloat16:
-      return ReduceTyped<Float16>(reduction, sources, out, count);
     case DataType::kBFloat16:
-      return ReduceTyped<BFloat16>(reduction, sources, out, count);
-    case DataType::kFloat32:
-      return ReduceTyped<float>(reduction, sources, out, count);
-    case DataType::kFloat64:
-      return ReduceTyped<double>(reduction, sources, out, count);
+      return DataType::kFloat32;
     case DataType::kInt8:
-      return ReduceTyped<int8_t>(reduction, sources, out, count);
     case DataType::kInt16:
-      return ReduceTyped<int16_t>(reduction, sources, out, count);
+      return DataType::kInt32;
     case DataType::kInt32:
-      return ReduceTyped<int32_t>(reduction, sources, out, count);
-    case DataType::kInt64:
-      return ReduceTyped<int64_t>(reduction, sources, out, count);
-    case DataType::kBool:  // a byte of 0 or 1
+      return DataType::kInt64;
+    case DataType::kBool:
     case DataType::kUInt8:
-      return ReduceTyped<uint8_t>(reduction, sources, out, count);
     case DataType::kUInt16:
-      return ReduceTyped<uint16_t>(reduction, sources, out, count);
+      return DataType::kUInt32;
     case DataType::kUInt32:
-      return ReduceTyped<uint32_t>(reduction, sources, out, count);
-    case DataType::kUInt64:
-      return ReduceTyped<uint64_t>(reduction, sources, out, count);
-    case DataType::kComplex64:
-      return ReduceTyped<std::complex<float>>(reduction, sources, out, count);
-    case DataType::kComplex128:
-      return ReduceTyped<std::complex<double>>(reduction, sources, out, count);
+      return DataType::kUInt64;
+    default:
+      return dtype;
   }
 }
 

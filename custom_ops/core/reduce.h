@@ -25,4 +25,12 @@ struct Reduction {
 // logical and, and or.
 void Reduce(const Reduction& reduction, const void* const* sources, void* out, int64_t count);
 
+// The same in two steps, for sources of which some are elsewhere: the first leaves values in which reductions
+// accumulate, of AccumulatorType(dtype), apart from the sources. Those of several places are combined by a
+// Reduce() of that type without factors, an Average as a Sum. The second makes results of them, and spoils
+// them.
+void ReducePartly(const Reduction& reduction, const void* const* sources, void* out, int64_t count);
+void FinishReduction(const Reduction& reduction, void* values, void* out, int64_t count);
+DataType AccumulatorType(DataType dtype);
+
 }  // namespace tfddl

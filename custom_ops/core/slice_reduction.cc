@@ -6,12 +6,13 @@
 namespace tfddl {
 
 SliceReduction::SliceReduction(Lane lane, ScratchPool* pool, const Reduction& reduction, const char* in,
-                               std::vector<size_t> bounds, char* out)
+                               std::vector<size_t> bounds, char* out, bool partly)
     : pool_(pool),
       reduction_(reduction),
       in_(in),
       bounds_(std::move(bounds)),
       out_(out),
+      partly_(partly),
       rank_(lane.transport->rank()),
       piece_bytes_(lane.transport->piece_bytes()),
       pieces_(Pipeline::Pieces(lane.transport, Bytes(rank_))) {
@@ -58,7 +59,14 @@ void SliceReduction::ReduceArrived() {
     for (const Peer& peer : peers_) {
       sources[static_cast<size_t>(peer.rank)] = peer.contribution.View(reduced_);
     }
-    Reduce(reduction_, sources.data(), out_ + offset, static_cast<int64_t>(bytes / SizeOf(reduction_.dtype)));
+    const size_t element = SizeOf(reduction_.dtype);
+    const auto count = static_cast<int64_t>(bytes / element);
+    if (partly_) {
+      char* const out = out_ + offset / element * SizeOf(AccumulatorType(reduction_.dtype));
+      ReducePartly(reduction_, sources.data(), out, count);
+    } else {
+      Reduce(reduction_, sources.data(), out_ + offset, count);
+    }
     for (Peer& peer : peers_) peer.contribution.Release(reduced_);
   }
 }

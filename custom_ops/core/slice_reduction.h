@@ -13,9 +13,10 @@ namespace tfddl {
 class SliceReduction {
  public:
   // `bounds` are offsets in bytes: rank r owns in[bounds[r]] up to in[bounds[r + 1]]. The reduced slice of
-  // this rank goes to `out`, which may be where it lies in `in`. Uses the lane's first tag.
+  // this rank goes to `out`, which may be where it lies in `in`. Uses the lane's first tag. `partly`: see
+  // ReducePartly().
   SliceReduction(Lane lane, ScratchPool* pool, const Reduction& reduction, const char* in,
-                 std::vector<size_t> bounds, char* out);
+                 std::vector<size_t> bounds, char* out, bool partly = false);
   ~SliceReduction() { pool_->Give(std::move(scratch_)); }
   SliceReduction(const SliceReduction&) = delete;  // the pipelines refer to it
   SliceReduction& operator=(const SliceReduction&) = delete;
@@ -44,6 +45,7 @@ class SliceReduction {
   const char* in_;
   std::vector<size_t> bounds_;
   char* out_;
+  bool partly_;
   int rank_;
   size_t piece_bytes_;
   size_t pieces_;  // of my slice

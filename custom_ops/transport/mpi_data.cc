@@ -1,6 +1,7 @@
 // The transport of the engine: shared memory inside a host, MPI between hosts.
 #include <mpi.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -62,6 +63,20 @@ class LocalGroup {
   MPI_Comm local_ = MPI_COMM_NULL;
 };
 
+// Of each member the first of its host; empty where one asks that nothing be made of hosts.
+std::vector<int> Hosts(MPI_Comm all, const LocalGroup& local) {
+  const char* value = std::getenv("TFDDL_HIERARCHICAL_ALLREDUCE");
+  const std::string wish = value && *value ? value : "1";
+  if (wish != "0" && wish != "1") {
+    throw std::runtime_error("TFDDL_HIERARCHICAL_ALLREDUCE must be 0 or 1. Received: '" + wish + "'");
+  }
+  const auto first = std::find(local.places.begin(), local.places.end(), 0);
+  const int mine = wish == "0" ? -1 : static_cast<int>(first - local.places.begin());
+  std::vector<int> hosts(local.places.size());
+  CheckMpi(MPI_Allgather(&mine, 1, MPI_INT, hosts.data(), 1, MPI_INT, all), "MPI_Allgather");
+  return std::count(hosts.begin(), hosts.end(), -1) == 0 ? hosts : std::vector<int>();
+}
+
 bool MpiOnly() {
   const char* value = std::getenv("TFDDL_TRANSPORT");
   if (!value || !*value || std::strcmp(value, "auto") == 0) return false;
@@ -93,13 +108,15 @@ std::unique_ptr<Transport> ShareHost(const LocalGroup& local, bool mpi_only) {
 
 std::unique_ptr<Transport> MakeDataTransport(const void* communicator) {
   const bool mpi_only = MpiOnly();
-  auto mpi = MakeMpiTransport(communicator);
-  const LocalGroup local(*static_cast<const MPI_Comm*>(communicator));
-  if (local.size == 1) return mpi;
-  auto shm = ShareHost(local, mpi_only);
-  if (!shm) return mpi;
-  if (local.size == mpi->size()) return shm;
-  return MakeHostTransport(std::move(shm), std::move(mpi), local.places);
+  const MPI_Comm all = *static_cast<const MPI_Comm*>(communicator);
+  auto transport = MakeMpiTransport(communicator);
+  const LocalGroup local(all);
+  auto hosts = Hosts(all, local);
+  auto shm = local.size > 1 ? ShareHost(local, mpi_only) : nullptr;
+  if (shm && local.size == transport->size()) return shm;
+  if (shm) transport = MakeHostTransport(std::move(shm), std::move(transport), local.places);
+  transport->set_hosts(std::move(hosts));
+  return transport;
 }
 
 }  // namespace tfddl

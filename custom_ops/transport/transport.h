@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
+#include <vector>
 
 namespace tfddl {
 
@@ -53,6 +55,11 @@ class Transport {
   // arena.
   virtual char* Reach(int peer, uint64_t place, size_t /*bytes*/) { return ArenaOf(peer) + place; }
 
+  // Of each member a number that it has in common with those on its host; empty: nothing is known of hosts,
+  // or nothing is to be made of it. The same on all members.
+  const std::vector<int>& hosts() const { return hosts_; }
+  void set_hosts(std::vector<int> hosts) { hosts_ = std::move(hosts); }
+
   // True once the transfer is complete; the handle is gone then.
   virtual bool Test(Handle handle) = 0;
 
@@ -71,6 +78,7 @@ class Transport {
 
  private:
   std::atomic<uint64_t> completed_{0};
+  std::vector<int> hosts_;
 };
 
 }  // namespace tfddl
