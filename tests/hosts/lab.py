@@ -1,9 +1,9 @@
 """Two hosts on one machine: a network, a name, shared memory and processes of their own, a cable between them.
 
-    python lab.py DIRECTORY COMMAND ARGS...
+    python lab.py DIRECTORY RATE COMMAND ARGS...
 
 runs a command on `hostA`, from where mpirun reaches `hostB` by a stand-in for ssh. Both share the file system,
-as a cluster's nodes do. Needs no privileges beyond unprivileged user namespaces; all that it makes is in
+as a cluster's nodes do. RATE is what the cable carries in each direction, as `tc` writes it (`1gbit`); `-`: all it can. Needs no privileges beyond unprivileged user namespaces; all that it makes is in
 namespaces and goes with this process.
 """
 
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 NAMESPACES = ["--user", "--map-root-user", "--mount", "--net", "--uts", "--ipc"]
 """Options of `unshare` for host A; host B has the same user namespace."""
@@ -32,10 +33,15 @@ exec nsenter --target {holder} --mount --net --uts --ipc -- \\
 """
 
 
-def lab_command(directory: Path) -> list[str]:
+def lab_command(directory: Path, rate: str = "-") -> list[str]:
     """The command line in front of one that is to run on host A."""
+    return [sys.executable, "-S", __file__, str(directory), rate]
+
+
+def enter(arguments: list[str]) -> NoReturn:
+    """Runs this file anew, in namespaces of its own."""
     own = ["--pid", "--fork", "--kill-child", "--mount-proc"]
-    return ["unshare", *NAMESPACES, *own, sys.executable, "-S", __file__, str(directory)]
+    os.execvp("unshare", ["unshare", *NAMESPACES, *own, sys.executable, "-S", __file__, "--inside", *arguments])
 
 
 def call(*words: str) -> None:
@@ -61,12 +67,15 @@ def start_host_b(hosts_file: Path) -> subprocess.Popen[bytes]:
     return holder
 
 
-def connect(holder: int) -> None:
+def connect(holder: int, rate: str) -> None:
     """Lays the cable between the hosts."""
     call("ip", "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", str(holder))
     for prefix, host in (([], "hostA"), (["nsenter", "--target", str(holder), "--net"], "hostB")):
         call(*prefix, "ip", "address", "add", f"{ADDRESSES[host]}/24", "dev", "cable")
         call(*prefix, "ip", "link", "set", "cable", "up")
+        if rate != "-":
+            shaping = ["tbf", "rate", rate, "burst", "256kb", "latency", "50ms"]
+            call(*prefix, "tc", "qdisc", "add", "dev", "cable", "root", *shaping)
 
 
 def left_running(holder: int) -> list[str]:
@@ -89,13 +98,13 @@ def left_running(holder: int) -> list[str]:
 
 def main() -> int:
     """Builds the hosts, runs the command on host A, and says what it left running on either."""
-    directory, command = Path(sys.argv[1]), sys.argv[2:]
+    directory, rate, command = Path(sys.argv[2]), sys.argv[3], sys.argv[4:]
     hosts_file, agent = directory / "hosts", directory / "agent"
     lines = [f"{address} {host}" for host, address in ADDRESSES.items()]
     hosts_file.write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
     become("hostA", hosts_file)
     holder = start_host_b(hosts_file).pid
-    connect(holder)
+    connect(holder, rate)
     home = os.environ.get("HOME", "/")
     agent.write_text(AGENT.format(address=ADDRESSES["hostB"], holder=holder, home=home, directory=directory))
     agent.chmod(0o755)
@@ -117,4 +126,6 @@ def hold(hosts_file: Path) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "--hold":
         hold(Path(sys.argv[2]))
+    if sys.argv[1] != "--inside":
+        enter(sys.argv[1:])
     sys.exit(main())

@@ -104,16 +104,13 @@ def on_hosts(tmp_path: Path) -> Callable[..., ScriptResult]:
     if not is_open_mpi():
         pytest.skip("the stand-in for ssh is Open MPI's")
     lab = lab_command(tmp_path)
-    try:
-        probe = subprocess.run([*lab, "true"], capture_output=True, text=True, timeout=120)
-    except FileNotFoundError as error:
-        pytest.skip(f"no two hosts without {error.filename}")
+    probe = subprocess.run([*lab, "true"], capture_output=True, text=True, timeout=120)
     if probe.returncode != 0:
         pytest.skip(f"no two hosts without user and network namespaces: {probe.stderr.strip()[-300:]}")
 
-    def run(script: str, *launcher: str) -> ScriptResult:
+    def run(script: str, *launcher: str, **environment: str) -> ScriptResult:
         # The harness has a place for shared memory that these hosts do not see; they have their own.
-        variables = {"OMPI_MCA_btl_sm_backing_directory": None}
+        variables = {"OMPI_MCA_btl_sm_backing_directory": None, **environment}
         result = run_script(0, script, launcher=[*lab, *launcher], environment=variables)
         assert "left running" not in result.output, result.output
         return result
@@ -144,6 +141,51 @@ def test_the_other_collectives(on_hosts):
     result = on_hosts(WHO + OTHERS, *TFDDLRUN, "-np", "4", "-H", "hostA:2,hostB:2")
     assert result.code == 0, result.output
     assert result.output.count("done") == 4
+
+
+TRAFFIC = """
+from pathlib import Path
+
+def sent():
+    lines = Path("/proc/net/dev").read_text().splitlines()
+    return sum(int(line.split()[9]) for line in lines if line.strip().startswith("cable:"))
+
+x = tf.range(4_000_000, dtype="float32") + hvd.rank()
+expected = np.arange(4_000_000, dtype="float32") + (hvd.size() - 1) / 2
+for dtype in (tf.float32, tf.float16):
+    y = tf.cast(x % 1000, dtype)
+    total = hvd.allreduce(y, name=dtype.name)
+    np.testing.assert_allclose(tf.cast(total, "float32"), tf.reduce_mean(hvd.allgather(y[None]), 0), rtol=1e-3)
+hvd.barrier()
+before = sent()
+np.testing.assert_array_equal(hvd.allreduce(x, name="counted"), expected)
+hvd.barrier()
+if hvd.local_rank() == 0:
+    print(f"sent {(sent() - before) / 16e6:.2f} n")
+"""
+
+
+@pytest.mark.parametrize("hierarchical, times", [("1", 1), ("0", 2)])
+def test_bytes_between_hosts(on_hosts, hierarchical, times):
+    """2 n (H - 1) / H bytes leave each of H hosts; with slices of all ranks that times the ranks of a host."""
+    result = on_hosts(
+        WHO + TRAFFIC,
+        *TFDDLRUN,
+        "-np",
+        "4",
+        "-H",
+        "hostA:2,hostB:2",
+        TFDDL_HIERARCHICAL_ALLREDUCE=hierarchical,
+    )
+    assert result.code == 0, result.output
+    counts = [float(count) for count in re.findall(r"sent (\S+) n", result.output)]
+    assert len(counts) == 2 and all(times <= count < 1.1 * times for count in counts), result.output
+
+
+def test_a_wrong_wish_is_quoted(on_hosts):
+    result = on_hosts(WHO, *TFDDLRUN, "-np", "2", "-H", "hostA:1,hostB:1", TFDDL_HIERARCHICAL_ALLREDUCE="yes")
+    assert result.code != 0
+    assert "TFDDL_HIERARCHICAL_ALLREDUCE must be 0 or 1. Received: 'yes'" in result.output
 
 
 SETS = """
