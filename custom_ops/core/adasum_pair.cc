@@ -28,7 +28,7 @@ struct LaneDots {
   }
 };
 
-double Sum(const double (&lanes)[kLanes]) { return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]); }
+double SumOfLanes(const double (&lanes)[kLanes]) { return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]); }
 
 template <typename T>
 AdasumDots DotsOf(const T* a, const T* b, int64_t count) {
@@ -38,7 +38,7 @@ AdasumDots DotsOf(const T* a, const T* b, int64_t count) {
     for (int lane = 0; lane < kLanes; ++lane) dots.Add(lane, Load(a[i + lane]), Load(b[i + lane]));
   }
   for (int lane = 0; i < count; ++lane, ++i) dots.Add(lane, Load(a[i]), Load(b[i]));
-  return {Sum(dots.aa), Sum(dots.ab), Sum(dots.bb)};
+  return {SumOfLanes(dots.aa), SumOfLanes(dots.ab), SumOfLanes(dots.bb)};
 }
 
 template <typename T>

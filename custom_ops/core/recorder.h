@@ -13,6 +13,9 @@ namespace tfddl {
 // Microseconds on a clock that never goes back; its origin is arbitrary but one per machine.
 int64_t NowMicros();
 
+// Whole seconds, with their unit.
+inline std::string Seconds(int64_t micros) { return std::to_string(micros / 1000000) + " s"; }
+
 struct Event {
   int64_t time_us;
   const char* what;  // "submit", "start", "done" or "error"

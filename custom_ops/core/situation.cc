@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "core/recorder.h"
 #include "core/request.h"
 #include "core/wire.h"
 
@@ -12,8 +13,6 @@ namespace {
 
 constexpr size_t kNamesShown = 4;
 constexpr char kSilent[] = "no answer (dead, stopped or unreachable)";
-
-std::string Seconds(int64_t micros) { return std::to_string(micros / 1000000) + " s"; }
 
 std::string Listed(const std::vector<size_t>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";

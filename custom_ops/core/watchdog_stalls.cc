@@ -13,8 +13,6 @@ constexpr int64_t kCertainMicros = 10000000;  // by then ranks that are stuck, o
 constexpr int64_t kAnswerMicros = 1000000;    // a rank that has not answered by then is silent
 constexpr size_t kSituationBytes = 1800;      // of a letter
 
-std::string Seconds(int64_t micros) { return std::to_string(micros / 1000000) + " s"; }
-
 void Print(const std::string& text) { std::fprintf(stderr, "tfddl: %s\n", text.c_str()); }
 
 }  // namespace

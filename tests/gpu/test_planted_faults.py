@@ -127,6 +127,7 @@ class Copy:
         self._cmake = str(Path(cmake.CMAKE_BIN_DIR) / "cmake")
         shutil.copytree(SOURCES, self.sources)
         options = ["-DTFDDL_WITH_TENSORFLOW=OFF", "-DTFDDL_BUILD_TESTS=ON", "-DCMAKE_BUILD_TYPE=Debug"]
+        options += ["-DCMAKE_CXX_FLAGS_DEBUG=", "-DTFDDL_UNITY=OFF"]  # no debug symbols; single files change
         tensorflow = find_tensorflow()
         assert tensorflow is not None
         options += [f"-DTFDDL_TF_INCLUDE={tensorflow.include}", f"-DTFDDL_TF_LIBRARY={tensorflow.library}"]

@@ -75,8 +75,8 @@ def locate_xla_library(again: bool = False) -> Path:
     """
     version = check_environment()
     announcement = (
-        f"tfddl: compiling its XLA kernels for TensorFlow {version} (once, for jit_compile=True; it takes a few "
-        "minutes; TFDDL_XLA=0 does without)..."
+        f"tfddl: compiling its XLA kernels for TensorFlow {version} (once, for jit_compile=True; it takes about "
+        "a minute; TFDDL_XLA=0 does without)..."
     )
     stem = xla_library_stem(version)
     if again:
