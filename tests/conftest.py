@@ -7,6 +7,7 @@ import pytest
 
 from tests.harness.group import GroupPool, RankGroup
 from tests.harness.mpirun import mpi_version
+from tests.harness.rows import thinned
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -32,8 +33,8 @@ def _size(item: pytest.Item) -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Puts tests of one job size side by side, so that each group of ranks starts once."""
-    items.sort(key=_size)
+    """Puts tests of one job size side by side, so that each group of ranks starts once; leaves out rows of thin sizes."""
+    items[:] = sorted(thinned(items), key=_size)
     wanted = config.getoption("--ranks")
     if wanted is not None:
         config.hook.pytest_deselected(items=[item for item in items if _size(item) not in (0, wanted)])

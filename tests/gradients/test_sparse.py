@@ -52,7 +52,7 @@ def train(optimizer, tape_type, choose, dense):
 
 @pytest.mark.parametrize("by", ["tape", "optimizer"])
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
-@on_ranks(1, 2, 3)
+@on_ranks(1, 2, 3, thin=(1, 3))
 def test_training_equals_one_process(hvd, optimizer, by):
     size = hvd.size()
 

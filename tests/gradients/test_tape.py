@@ -20,7 +20,7 @@ def factor(hvd):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("op", ["Average", "Sum"])
-@on_ranks(1, 2, 3)
+@on_ranks(1, 2, 3, thin=(1, 3))
 def test_gradient(hvd, mode, op):
     own, mean = factor(hvd)
     total = mean * (hvd.size() if op == "Sum" else 1)

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -14,7 +14,9 @@ OUTPUT_LIMIT = 6000
 """Characters of the ranks' own output in a report, the last ones."""
 
 
-def on_ranks(*sizes: int, limit: float = 180.0) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def on_ranks(
+    *sizes: int, limit: float = 180.0, thin: Collection[int] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Runs the decorated body in each process of a job, once for every job size.
 
         @pytest.mark.parametrize("dtype", ["float32", "int32"])
@@ -28,6 +30,7 @@ def on_ranks(*sizes: int, limit: float = 180.0) -> Callable[[Callable[..., None]
         sizes: Numbers of ranks.
         limit: Seconds until a rank that has not ended is called hung. The whole group is killed then, and the
             next case gets a new one.
+        thin: Sizes on which not every combination of several parameters runs, but every value of each.
     """
 
     def decorate(body: Callable[..., None]) -> Callable[..., None]:
@@ -42,7 +45,7 @@ def on_ranks(*sizes: int, limit: float = 180.0) -> Callable[[Callable[..., None]
 
         fixture = inspect.Parameter("rank_group", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         attributes = {"__signature__": inspect.Signature([fixture, *others]), "body": body}
-        vars(test).update(attributes, first_parameter=first.name)
+        vars(test).update(attributes, first_parameter=first.name, thin=thin)
         return pytest.mark.parametrize("rank_group", sizes, indirect=True, ids=_size_name)(test)
 
     return decorate

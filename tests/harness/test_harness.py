@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.harness.case import DIED, FAILED, HUNG, PASSED, SKIPPED, Case
 from tests.harness.group import RankGroup
 from tests.harness.job import MARKER, REPOSITORY
 from tests.harness.on_ranks import report
+from tests.harness.rows import thinned
 
 BODIES = "tests.harness.bodies"
 
@@ -41,6 +43,31 @@ def test_a_body_inside_a_function_is_refused():
 
         @on_ranks(1)
         def body(comm): ...
+
+
+class Thin:
+    """Stands for a test that is thin on three ranks."""
+
+    thin = (3,)
+
+
+class Item:
+    """As pytest's."""
+
+    function = Thin
+
+    def __init__(self, **params):
+        self.callspec = SimpleNamespace(params=params)
+
+
+def test_a_thin_size_has_every_value_and_the_others_every_combination():
+    rows = [(size, a, b) for size in (2, 3) for a in ("x", "y", "z") for b in ([1], [2])]
+    items = [Item(rank_group=size, a=a, b=b) for size, a, b in rows]
+    kept = [tuple(item.callspec.params.values()) for item in thinned(items)]
+    assert kept[:6] == rows[:6]
+    thin = kept[6:]
+    assert len(thin) == 3 and {a for _, a, _ in thin} == {"x", "y", "z"}
+    assert {b for *_, (b,) in thin} == {1, 2}
 
 
 @pytest.fixture

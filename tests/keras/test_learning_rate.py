@@ -144,7 +144,7 @@ class Line(keras.Model):
 @pytest.mark.parametrize("wrap", [False, True])
 @pytest.mark.parametrize("accumulate", [None, 2])
 @pytest.mark.parametrize("nesterov", [False, True])
-@on_ranks(1, 2)
+@on_ranks(1, 2, thin=(1,))
 def test_momentum_correction(hvd, nesterov, accumulate, wrap):
     """Momentum that holds a rate behaves, corrected, as if it held gradients alone."""
     gradients = np.random.default_rng(5).normal(size=12)

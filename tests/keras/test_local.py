@@ -50,7 +50,7 @@ def check(hvd, network, scale=True):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("how", ["layer", "variables", "unscaled"])
-@on_ranks(1, 2, 3)
+@on_ranks(1, 2, 3, thin=(1, 3))
 def test_one_layer_is_local(hvd, how, mode):
     network = support.model("float64")
     last = network.layers[-1]

@@ -74,7 +74,7 @@ def compare(hvd, layer, plain, parts, masks=None, ranks=None, rtol=1e-9, wrap=tf
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("rows", ROWS)
-@on_ranks(1, 2, 3)
+@on_ranks(1, 2, 3, thin=(1, 3))
 def test_equal_to_one_process(hvd, rows, shape):
     parts = inputs(hvd.size(), ROWS[rows], SHAPES[shape])
     layer, plain = (
