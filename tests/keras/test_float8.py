@@ -32,14 +32,13 @@ def states(model):
 
 @pytest.mark.parametrize("way", ["fit", "tape", "loss scale", "accumulation"])
 @pytest.mark.parametrize("mode", MODES)
-@on_ranks(1, 2, 3)
+@on_ranks(1, 2, 3, thin=(1, 3))
 def test_equals_one_process(hvd, mode, way):
     """With a learning rate that moves nothing, for rounding to float8 is no mean."""
     size, steps = hvd.size(), 4
     arrays = support.data(size, "float32", steps)
     options = {"gradient_accumulation_steps": 2} if way == "accumulation" else {}
-    whole, model = network(), network()
-    support.fit(whole, keras.optimizers.SGD(0.0, **options), arrays, support.BATCH * size)
+    model = network()
     optimizer = keras.optimizers.SGD(0.0, **options)
     mine = support.shard(arrays, hvd.rank(), size)
     if way == "tape":
@@ -52,8 +51,11 @@ def test_equals_one_process(hvd, mode, way):
             optimizer = keras.optimizers.LossScaleOptimizer(optimizer, 8.0)
         optimizer = hvd.DistributedOptimizer(optimizer)
         support.fit(model, optimizer, mine, support.BATCH, jit_compile=mode == "jit")
-    for found, expected in zip(states(model), states(whole), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    if hvd.rank() == 0:
+        whole = network()
+        support.fit(whole, keras.optimizers.SGD(0.0, **options), arrays, support.BATCH * size)
+        for found, expected in zip(states(model), states(whole), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert np.count_nonzero(model.layers[0].inputs_amax_history.numpy()) == (2 if options else steps)
     support.check_equal_on_all_ranks(hvd, [*model.variables, *optimizer.variables])
 

@@ -5,7 +5,6 @@ import json
 import pickle
 import subprocess
 import sys
-import textwrap
 
 import keras
 import numpy as np
@@ -133,60 +132,59 @@ def test_refusals(hvd):
             hvd.DistributedOptimizer(other)
 
 
-@pytest.mark.parametrize("suffix", ["keras", "h5", "weights.h5", "checkpoint", "export"])
+LOAD = f"""
+import json, sys
+sys.modules["tfddl"] = None
+import keras, numpy as np, tensorflow as tf
+from pathlib import Path
+
+def untrained():
+    layers = [keras.Input(({support.FEATURES},)), keras.layers.Dense(8, activation="tanh")]
+    return keras.Sequential([*layers, keras.layers.Dense({support.CLASSES})])
+
+def weights(network):
+    return [weight.tolist() for weight in network.get_weights()]
+
+directory, found = Path(sys.argv[1]), {{}}
+for suffix in ("keras", "h5"):
+    network = keras.models.load_model(directory / f"model.{{suffix}}")
+    assert type(network.optimizer) is keras.optimizers.Adam, type(network.optimizer)
+    assert network.optimizer.learning_rate.numpy() == 0.125
+    assert suffix == "h5" or network.optimizer.iterations.numpy() == 3
+    found[suffix] = weights(network)
+network = untrained()
+network.load_weights(directory / "model.weights.h5")
+found["weights.h5"] = weights(network)
+network = untrained()
+tf.train.Checkpoint(model=network).read(str(directory / "checkpoint")).expect_partial()
+found["checkpoint"] = weights(network)
+artifact = tf.saved_model.load(str(directory / "export"))
+found["export"] = artifact.serve(np.ones([2, {support.FEATURES}], "float32")).numpy().tolist()
+print("found", json.dumps(found))
+"""
+
+
 @on_ranks(1, 2)
-def test_saved_loads_without_tfddl(hvd, suffix, tmp_path):
+def test_saved_loads_without_tfddl(hvd, tmp_path):
+    """Whole models in both formats, weights, a checkpoint and an export, in one process without tfddl."""
     network = support.model()
     optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.125))
     arrays = support.data(hvd.size(), steps=3)
     support.fit(network, optimizer, support.shard(arrays, hvd.rank(), hvd.size()), support.BATCH)
     if hvd.rank() != 0:
         return
-    path = str(tmp_path / f"model.{suffix}")
-    if suffix == "weights.h5":
-        network.save_weights(path)
-    elif suffix == "checkpoint":
-        path = tf.train.Checkpoint(model=network, optimizer=optimizer).write(path)
-    elif suffix == "export":
-        network.export(path)
-    else:
-        network.save(path)
-    source = f"""
-        import sys
-        sys.modules["tfddl"] = None
-        import keras, numpy as np, tensorflow as tf
-        path, suffix = {path!r}, {suffix!r}
-        if suffix == "export":
-            artifact = tf.saved_model.load(path)
-            print("served", artifact.serve(np.ones([2, {support.FEATURES}], "float32")).numpy().tolist())
-            sys.exit()
-        if suffix in ("keras", "h5"):
-            network = keras.models.load_model(path)
-            assert type(network.optimizer) is keras.optimizers.Adam, type(network.optimizer)
-            assert network.optimizer.learning_rate.numpy() == 0.125
-            assert suffix == "h5" or network.optimizer.iterations.numpy() == 3
-        else:
-            layers = [keras.Input(({support.FEATURES},)), keras.layers.Dense(8, activation="tanh")]
-            network = keras.Sequential([*layers, keras.layers.Dense({support.CLASSES})])
-            if suffix == "weights.h5":
-                network.load_weights(path)
-            else:
-                tf.train.Checkpoint(model=network).read(path).expect_partial()
-        flat = np.concatenate([weight.ravel() for weight in network.get_weights()])
-        print("sum", repr(float(np.sum(flat, dtype="float64"))))
-    """
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(source)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    network.save(tmp_path / "model.keras")
+    network.save(tmp_path / "model.h5")
+    network.save_weights(tmp_path / "model.weights.h5")
+    tf.train.Checkpoint(model=network, optimizer=optimizer).write(str(tmp_path / "checkpoint"))
+    network.export(str(tmp_path / "export"))
+    load = [sys.executable, "-c", LOAD, str(tmp_path)]
+    ended = subprocess.run(load, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]
-    if suffix == "export":
-        served = json.loads(ended.stdout.split("served", 1)[1])
-        expected = network(np.ones([2, support.FEATURES], "float32"))
-        np.testing.assert_allclose(served, expected, rtol=1e-5, atol=1e-6)
-        return
-    flat = np.concatenate([weight.ravel() for weight in network.get_weights()])
-    assert f"sum {float(np.sum(flat, dtype='float64'))!r}" in ended.stdout
+    found = json.loads(ended.stdout.split("found", 1)[1])
+    served = network(np.ones([2, support.FEATURES], "float32"))
+    np.testing.assert_allclose(found.pop("export"), served, rtol=1e-5, atol=1e-6)
+    assert sorted(found) == ["checkpoint", "h5", "keras", "weights.h5"]
+    for weights in found.values():
+        for weight, expected in zip(weights, network.get_weights(), strict=True):
+            np.testing.assert_array_equal(np.asarray(weight, "float32"), expected)

@@ -55,17 +55,19 @@ def train(optimizer, batch_of, steps=STEPS, how="minimize"):
 
 @pytest.mark.parametrize("how", ["minimize", "clip", "tf.gradients"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@on_ranks(1, 2, 3)
+@on_ranks(1, 2, 3, thin=(1, 3))
 def test_trains_as_one_process_with_the_big_batch(hvd, name, how):
     x, y = batches(hvd.size())
     optimizer = OPTIMIZERS[name]()
     assert hvd.DistributedOptimizer(optimizer) is optimizer
     assert isinstance(optimizer, type(OPTIMIZERS[name]()))
     own = train(optimizer, lambda step: (x[step, hvd.rank()], y[step, hvd.rank()]), how=how)
-    whole = train(OPTIMIZERS[name](), lambda step: (x[step].reshape(-1, 3), y[step].reshape(-1)), how=how)
-    np.testing.assert_allclose(own[0], whole[0], rtol=1e-10)
-    np.testing.assert_allclose(own[1], whole[1], rtol=1e-10)
-    assert own[2] == whole[2] == STEPS
+    assert own[2] == STEPS
+    if hvd.rank() == 0:
+        whole = train(OPTIMIZERS[name](), lambda step: (x[step].reshape(-1, 3), y[step].reshape(-1)), how=how)
+        np.testing.assert_allclose(own[0], whole[0], rtol=1e-10)
+        np.testing.assert_allclose(own[1], whole[1], rtol=1e-10)
+        assert whole[2] == STEPS
     for part in hvd.allgather_object(own[:2]):
         np.testing.assert_array_equal(part[0], own[0])
         np.testing.assert_array_equal(part[1], own[1])
