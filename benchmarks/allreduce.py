@@ -113,9 +113,9 @@ def row(size: int, rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measures every size."""
-    arguments = report.parser(__doc__).parse_args()
+    arguments = report.parser(__doc__, SIZES).parse_args()
     restart("auto")
-    rows = [row(size, arguments.rounds) for size in SIZES]
+    rows = [row(size, arguments.rounds) for size in arguments.sizes]
     report.show(f"allreduce float32 Sum, {hvd.size()} ranks", rows, arguments.json)
     report.fail_if_wrong(rows)
 

@@ -20,11 +20,13 @@ LOAD_AT_START = os.getloadavg()[0]
 """Processes that wanted a core before we did anything: above 0.5 or so, the numbers are not worth keeping."""
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """The options that all benchmarks have."""
+def parser(description: str | None, sizes: Sequence[int] = ()) -> argparse.ArgumentParser:
+    """The options that all benchmarks have, and `--sizes` in bytes for those that go through `sizes`."""
     made = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     made.add_argument("--rounds", type=int, default=15, help="blocks of calls for each way; ways take turns")
     made.add_argument("--json", type=Path, default=None, help="file for the numbers, written by rank 0")
+    if sizes:
+        made.add_argument("--sizes", type=int, nargs="+", default=sizes, help="bytes of the tensors")
     return made
 
 

@@ -149,9 +149,9 @@ def line(
 
 def main() -> None:
     """Measures every size."""
-    arguments = report.parser(__doc__).parse_args()
+    arguments = report.parser(__doc__, SIZES).parse_args()
     restart("auto")
-    table = [row for size in SIZES for row in rows(size, arguments.rounds)]
+    table = [row for size in arguments.sizes for row in rows(size, arguments.rounds)]
     report.show(f"shared memory against MPI, float32, {hvd.size()} ranks", table, arguments.json)
     report.fail_if_wrong(table)
 

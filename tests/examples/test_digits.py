@@ -8,8 +8,9 @@ from tests.harness import run_script
 from tests.harness.job import REPOSITORY
 
 
-@pytest.mark.parametrize("size", [2, 0], ids=["np2", "plain"])
-@pytest.mark.parametrize("name", ["keras_digits.py", "digits_custom_loop.py"])
+@pytest.mark.parametrize(
+    ("name", "size"), [("keras_digits.py", 2), ("keras_digits.py", 0), ("digits_custom_loop.py", 2)]
+)
 def test_example_learns_and_ranks_agree(name, size):
     result = run_script(size, REPOSITORY / "examples" / name)
     assert result.code == 0, result.output
