@@ -81,7 +81,7 @@ def make_environment(directory: Path, *packages: str) -> Path:
         Path of its `bin` directory.
     """
     checked(run([sys.executable, "-m", "venv", directory], SETUP_LIMIT))
-    pip: list[str | Path] = [directory / "bin" / "python", "-m", "pip", "install", "--quiet"]
+    pip: list[str | Path] = [directory / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-compile"]
     checked(run([*pip, "-c", ROOT / "constraints.txt", *packages], SETUP_LIMIT))
     return directory / "bin"
 

@@ -60,13 +60,8 @@ def test_without_other_ranks():
 
 @pytest.mark.parametrize("first", ["", "from mpi4py import MPI\n"], ids=["", "mpi4py imported first"])
 def test_every_end_of_a_forked_process(first):
-    result = run(2, first + START + FORKS + ENDS, tfddlrun(2))
-    assert result.code == 0, result.output
-    assert result.output.count("lives on") == 2, result.output
-
-
-def test_calls_in_a_forked_process():
-    result = run(2, START + FORKS + CALLS, tfddlrun(2))
+    """And what a call of ours says in it."""
+    result = run(2, first + START + FORKS + ENDS + CALLS, tfddlrun(2))
     assert result.code == 0, result.output
     check_quoted(result, "refused: allreduce needs a rank", "refused: init needs a rank", "forked from")
-    assert result.output.count("lives on") == 2, result.output
+    assert result.output.count("lives on") == 4, result.output
