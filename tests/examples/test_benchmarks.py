@@ -28,7 +28,7 @@ def test_resnet50_has_its_published_size(shapes):
     ("name", "options", "lines"),
     [
         ("allreduce.py", ["--rounds", "1", "--sizes", "4", "65536"], 2),
-        ("gradients.py", ["--rounds", "1", "--sets", "1,000 x 1 KB"], 1),
+        ("gradients.py", ["--rounds", "1", "--sets", "ResNet-50"], 1),
         ("transport.py", ["--rounds", "1", "--sizes", "65536", "1048576"], 6),
         ("training.py", ["--rounds", "1", "--steps", "2", "--batch", "8"], 2),
         ("xla.py", ["--rounds", "1", "--steps", "2", "--batch", "4", "--models", "demo"], 4),
