@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import re
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -329,3 +330,26 @@ def in_xla_context() -> bool:
     if tf.executing_eagerly():
         return False
     return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
+
+
+_CALLS = re.compile("(Stateful|Stateless)?(If|Case|While|For|PartitionedCall)$")
+
+
+def kinds_called_by(operation: Any) -> set[str]:
+    """The kinds of operations in the functions that an operation of a graph calls, such as the branches of a cond."""
+    kinds: set[str] = set()
+    names = _functions_in(operation.node_def) if _CALLS.match(operation.type) else []
+    seen: set[str] = set()
+    while names:
+        name = names.pop()
+        function = None if name in seen else operation.graph._get_function(name)
+        seen.add(name)
+        for node in () if function is None else function.definition.node_def:
+            kinds.add(node.op)
+            names += _functions_in(node)
+    return kinds
+
+
+def _functions_in(node: Any) -> list[str]:
+    called = [each for value in node.attr.values() for each in (value.func, *value.list.func)]
+    return [each.name for each in called if each.name]

@@ -90,7 +90,7 @@ def weights(network: keras.Model) -> np.ndarray:
 @contextlib.contextmanager
 def logged() -> Iterator[list[str]]:
     """Gives a list that gets what tfddl logs meanwhile; what it says once only, it says again."""
-    from tfddl.keras import log
+    from tfddl.runtime import log
 
     log.warn_once.cache_clear()
     said: list[str] = []

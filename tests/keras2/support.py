@@ -50,6 +50,15 @@ def fit_on_all(hvd, optimizer, **options):
     return network
 
 
+def check_as_one_process(hvd, make):
+    """`fit` on all ranks comes to the weights of one process with the big batch; `make` gives a plain optimizer."""
+    network, expected = fit_on_all(hvd, hvd.DistributedOptimizer(make())), model()
+    fit(expected, make(), data(hvd.size()), hvd.size() * BATCH)
+    assert not np.array_equal(weights(expected), weights(model()))
+    np.testing.assert_allclose(weights(network), weights(expected), rtol=1e-3, atol=1e-5)
+    check_equal_on_all_ranks(hvd, network.get_weights())
+
+
 def weights(network):
     """All weights in one row."""
     return np.concatenate([value.ravel() for value in network.get_weights()])

@@ -32,21 +32,18 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @on_ranks(1, 2, 3)
 def test_fit_as_one_process_with_the_big_batch(hvd, name):
-    network = support.fit_on_all(hvd, hvd.DistributedOptimizer(OPTIMIZERS[name]()))
-    expected = support.model()
-    support.fit(expected, OPTIMIZERS[name](), support.data(hvd.size()), hvd.size() * support.BATCH)
-    assert not np.array_equal(support.weights(expected), support.weights(support.model()))
-    np.testing.assert_allclose(support.weights(network), support.weights(expected), rtol=1e-3, atol=1e-5)
-    support.check_equal_on_all_ranks(hvd, network.get_weights())
+    support.check_as_one_process(hvd, OPTIMIZERS[name])
 
 
 @pytest.mark.parametrize("name", ["Lookahead", "MovingAverage", "SWA"])
+@pytest.mark.parametrize("broadcasts", [True, False])
 @on_ranks(1, 2)
-def test_wrappers_around_a_distributed_optimizer_are_refused(hvd, name):
+def test_wrappers_around_a_distributed_optimizer_are_refused(hvd, name, broadcasts):
     """They make their own updates, and no gradient would be combined."""
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)] if broadcasts else []
     wrapper = getattr(tfa.optimizers, name)(hvd.DistributedOptimizer(legacy.SGD(0.1)))
     with pytest.raises(ValueError, match=r"write tfddl\.DistributedOptimizer\("):
-        support.fit(support.model(), wrapper, support.data(1), support.BATCH)
+        support.fit(support.model(), wrapper, support.data(1), support.BATCH, callbacks=callbacks)
 
 
 @pytest.mark.parametrize("distribute", ["outside", "inside"])

@@ -1,6 +1,5 @@
 """Optimizers of TF1 in `compile` and `fit` of Keras 2."""
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -17,12 +16,7 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @on_ranks(1, 2, 3)
 def test_fit_as_one_process_with_the_big_batch(hvd, name):
-    network = support.fit_on_all(hvd, hvd.DistributedOptimizer(OPTIMIZERS[name]()))
-    expected = support.model()
-    support.fit(expected, OPTIMIZERS[name](), support.data(hvd.size()), hvd.size() * support.BATCH)
-    assert not np.array_equal(support.weights(expected), support.weights(support.model()))
-    np.testing.assert_allclose(support.weights(network), support.weights(expected), rtol=1e-3, atol=1e-5)
-    support.check_equal_on_all_ranks(hvd, network.get_weights())
+    support.check_as_one_process(hvd, OPTIMIZERS[name])
 
 
 @on_ranks(2)

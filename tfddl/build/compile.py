@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from tfddl.build.discover import Mpi, TensorFlow
 from tfddl.build.mpi_headers import mpi_include
+from tfddl.build.scratch import scratch_directory
 from tfddl.build.sources import library_stem, source_directory, source_hash, xla_library_stem
 
 
@@ -78,8 +79,7 @@ def _compile(
     output_dir.mkdir(parents=True, exist_ok=True)
     stem = stem_of_sources()
     log = output_dir / f"{stem}.log"
-    with tempfile.TemporaryDirectory(prefix="tfddl-build-") as temporary:
-        build = build_dir or Path(temporary)
+    with contextlib.nullcontext(build_dir) if build_dir else scratch_directory() as build:
         configure = [cmake, "-S", str(source_directory()), "-B", str(build), "-G", "Unix Makefiles"]
         make = [cmake, "--build", str(build), "--target", cmake_target, "--parallel", str(_jobs())]
         with log.open("w") as output:

@@ -5,8 +5,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfddl import _compat
+
 _MARK = "_tfddl_reduced"
 _LOCAL = "local"
+_OWN = "_tfddl_own"
 _SEARCH_LIMIT = 64
 """Ops looked at behind each gradient for a reduction by a tape: clipping and scaling need about ten."""
 
@@ -27,6 +30,17 @@ def is_reduced(gradient: Any) -> bool:
 def is_local(gradient: Any) -> bool:
     """Whether it is one that `reduce_gradients` has left to each rank."""
     return getattr(gradient, _MARK, False) == _LOCAL
+
+
+def leave_own(variables: Iterable[Any]) -> None:
+    """Marks variables that each rank trains for itself because the user has said so."""
+    for variable in variables:
+        setattr(_compat.tf_variable(variable), _OWN, True)
+
+
+def is_own(variable: Any) -> bool:
+    """Whether `leave_own` has been called with a `tf.Variable`."""
+    return hasattr(variable, _OWN)
 
 
 def all_reduced(gradients: Iterable[Any]) -> bool:

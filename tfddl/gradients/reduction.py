@@ -10,7 +10,7 @@ from tfddl.gradients import groups
 from tfddl.gradients.buckets import bucket_sizes, plan_buckets
 from tfddl.gradients.compression import run_compressed
 from tfddl.gradients.local import LocalSources, scaled
-from tfddl.gradients.marks import is_reduced, mark
+from tfddl.gradients.marks import is_reduced, leave_own, mark
 from tfddl.gradients.options import Options
 from tfddl.ops import allreduce_gradient, names, native  # noqa: F401 the first registers the gradient
 from tfddl.ops.constants import Adasum, Max
@@ -58,10 +58,12 @@ def reduce_gradients(
     xla.require(owner)
     number = id_of(options.process_set, owner)
     if options.process_set.included() is False:
+        leave_own(variables or ())
         return list(gradients)
     results = list(gradients)
     waiting = {index for index, result in enumerate(results) if result is not None}
     mine = waiting & local.among(variables) if local else set()
+    leave_own(variables[index] for index in mine if variables)
     for index in mine:
         # A next value is no part of a mean.
         next_value = variables is not None and is_overwritten(variables[index])

@@ -6,8 +6,8 @@ from typing import Any
 from tfddl.gradients import marks, reduction
 from tfddl.keras import places
 from tfddl.keras.adoption import Settings
-from tfddl.keras.log import warn_once
 from tfddl.ops.constants import Sum
+from tfddl.runtime.log import warn_once
 
 
 def reduce_as_set(

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from tfddl import _compat, runtime
+from tfddl.keras.keras2 import optimizer as keras2_optimizer
 from tfddl.keras.keras2 import state
-from tfddl.keras.log import warn
 from tfddl.keras.optimizer import is_distributed
 from tfddl.runtime import xla
+from tfddl.runtime.log import warn
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
 
@@ -70,6 +71,7 @@ def check_distributed(model: Any, process_set: ProcessSet = global_process_set) 
         return False
     if not stock:
         return True
+    keras2_optimizer.check_not_inside(model.optimizer)
     raise ValueError(
         "The model's optimizer is not distributed, so each rank would train on its own: use "
         "model.compile(optimizer=tfddl.DistributedOptimizer(optimizer), ...), also after load_model. "

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tfddl.gradients import marks, reduction
 from tfddl.gradients.options import Options
-from tfddl.keras.log import warn_once
 from tfddl.ops import names
+from tfddl.runtime.log import warn_once
 from tfddl.runtime.process_sets import id_of
 from tfddl.v1 import reminder
 from tfddl.v1.accumulation import Accumulation

@@ -1,19 +1,15 @@
 """Weights that come apart in a `train_step` of the user's own, where one of several optimizers combines no gradients."""
 
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from tfddl import _compat
+from tfddl.gradients.apart import checksum, listed
 from tfddl.keras import model_check
 from tfddl.keras.exchange import differing_lists
-from tfddl.keras.log import warn_once
 from tfddl.keras.optimizer import is_distributed
+from tfddl.runtime.log import warn_once
 from tfddl.runtime.process_sets import ProcessSet
-
-_SHOWN = 3
 
 
 class ApartWatch:
@@ -41,21 +37,21 @@ class ApartWatch:
         Returns:
             Whether they differ.
         """
-        different = differing_lists([_checksum(weight) for weight in weights], self._name, self._process_set)
+        checksums = [str(checksum(_compat.tf_variable(weight).numpy())) for weight in weights]
+        different = differing_lists(checksums, self._name, self._process_set)
         if different is None:
             return False
         rows = list(zip(*different.values(), strict=False))
         apart = [
             _compat.path(weight) for weight, row in zip(weights, rows, strict=False) if len(set(row)) > 1
         ]
-        more = f" and {len(apart) - _SHOWN} more" if len(apart) > _SHOWN else ""
         warn_once(
             "Weights that were equal on all ranks differ after a step of the model's own train_step, where the gradients of "
             "some optimizer are not combined: distribute that one too (tfddl.DistributedOptimizer), or use a "
             "tfddl.DistributedGradientTape for it. Weights that are to be each rank's own go into "
             "BroadcastGlobalVariablesCallback(local_variables=...). "
             f"Received: optimizers that are not distributed and took steps: {self._moved()}; weights that differ: "
-            f"{', '.join(apart[:_SHOWN])}{more}",
+            f"{listed(apart)}",
             self._process_set,
         )
         return True
@@ -75,7 +71,3 @@ class ApartWatch:
             if steps > self._before.get(id(optimizer), 0)
         ]
         return ", ".join(moved) or "none that the model holds"
-
-
-def _checksum(weight: Any) -> str:
-    return str(zlib.crc32(np.ascontiguousarray(_compat.tf_variable(weight).numpy()).tobytes()))

@@ -6,9 +6,9 @@ import numpy as np
 
 from tfddl import _compat
 from tfddl.keras.exchange import all_rows, quoted
-from tfddl.keras.log import warn
 from tfddl.ops.barrier import barrier
 from tfddl.runtime import basics
+from tfddl.runtime.log import warn
 from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set, members
 
 ModelCheckpoint: Any = _compat.keras().callbacks.ModelCheckpoint

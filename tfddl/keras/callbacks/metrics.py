@@ -4,8 +4,8 @@ from typing import Any
 
 from tfddl import _compat
 from tfddl.keras.exchange import all_rows, quoted
-from tfddl.keras.log import warn_once
 from tfddl.keras.metrics import Snapshot, merge, snapshot
+from tfddl.runtime.log import warn_once
 from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set
 
 Callback: Any = _compat.keras().callbacks.Callback

@@ -8,10 +8,10 @@ import tensorflow as tf
 from tfddl import _compat
 from tfddl.keras.callbacks import callback_list, likeness
 from tfddl.keras.exchange import all_rows, quoted
-from tfddl.keras.log import warn
 from tfddl.ops.allreduce import allreduce
 from tfddl.ops.constants import Sum
 from tfddl.ops.variables import broadcast_variables
+from tfddl.runtime.log import warn
 from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set, members
 
 Callback: Any = _compat.keras().callbacks.Callback

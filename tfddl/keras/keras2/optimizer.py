@@ -15,6 +15,7 @@ from tfddl.keras import places
 from tfddl.keras.adoption import Adopted, Settings, adopt, is_adopted, set_settings, settings_of
 from tfddl.keras.distributed import applying, refuse_global_norm
 from tfddl.keras.handover import complete, reduce_as_set
+from tfddl.keras.keras2 import state
 from tfddl.keras.keras2.accumulation import Accumulation
 from tfddl.keras.keras2.agreement import finite_everywhere
 
@@ -68,6 +69,29 @@ def check_members(optimizer: Any) -> None:
             "MultiOptimizer whose members are distributed: give the MultiOptimizer to tfddl.DistributedOptimizer, and not "
             f"its members. Received: inner_optimizer={inner!r}"
         )
+
+
+def check_not_inside(optimizer: Any) -> None:
+    """Checks that no distributed optimizer is inside of a wrapper of TensorFlow Addons.
+
+    Args:
+        optimizer: One that is not distributed.
+
+    Raises:
+        ValueError: If there is one.
+    """
+    for inner in state.nested(optimizer):
+        if is_adopted(inner):
+            _refuse_inside(inner, type(_compat.innermost(optimizer)).__name__)
+
+
+def _refuse_inside(optimizer: Any, wrapper: str) -> None:
+    name = type(optimizer).__name__
+    raise ValueError(
+        "A distributed optimizer inside of one that makes its own updates, such as Lookahead or MovingAverage, "
+        f"would combine no gradients: write tfddl.DistributedOptimizer({wrapper}({name}(...))). "
+        f"Received: {name}, distributed, inside of another optimizer"
+    )
 
 
 def _distributed_members(optimizer: Any) -> list[bool]:
@@ -183,11 +207,7 @@ class DistributedLegacy(_Distributed):
         """A wrapper such as Lookahead asks for slots and then updates without `apply_gradients`, and so unreduced."""
         plain: Any = super()
         if settings_of(self).variables is None:
-            raise ValueError(
-                "A distributed optimizer inside of one that makes its own updates, such as Lookahead or MovingAverage, "
-                f"would combine no gradients: write tfddl.DistributedOptimizer(Lookahead({type(self).__name__}(...))). "
-                f"Received: {self.__class__.__name__}, distributed, inside of another optimizer"
-            )
+            _refuse_inside(self, "Lookahead")
         return plain._create_slots(var_list)
 
 

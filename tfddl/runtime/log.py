@@ -1,4 +1,4 @@
-"""What the Keras side has to say to the user."""
+"""What there is to say to the user, on one rank."""
 
 import functools
 import logging

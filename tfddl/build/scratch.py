@@ -1,0 +1,32 @@
+"""Directories for the intermediate files of a build, which a killed build leaves behind for the next one to remove."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_PREFIX, _LOCK = "tfddl-build-", "in-use"
+
+
+@contextlib.contextmanager
+def scratch_directory() -> Iterator[Path]:
+    """Makes a directory for the time of a build, and removes those of this user whose process is dead."""
+    _remove_abandoned()
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as name, open(f"{name}/new", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.rename(lock.name, f"{name}/{_LOCK}")  # which nobody may see unlocked
+        yield Path(name)
+
+
+def _remove_abandoned() -> None:
+    """The kernel drops the lock of a process that dies, in another container too."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
+        with contextlib.suppress(OSError), lock.open() as file:
+            if lock.parent.lstat().st_uid == os.getuid():
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock.parent)

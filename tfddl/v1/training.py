@@ -1,0 +1,138 @@
+"""What a graph of TF1 trains, and by which collectives: read off its operations."""
+
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfddl import _compat
+
+_COLLECTIVE = re.compile("Tfddl(Allreduce|Reducescatter|Allgather|Alltoall|Broadcast)")
+_BROADCAST, _JOIN = "TfddlBroadcast", "TfddlJoin"
+_WRITE = re.compile("(Resource)?(Sparse)?Apply|(Resource)?Scatter|Assign")
+# By more than an initializer, a restored file or a copy of another network has.
+_STEP = re.compile("(Resource)?(Sparse)?Apply|(Resource)?Scatter(Add|Sub)|Assign(Add|Sub)")
+_PASSED_ON = re.compile("(Ref)?(Switch|Enter|Identity)$")
+
+
+class Run(NamedTuple):
+    """What one run of a graph does."""
+
+    collectives: frozenset[str]
+    """Names of those collectives of `Training.collectives` that it runs, whatever the values of tensors; none if this rank
+    joins in it, after which nothing of its own may run."""
+    trained: frozenset[str]
+    """Names of the variables that it trains."""
+    uncombined: frozenset[str]
+    """Those of them that no collective comes before the update of."""
+
+
+class Training:
+    """The operations of a graph that train variables.
+
+    Args:
+        graph: Complete: what is added later is not seen.
+        variables: Those to look at, of the graph.
+
+    Attributes:
+        collectives: By its name, each collective that comes before a write to one of the variables: a rank that runs it
+            meets all its peers there. Those in a cond or a loop may not run, and are no part of it.
+        trained: Names of the variables that optimizers train.
+    """
+
+    def __init__(self, graph: Any, variables: Iterable[Any]) -> None:
+        self._graph = graph
+        self._variable_of = {variable.op: variable for variable in variables}
+        operations = graph.get_operations()
+        sources = [op for op in operations if _COLLECTIVE.match(op.type) or self._calls_collective(op)]
+        self._combined = _descendants(operations, sources)
+        before = _ancestors([op for op in self._combined if self._written(op, _WRITE) is not None])
+        self.collectives = {
+            _name(op): op
+            for op in sources
+            if _COLLECTIVE.match(op.type)
+            and op.type != _BROADCAST
+            and op in before
+            and op._get_control_flow_context() is None
+        }
+        self.trained = self._trained_by(operations)
+        self._known: dict[tuple[frozenset[str], frozenset[str]], Run] = {}
+
+    def of_run(self, fetches: Any, feeds: Any) -> Run:
+        """What `session.run(fetches, feeds)` does."""
+        targets = frozenset(self._elements(fetches))
+        fed = frozenset(self._elements(list(feeds or ())))
+        if (targets, fed) not in self._known:
+            self._known[targets, fed] = self._look(targets, fed)
+        return self._known[targets, fed]
+
+    def _look(self, targets: frozenset[str], fed: frozenset[str]) -> Run:
+        elements = [self._graph.as_graph_element(name) for name in targets - fed]
+        run = _ancestors([getattr(element, "op", element) for element in elements], fed)
+        names = {_name(op) for op in run if _COLLECTIVE.match(op.type)}
+        joins = any(op.type == _JOIN for op in run)
+        return Run(
+            frozenset() if joins else frozenset(names & set(self.collectives)),
+            self._trained_by(run),
+            self._trained_by(run - self._combined),
+        )
+
+    def _trained_by(self, operations: Iterable[Any]) -> frozenset[str]:
+        written = (self._written(op, _STEP) for op in operations)
+        return frozenset(variable.name for variable in written if variable is not None)
+
+    def _elements(self, structure: Any) -> list[str]:
+        """Names of the tensors and operations in what a session was given; it is the session that raises at others."""
+        names = []
+        for each in tf.nest.flatten(structure, expand_composites=True):
+            try:
+                names.append(self._graph.as_graph_element(each).name)
+            except (TypeError, ValueError, KeyError):
+                continue
+        return names
+
+    def _written(self, op: Any, kind: re.Pattern[str]) -> Any:
+        """The variable that an operation of a kind writes to, if it is one to look at."""
+        if not kind.match(op.type) or not op.inputs:
+            return None
+        target = op.inputs[0].op
+        while _PASSED_ON.match(target.type):
+            target = target.inputs[0].op
+        return self._variable_of.get(target)
+
+    def _calls_collective(self, op: Any) -> bool:
+        return any(_COLLECTIVE.match(kind) for kind in _compat.kinds_called_by(op))
+
+
+def _name(collective: Any) -> str:
+    return str(collective.get_attr("tensor_name").decode())
+
+
+def _descendants(operations: Iterable[Any], sources: Iterable[Any]) -> set[Any]:
+    """The sources, and all that waits for one of them."""
+    children: dict[Any, list[Any]] = {}
+    for op in operations:
+        for tensor in op.inputs:
+            children.setdefault(tensor.op, []).append(op)
+        for parent in op.control_inputs:
+            children.setdefault(parent, []).append(op)
+    found, waiting = set(), list(sources)
+    while waiting:
+        op = waiting.pop()
+        if op not in found:
+            found.add(op)
+            waiting += children.get(op, [])
+    return found
+
+
+def _ancestors(targets: Iterable[Any], fed: frozenset[str] = frozenset()) -> set[Any]:
+    """The targets, and all that they wait for where the tensors of these names are given."""
+    found, waiting = set(), list(targets)
+    while waiting:
+        op = waiting.pop()
+        if op not in found:
+            found.add(op)
+            waiting += [tensor.op for tensor in op.inputs if tensor.name not in fed]
+            waiting += op.control_inputs
+    return found
