@@ -148,8 +148,8 @@ def _warn_of_apart(apart: dict[str, list[float]], process_set: ProcessSet) -> No
         what = [f"{name} (norm {min(norms):.8g} to {max(norms):.8g})" for name, norms in apart.items()]
         warn_once(
             "Variables that were equal on all ranks differ after training has begun: give all ranks the same learning rate "
-            "and the same other settings of optimizers, distribute every optimizer (tfddl.DistributedOptimizer), and broadcast "
-            f"again after tfddl.join(). {_OWN}Received: variables that differ: {listed(what)}",
+            "and the same other settings of optimizers, distribute every optimizer (tfddl.DistributedOptimizer), and "
+            f"broadcast again after tfddl.join(). {_OWN}Received: variables that differ: {listed(what)}",
             process_set,
         )
 
