@@ -335,21 +335,15 @@ def in_xla_context() -> bool:
 _CALLS = re.compile("(Stateful|Stateless)?(If|Case|While|For|PartitionedCall)$")
 
 
-def kinds_called_by(operation: Any) -> set[str]:
-    """The kinds of operations in the functions that an operation of a graph calls, such as the branches of a cond."""
-    kinds: set[str] = set()
-    names = _functions_in(operation.node_def) if _CALLS.match(operation.type) else []
-    seen: set[str] = set()
-    while names:
-        name = names.pop()
-        function = None if name in seen else operation.graph._get_function(name)
-        seen.add(name)
-        for node in () if function is None else function.definition.node_def:
-            kinds.add(node.op)
-            names += _functions_in(node)
-    return kinds
+def calls_functions(kind: str) -> bool:
+    """Whether operations of a kind call functions: as a cond, a loop, or a tf.function."""
+    return bool(_CALLS.match(kind))
 
 
-def _functions_in(node: Any) -> list[str]:
-    called = [each for value in node.attr.values() for each in (value.func, *value.list.func)]
-    return [each.name for each in called if each.name]
+def functions_called_by(graph: Any, node: Any) -> list[Any]:
+    """The definitions of the functions that a node of a graph, or of one of its functions, calls, as a cond its branches."""
+    if not calls_functions(node.op):
+        return []
+    called = [each.name for value in node.attr.values() for each in (value.func, *value.list.func)]
+    functions = [graph._get_function(name) for name in called if name]
+    return [function.definition for function in functions if function is not None]

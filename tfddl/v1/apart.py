@@ -16,7 +16,7 @@ from tfddl.gradients import marks
 from tfddl.gradients.apart import checksum, listed
 from tfddl.ops import native
 from tfddl.runtime import process_sets
-from tfddl.runtime.log import warn_once
+from tfddl.runtime.log import warn
 from tfddl.runtime.process_sets import ProcessSet
 from tfddl.v1.training import Run, Training
 
@@ -44,7 +44,7 @@ class ApartWatch:
         ]
         self._training = Training(graph, self._variables)
         self._unseen = set(self._training.trained)
-        self._uncombined: set[str] = set()
+        self._told: set[str] = set()
         self._runs: Counter[str] = Counter()
         self._start: dict[str, int] = {}
         self._pending = {}
@@ -69,7 +69,7 @@ class ApartWatch:
     def before_run(self, context: Any) -> Any:
         """Returns what the run is to do as well, or None."""
         run = self._run(context)
-        self._warn_of_uncombined(run.uncombined - self._uncombined)
+        self._warn_of_uncombined(run.uncombined - self._told)
         self._unseen -= run.trained
         together = sorted(run.collectives & set(self._pending))
         if not together:
@@ -123,7 +123,8 @@ class ApartWatch:
             here = [each["weights"][name] for each in said if name in each["weights"]]
             if len({bits for bits, _ in here}) > 1:
                 apart[name] = [norm for _, norm in here]
-        _warn_of_apart({name: apart[name] for name in apart if name not in self._uncombined}, process_set)
+        _warn_of_apart({name: apart[name] for name in apart if name not in self._told}, process_set)
+        self._told |= set(apart)
         if everyone and (apart or all(each["end"] for each in said)):
             self._stop(process_set)
 
@@ -135,8 +136,8 @@ class ApartWatch:
 
     def _warn_of_uncombined(self, names: frozenset[str]) -> None:
         if names:
-            self._uncombined |= names
-            warn_once(
+            self._told |= names
+            warn(
                 "A session trains variables by gradients that are not combined, so that ranks come to differ: use "
                 f"tfddl.DistributedOptimizer(optimizer) for each optimizer. {_OWN}Received: variables that no collective "
                 f"comes before the update of: {listed(sorted(names))}"
@@ -146,7 +147,7 @@ class ApartWatch:
 def _warn_of_apart(apart: dict[str, list[float]], process_set: ProcessSet) -> None:
     if apart:
         what = [f"{name} (norm {min(norms):.8g} to {max(norms):.8g})" for name, norms in apart.items()]
-        warn_once(
+        warn(
             "Variables that were equal on all ranks differ after training has begun: give all ranks the same learning rate "
             "and the same other settings of optimizers, distribute every optimizer (tfddl.DistributedOptimizer), and "
             f"broadcast again after tfddl.join(). {_OWN}Received: variables that differ: {listed(what)}",

@@ -43,11 +43,11 @@ class Training:
 
     def __init__(self, graph: Any, variables: Iterable[Any]) -> None:
         self._graph = graph
-        self._variable_of = {variable.op: variable for variable in variables}
+        self._name_of = {variable.op: variable.name for variable in variables}
         operations = graph.get_operations()
-        sources = [op for op in operations if _COLLECTIVE.match(op.type) or self._calls_collective(op)]
+        sources = [op for op in operations if self._holds_collective(op)]
         self._combined = _descendants(operations, sources)
-        before = _ancestors([op for op in self._combined if self._written(op, _WRITE) is not None])
+        before = _ancestors([op for op in self._combined if self._written(op, _WRITE)])
         self.collectives = {
             _name(op): op
             for op in sources
@@ -79,8 +79,7 @@ class Training:
         )
 
     def _trained_by(self, operations: Iterable[Any]) -> frozenset[str]:
-        written = (self._written(op, _STEP) for op in operations)
-        return frozenset(variable.name for variable in written if variable is not None)
+        return frozenset(name for op in operations for name in self._written(op, _STEP))
 
     def _elements(self, structure: Any) -> list[str]:
         """Names of the tensors and operations in what a session was given; it is the session that raises at others."""
@@ -92,17 +91,47 @@ class Training:
                 continue
         return names
 
-    def _written(self, op: Any, kind: re.Pattern[str]) -> Any:
-        """The variable that an operation of a kind writes to, if it is one to look at."""
-        if not kind.match(op.type) or not op.inputs:
-            return None
-        target = op.inputs[0].op
-        while _PASSED_ON.match(target.type):
-            target = target.inputs[0].op
-        return self._variable_of.get(target)
+    def _holds_collective(self, op: Any) -> bool:
+        if _compat.calls_functions(op.type):
+            return _holds_collective(self._graph, op.node_def)
+        return bool(_COLLECTIVE.match(op.type))
 
-    def _calls_collective(self, op: Any) -> bool:
-        return any(_COLLECTIVE.match(kind) for kind in _compat.kinds_called_by(op))
+    def _written(self, op: Any, kind: re.Pattern[str]) -> list[str]:
+        """The variables that an operation writes to by a kind of operations, itself or in functions that it calls."""
+        if kind.match(op.type):
+            targets = list(op.inputs[:1])
+        elif _compat.calls_functions(op.type):
+            places = _written_inputs(self._graph, op.node_def, len(op.inputs), kind)
+            targets = [op.inputs[place] for place in sorted(places)]
+        else:
+            return []
+        origins = [_origin(target.op) for target in targets]
+        return [self._name_of[each] for each in origins if each in self._name_of]
+
+
+def _origin(op: Any) -> Any:
+    while _PASSED_ON.match(op.type):
+        op = op.inputs[0].op
+    return op
+
+
+def _holds_collective(graph: Any, node: Any) -> bool:
+    """Whether a node, or what it calls, is a collective."""
+    inside = (each for function in _compat.functions_called_by(graph, node) for each in function.node_def)
+    return bool(_COLLECTIVE.match(node.op)) or any(_holds_collective(graph, each) for each in inside)
+
+
+def _written_inputs(graph: Any, node: Any, inputs: int, kind: re.Pattern[str]) -> set[int]:
+    """Which inputs of a node are variables that the functions that it calls write to, by their place."""
+    places = set()
+    for function in _compat.functions_called_by(graph, node):
+        names = [argument.name for argument in function.signature.input_arg]
+        first = inputs - len(names)  # behind what chooses a branch
+        for each in function.node_def:
+            given = [name for name in each.input if not name.startswith("^")]
+            inner = {0} if kind.match(each.op) else _written_inputs(graph, each, len(given), kind)
+            places |= {first + names.index(given[place]) for place in inner if given[place] in names}
+    return places
 
 
 def _name(collective: Any) -> str:
