@@ -149,15 +149,17 @@ def test_two_programs_at_once(hvd):
 
 
 AUTO = """
-import keras
+import importlib
+
 import tensorflow as tf
 
 import tfddl as hvd
-from tests.keras import support
+from tfddl import _compat
 
+support = importlib.import_module("tests.keras2.support" if _compat.is_keras_2() else "tests.keras.support")
 hvd.init()
 network = support.model()
-optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01, momentum=0.9))
+optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.01, momentum=0.9))
 arrays = support.shard(support.data(hvd.size()), hvd.rank(), hvd.size())
 support.fit(network, optimizer, arrays, support.BATCH, epochs=3)
 support.check_equal_on_all_ranks(hvd, network.variables)
