@@ -3,8 +3,9 @@
     python lab.py DIRECTORY RATE COMMAND ARGS...
 
 runs a command on `hostA`, from where mpirun reaches `hostB` by a stand-in for ssh. Both share the file system,
-as a cluster's nodes do. RATE is what the cable carries in each direction, as `tc` writes it (`1gbit`); `-`: all it can. Needs no privileges beyond unprivileged user namespaces; all that it makes is in
-namespaces and goes with this process.
+as a cluster's nodes do. RATE is what the cable carries in each direction, as `tc` writes it (`1gbit`), or `-` for
+all it can. Needs no privileges beyond unprivileged user namespaces; all that it makes is in namespaces and goes
+with this process.
 """
 
 import os
@@ -41,7 +42,9 @@ def lab_command(directory: Path, rate: str = "-") -> list[str]:
 def enter(arguments: list[str]) -> NoReturn:
     """Runs this file anew, in namespaces of its own."""
     own = ["--pid", "--fork", "--kill-child", "--mount-proc"]
-    os.execvp("unshare", ["unshare", *NAMESPACES, *own, sys.executable, "-S", __file__, "--inside", *arguments])
+    os.execvp(
+        "unshare", ["unshare", *NAMESPACES, *own, sys.executable, "-S", __file__, "--inside", *arguments]
+    )
 
 
 def call(*words: str) -> None:
