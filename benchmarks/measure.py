@@ -1,45 +1,17 @@
-"""Interleaved timing of several ways to do one thing, on all ranks at once.
+"""Interleaved timing of several ways to do one thing in the processes of one job, on all ranks at once.
 
-How a number comes about:
-
-- A *round* runs every way once for `calls` calls in a row; ways take turns, so that a slow second of the
-  machine hits all of them. The order of the ways is turned by one from round to round.
-- A call starts when this rank is ready and ends when its result is there. Ranks meet in a barrier before each
-  block of calls, not before each call: a collective ends together anyway.
-- A block's time is the median of its calls on this rank, and then the largest over ranks.
-- `median` is the median over rounds; `low` and `high` are the 10th and 90th percentile over rounds.
-- The first round is thrown away.
+As `tfddl bench` does it over several jobs (`tfddl/bench/rounds.py`): ways take turns, their order is turned by one from
+round to round; a block's time is the median of its calls on a rank, and then the largest over ranks. Here ranks meet in
+a barrier before each block of calls, and the first round is thrown away.
 """
 
-import dataclasses
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-import numpy as np
 from mpi4py import MPI
 
-
-@dataclasses.dataclass(frozen=True)
-class Timing:
-    """Microseconds a call, and how many elements of the last result were wrong on any rank."""
-
-    median: float
-    low: float
-    high: float
-    wrong: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Way:
-    """One of the things that are compared.
-
-    Attributes:
-        call: Does it once; returns when the result is there.
-        wrong: Counts the wrong elements of what the last call gave.
-    """
-
-    call: Callable[[], None]
-    wrong: Callable[[], int]
+from tfddl.bench.adapters import Way
+from tfddl.bench.rank import block
+from tfddl.bench.rounds import Timing
 
 
 def measure(ways: Mapping[str, Way], *, rounds: int, calls: int) -> dict[str, Timing]:
@@ -53,32 +25,13 @@ def measure(ways: Mapping[str, Way], *, rounds: int, calls: int) -> dict[str, Ti
     names = list(ways)
     blocks: dict[str, list[float]] = {name: [] for name in names}
     wrong = dict.fromkeys(names, 0)
-    for round_ in range(rounds + 1):
-        turn = round_ % len(names)
+    for number in range(rounds + 1):
+        turn = number % len(names)
         for name in names[turn:] + names[:turn]:
-            seconds = _block(ways[name].call, calls)
-            wrong[name] += MPI.COMM_WORLD.allreduce(ways[name].wrong(), MPI.SUM)
-            if round_ > 0:
-                blocks[name].append(seconds)
-    return {name: _summary(blocks[name], wrong[name]) for name in names}
-
-
-def _block(call: Callable[[], None], calls: int) -> float:
-    """Seconds a call, of the slowest rank."""
-    times = []
-    MPI.COMM_WORLD.Barrier()
-    for _ in range(calls):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return MPI.COMM_WORLD.allreduce(float(np.median(times)), MPI.MAX)
-
-
-def _summary(blocks: list[float], wrong: int) -> Timing:
-    low, median, high = (float(np.percentile(blocks, q)) * 1e6 for q in (10, 50, 90))
-    return Timing(median, low, high, wrong)
-
-
-def count_wrong(result: np.ndarray, expected: np.ndarray | float) -> int:
-    """Elements that are not exactly what they should be."""
-    return int(np.count_nonzero(result != expected))
+            MPI.COMM_WORLD.Barrier()
+            seconds, mine = block(ways[name], calls)
+            wrong[name] += MPI.COMM_WORLD.allreduce(mine, MPI.SUM)
+            slowest = MPI.COMM_WORLD.allreduce(seconds, MPI.MAX)
+            if number > 0:
+                blocks[name].append(slowest * 1e6)
+    return {name: Timing(tuple(blocks[name]), wrong[name]) for name in names}

@@ -21,6 +21,7 @@ turns. All numbers are medians over the blocks.
 - `#wrong`: elements of the checked results that were not exactly right, over all blocks and ranks.
 """
 
+import os
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -29,33 +30,48 @@ import measure
 import numpy as np
 import report
 import tensorflow as tf
-from allreduce import restart, tensorflow_way, values
 from mpi4py import MPI
 
 import tfddl as hvd
+from tfddl.bench.adapters import Way
+from tfddl.bench.adapters.in_graph import around
+from tfddl.bench.case import Case, count_wrong
+from tfddl.bench.rounds import Timing
 from tfddl.runtime import flight_log, library
 
 SIZES = (64 << 10, 1 << 20, 16 << 20, 64 << 20)
 BAR = 2.0
 
 
-def operations(size: int) -> dict[str, measure.Way]:
+def restart(transport: str) -> None:
+    """Joins the job anew, over the named transport."""
+    hvd.shutdown()
+    os.environ["TFDDL_TRANSPORT"] = transport
+    hvd.init()
+
+
+def inputs(size: int) -> list[np.ndarray]:
+    """What each rank gives: whole numbers."""
+    case = Case("allreduce", hvd.size(), size // 4)
+    return [case.values(rank) for rank in range(hvd.size())]
+
+
+def operations(size: int) -> dict[str, Way]:
     """What is compared for a tensor of `size` bytes, by name, and the op that does nothing."""
-    count = size // 4
-    x = values(hvd.rank(), count)
-    ranks = [values(rank, count) for rank in range(hvd.size())]
+    ranks = inputs(size)
+    x = ranks[hvd.rank()]
     run: dict[str, tuple[Callable[[tf.Tensor], tf.Tensor], np.ndarray]] = {
         "allreduce": (lambda t: hvd.allreduce(t, op=hvd.Sum, name=f"allreduce.{size}"), sum(ranks)),
         "broadcast": (lambda t: hvd.broadcast(t, 0, name=f"broadcast.{size}"), ranks[0]),
         "allgather": (lambda t: hvd.allgather(t, name=f"allgather.{size}"), np.concatenate(ranks)),
         "nothing": (lambda t: library.ops().tfddl_nothing([t])[0], x),
     }
-    return {name: tensorflow_way(function, x, expected) for name, (function, expected) in run.items()}
+    return {name: around(function, x, expected) for name, (function, expected) in run.items()}
 
 
-def mpi_ways(size: int) -> dict[str, measure.Way]:
+def mpi_ways(size: int) -> dict[str, Way]:
     """The same operations by MPI alone, and one copy."""
-    ranks = [values(rank, size // 4) for rank in range(hvd.size())]
+    ranks = inputs(size)
     x = ranks[hvd.rank()]
     y, gathered = x.copy(), np.concatenate(ranks)
     world = MPI.COMM_WORLD
@@ -70,9 +86,7 @@ def mpi_ways(size: int) -> dict[str, measure.Way]:
         "copy": (lambda: np.copyto(y, x), y, x),
     }
     return {
-        name: measure.Way(
-            call, lambda result=result, expected=expected: measure.count_wrong(result, expected)
-        )
+        name: Way(call, lambda result=result, expected=expected: count_wrong(result, expected))
         for name, (call, result, expected) in run.items()
     }
 
@@ -122,7 +136,7 @@ def line(
     name: str,
     size: int,
     nothing: float,
-    alone: dict[str, measure.Timing],
+    alone: dict[str, Timing],
     whole: dict[str, float],
     inside: dict[str, float],
     wrong: int,

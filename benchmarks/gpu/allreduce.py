@@ -26,18 +26,15 @@ import tensorflow as tf
 from direct import Direct
 
 import tfddl as hvd
+from tfddl.bench.adapters import Way
+from tfddl.bench.case import Case, count_wrong
 from tfddl.runtime import library
 
 SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20)
 BAR_US = 15.0
 
 
-def values(rank: int, count: int) -> np.ndarray:
-    """Whole numbers below 256: sums of up to 65,536 ranks are exact in float32."""
-    return ((np.arange(count) + 7 * rank) % 251).astype("float32")
-
-
-def tensorflow_way(op: Callable[[tf.Tensor], tf.Tensor], x: np.ndarray, expected: np.ndarray) -> measure.Way:
+def tensorflow_way(op: Callable[[tf.Tensor], tf.Tensor], x: np.ndarray, expected: np.ndarray) -> Way:
     """A tf.function around one op on the GPU, which is done when its result is there."""
     with tf.device(device.GPU):
         tensor = tf.identity(x)
@@ -51,21 +48,21 @@ def tensorflow_way(op: Callable[[tf.Tensor], tf.Tensor], x: np.ndarray, expected
     def call() -> None:
         last[0] = function(tensor)
 
-    return measure.Way(call, lambda: measure.count_wrong(last[0].numpy(), expected))
+    return Way(call, lambda: count_wrong(last[0].numpy(), expected))
 
 
 def row(size: int, rounds: int, direct: Direct) -> dict[str, Any]:
     """Measures one line of the table."""
     count = size // 4
-    x = values(hvd.rank(), count)
-    expected = sum(values(rank, count) for rank in range(hvd.size()))
+    case = Case("allreduce", hvd.size(), count)
+    x, expected = case.values(hvd.rank()), case.expected(hvd.rank())
     memory, result = direct.copy(x), direct.copy(x)
     ways = {
         "tfddl": tensorflow_way(lambda t: hvd.allreduce(t, op=hvd.Sum, name=f"bench.{size}"), x, expected),
         "nothing": tensorflow_way(lambda t: library.ops().tfddl_nothing([t])[0], x, x),
-        "direct": measure.Way(
+        "direct": Way(
             lambda: direct.allreduce(memory, result, count),
-            lambda: measure.count_wrong(direct.read(result, count), expected),
+            lambda: count_wrong(direct.read(result, count), expected),
         ),
     }
     timings = measure.measure(ways, rounds=rounds, calls=max(3, min(200, (256 << 20) // size)))

@@ -27,6 +27,8 @@ import measure
 import numpy as np
 from mpi4py import MPI
 
+from tfddl.bench.adapters import Way
+from tfddl.bench.case import count_wrong
 from tfddl.build.compile import compile_library
 from tfddl.build.discover import find_mpi
 from tfddl.runtime import library
@@ -169,13 +171,13 @@ def row(engine: Engine, device: direct.Direct, size: int, rounds: int) -> str:
         """Of one more call, on fresh values."""
         device.move(x, source, size)
         in_place()
-        return measure.count_wrong(device.read(x, count), expected)
+        return count_wrong(device.read(x, count), expected)
 
     ways = {
-        "tfddl": measure.Way(in_place, wrong),
-        "direct": measure.Way(
+        "tfddl": Way(in_place, wrong),
+        "direct": Way(
             lambda: device.allreduce(source, y, count),
-            lambda: measure.count_wrong(device.read(y, count), expected),
+            lambda: count_wrong(device.read(y, count), expected),
         ),
     }
     timings = measure.measure(ways, rounds=rounds, calls=max(3, min(200, (256 << 20) // size)))

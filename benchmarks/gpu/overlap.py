@@ -23,6 +23,8 @@ import report
 import tensorflow as tf
 
 import tfddl as hvd
+from tfddl.bench.adapters import Way
+from tfddl.bench.case import count_wrong
 
 MEGABYTES = (1, 25)
 BUCKETS = 8
@@ -88,7 +90,7 @@ def row(megabytes: int, rounds: int, width: int, times: int) -> dict[str, Any]:
     }
 
 
-def _way(function: Callable[[], list[tf.Tensor]], sums: list[int]) -> measure.Way:
+def _way(function: Callable[[], list[tf.Tensor]], sums: list[int]) -> Way:
     """One function of a step on the GPU. The last of its tensors is read, which waits for the computation."""
 
     @tf.function
@@ -104,9 +106,9 @@ def _way(function: Callable[[], list[tf.Tensor]], sums: list[int]) -> measure.Wa
 
     def wrong() -> int:
         buckets = last[:BUCKETS] if len(last) >= BUCKETS else []
-        return sum(measure.count_wrong(y.numpy(), float(s)) for y, s in zip(buckets, sums, strict=False))
+        return sum(count_wrong(y.numpy(), float(s)) for y, s in zip(buckets, sums, strict=False))
 
-    return measure.Way(call, wrong)
+    return Way(call, wrong)
 
 
 def main() -> None:

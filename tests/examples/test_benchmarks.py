@@ -1,4 +1,4 @@
-"""The benchmarks run, check their own results, and count what they say."""
+"""The benchmarks of a checkout run, check their own results, and count what they say. `tfddl bench`: tests/bench."""
 
 import json
 
@@ -11,24 +11,9 @@ from tests.harness.job import REPOSITORY
 BENCHMARKS = REPOSITORY / "benchmarks"
 
 
-@pytest.fixture
-def shapes():
-    """The module of the benchmark scripts' gradient sets."""
-    with imported(BENCHMARKS, "shapes") as module:
-        yield module
-
-
-def test_resnet50_has_its_published_size(shapes):
-    assert len(shapes.resnet50()) == 161
-    assert shapes.floats(shapes.resnet50()) == 25_557_032
-    assert shapes.floats(shapes.many_small()) == 256_000
-
-
 @pytest.mark.parametrize(
     ("name", "options", "lines"),
     [
-        ("allreduce.py", ["--rounds", "1", "--sizes", "4", "65536"], 2),
-        ("gradients.py", ["--rounds", "1", "--sets", "ResNet-50"], 1),
         ("transport.py", ["--rounds", "1", "--sizes", "65536", "1048576"], 6),
         ("training.py", ["--rounds", "1", "--steps", "2", "--batch", "8"], 2),
         ("xla.py", ["--rounds", "1", "--steps", "2", "--batch", "4", "--models", "demo"], 4),
@@ -43,3 +28,32 @@ def test_benchmark_runs_and_its_results_are_right(name, options, lines, tmp_path
     assert all(row["#wrong"] == 0 for row in document["rows"])
     assert document["machine"]["ranks"] == 2
     assert document["title"] in result.output
+
+
+TIMES = {
+    64 << 10: {"tfddl": 300.0, "nothing": 100.0, "futex": 40.0, "horovod": 1000.0},
+    1 << 20: {"tfddl": 160.0, "nothing": 100.0, "mpi4py": 100.0},
+    16 << 20: {"tfddl": 551.0, "nothing": 100.0, "mpi4py": 1000.0},
+    "resnet50": {"tfddl": 231.0, "nothing": 100.0, "floor": 100.0, "horovod": 700.0},
+    "1000x1KB": {"tfddl": 124.0, "nothing": 100.0, "floor": 1.0, "horovod": 200.0},
+}
+
+
+def test_bars():
+    """By hand: excess 200 is 5 ping-pongs and a fifth of Horovod; 0.6 is just met, 0.551 and 1.31 just not."""
+    rows = [
+        {"bytes": case, "name": name, "us": us} | ({"set": case} if isinstance(case, str) else {})
+        for case, times in TIMES.items()
+        for name, us in times.items()
+    ]
+    with imported(BENCHMARKS, "bars") as bars:
+        lines = list(bars.judged(rows))
+    assert [(line["case"], round(line["is"], 3), line["bar"], line["ok"]) for line in lines] == [
+        ("64K", 5.0, 4.0, "NO"),
+        ("64K", 0.2, 0.1, "NO"),
+        ("1M", 0.6, 0.6, "yes"),
+        ("16M", 0.551, 0.55, "NO"),
+        ("resnet50", 1.31, 1.3, "NO"),
+        ("resnet50", 0.33, 1 / 3, "yes"),
+        ("1000x1KB", 0.24, 0.25, "yes"),
+    ]

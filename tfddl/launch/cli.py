@@ -1,10 +1,12 @@
-"""The command `tfddl`: looks after the installation."""
+"""The command `tfddl`: looks after the installation, and measures what it can do."""
 
 from __future__ import annotations
 
 import os
 
 import click
+
+from tfddl.bench.command import bench
 
 
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -25,7 +27,10 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
     help="Print the version.",
 )
 def main() -> None:
-    """Looks after an installation of tfddl. Training jobs are started with tfddlrun."""
+    """Looks after an installation of tfddl and measures it. Training jobs are started with tfddlrun."""
+
+
+main.add_command(bench)
 
 
 @main.command()

@@ -40,7 +40,7 @@ ABORT_S = (
 LEFTOVER_S = 2.0  # for processes that a rank leaves behind, before each stronger means
 CONNECT_S = 5.0  # for each of tfddlrun's addresses
 
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -105,7 +105,7 @@ class Supervisor:
         return status if status >= 0 else 128 - status
 
     def _say_hello(self) -> None:
-        rank = int(next(os.environ[name] for name in _RANK_VARIABLES if name in os.environ))
+        rank = int(next(os.environ[name] for name in RANK_VARIABLES if name in os.environ))
         hello = {"token": self._settings["token"], "rank": rank, "host": socket.gethostname()}
         self._send(HELLO, json.dumps(hello).encode())
 

@@ -1,6 +1,7 @@
-"""The sets of gradients that benchmarks/gradients.py sends."""
+"""Gradients of whole models, as lists of shapes."""
 
 import math
+from collections.abc import Callable
 
 Shape = tuple[int, ...]
 
@@ -28,6 +29,19 @@ def _convolution(kernel: int, inputs: int, outputs: int) -> list[Shape]:
     return [(kernel, kernel, inputs, outputs), (outputs,), (outputs,)]
 
 
+def vgg16() -> list[Shape]:
+    """The 32 trainable tensors of VGG-16, 138,357,544 floats (Simonyan and Zisserman, table 1, column D)."""
+    shapes: list[Shape] = []
+    channels = 3
+    for width, layers in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        for _ in range(layers):
+            shapes += [(3, 3, channels, width), (width,)]
+            channels = width
+    for inputs, outputs in ((7 * 7 * 512, 4096), (4096, 4096), (4096, 1000)):
+        shapes += [(inputs, outputs), (outputs,)]
+    return shapes
+
+
 def many_small() -> list[Shape]:
     """1,000 tensors of 1 KB: what each tensor costs, however small."""
     return [(256,)] * 1000
@@ -36,3 +50,11 @@ def many_small() -> list[Shape]:
 def floats(shapes: list[Shape]) -> int:
     """How many elements a set has."""
     return sum(math.prod(shape) for shape in shapes)
+
+
+SETS: dict[str, Callable[[], list[Shape]]] = {
+    "resnet50": resnet50,
+    "vgg16": vgg16,
+    "1000x1KB": many_small,
+}
+"""By the names that the command line takes."""

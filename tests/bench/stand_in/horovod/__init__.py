@@ -1,0 +1,1 @@
+"""Stands in for Horovod, which has no build for the TensorFlow that is tested with."""

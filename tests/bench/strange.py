@@ -1,0 +1,38 @@
+"""Adapters that go wrong on purpose; `STRANGE` says how."""
+
+import os
+import time
+
+import numpy as np
+
+from tfddl.bench.adapters import Place, Way, Ways
+from tfddl.bench.case import Case, count_wrong
+
+
+def ways(place: Place) -> Ways:
+    """Does not even start, or starts to go wrong with its second block."""
+    how = os.environ["STRANGE"]
+    if how == "raises at the start" and place.rank == place.size - 1:
+        raise ValueError("on purpose")
+
+    def way(case: Case) -> Way:
+        result = np.zeros(case.count)
+        calls = 0
+
+        def call() -> None:
+            nonlocal calls
+            calls += 1
+            if place.rank < place.size - 1 or calls < 8:
+                return
+            if how == "is wrong":
+                result[:2] = 1
+            elif how == "dies":
+                os._exit(3)
+            elif how == "raises":
+                raise ValueError("on purpose")
+            elif how == "hangs":
+                time.sleep(1000)
+
+        return Way(call, lambda: count_wrong(result, 0.0))
+
+    return way

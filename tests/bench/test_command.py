@@ -1,0 +1,142 @@
+"""The command line of `tfddl bench`, without starting anything."""
+
+import importlib.util
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from tfddl.bench import adapters, command, predict, rounds
+from tfddl.bench.case import BUS_FACTORS, DTYPES
+from tfddl.bench.sets import SETS
+from tfddl.bench.table import human
+from tfddl.launch import cli
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(cli.main, ["bench", *arguments])
+
+
+def choices(name, option):
+    return {option.name: option for option in command.bench.commands[name].params}[option].type
+
+
+def test_help_teaches():
+    text = invoke("--help").output
+    for what in (*BUS_FACTORS, "predict", "tfddl bench allreduce -np 2", "busbw", "#wrong", "floor"):
+        assert what in text, what
+    for operation in BUS_FACTORS:
+        assert "--peers" in invoke(operation, "--help").output
+
+
+def test_names_are_those_of_the_package():
+    """They stand in the command's own file too, which loads neither NumPy nor TensorFlow."""
+    assert choices("allreduce", "peers")._choices == tuple(adapters.PEERS)
+    assert choices("gradients", "sets")._choices == tuple(SETS)
+    assert tuple(choices("allreduce", "dtype").choices) == DTYPES
+    assert set(command.bench.commands) == {*BUS_FACTORS, "predict"}
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [("4B", [4]), ("4,64K,1M", [4, 65536, 1 << 20]), ("2KiB, 1GB", [2048, 1 << 30]), ("16m", [16 << 20])],
+)
+def test_sizes(text, sizes):
+    assert command.Sizes().convert(text, None, None) == sizes
+    assert [command.Sizes().convert(human(size), None, None) for size in sizes] == [[size] for size in sizes]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            ["allreduce", "--sizes", "4B,big"],
+            "Sizes are numbers of bytes as in 4B,64K,1M. Received: '4B,big'",
+        ),
+        (["allreduce", "--sizes", "0"], "Received: '0'"),
+        (["allreduce", "--peers", "mpi4py,nccl"], "or all, or none. Received: nccl"),
+        (["gradients", "--sets", "alexnet"], "Received: alexnet"),
+        (["allreduce", "-np", "0"], "0 is not in the range"),
+        (["allreduce", "--dtype", "float8"], "'float8' is not one of"),
+    ],
+)
+def test_mistakes(arguments, says):
+    result = invoke(*arguments)
+    assert result.exit_code == 2 and says in result.output
+
+
+@pytest.mark.parametrize(("package", "options"), [("rich", []), ("matplotlib", ["--plot", "result.png"])])
+def test_a_missing_package_is_said_before_anything_is_measured(package, options, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else found(name))
+    result = invoke("allreduce", *options)
+    assert result.exit_code == 1
+    assert result.output == (
+        f"Error: tfddl bench needs {package}: pip install 'tfddl[bench]', or pip install {package}\n"
+    )
+
+
+def test_interrupted(monkeypatch, tmp_path):
+    """What was measured is kept."""
+    sizes = []
+
+    def measure(self, case, count):
+        sizes.append(case.bytes)
+        if len(sizes) == 2:
+            raise KeyboardInterrupt
+        return {"tfddl": rounds.Timing((1.0, 2.0, 3.0))}
+
+    monkeypatch.setattr(rounds.Session, "__init__", lambda self, *_: vars(self).update(failed={}, _jobs={}))
+    monkeypatch.setattr(rounds.Session, "measure", measure)
+    path = tmp_path / "result.json"
+    result = invoke("allreduce", "--sizes", "4B,64K,1M", "--json", str(path))
+    assert result.exit_code == 130 and "stopped before the end" in result.output
+    assert [(row["bytes"], row["us"]) for row in json.loads(path.read_text())["rows"]] == [(4, 2.0)]
+    assert sizes == [4, 65536]
+
+
+def row(name, size, us):
+    return {"name": name, "bytes": size, "us": us}
+
+
+RUN = [
+    row("tfddl", 4, 300.0),
+    row("nothing", 4, 200.0),
+    row("tfddl", 1000004, 1400.0),
+    row("nothing", 1000004, 300.0),
+]
+
+
+def test_predict(tmp_path):
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps({"rows": RUN}))
+    text = invoke("predict", "--measured", str(path), "--gbit", "10").output
+    assert "alpha 100 us, beta 1.00 ns a byte, 10 Gbit/s, 25 us, 4 ranks a host" in text
+    assert sum(line.split()[:2] == ["VGG-16", "512"] for line in text.splitlines()) == 1
+    assert (
+        len([line for line in text.splitlines() if line.strip().startswith(("Inception", "ResNet", "VGG"))])
+        == 21
+    )
+
+
+def test_predict_refuses_another_file(tmp_path):
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps({"rows": RUN[:2]}))
+    result = invoke("predict", "--measured", str(path))
+    assert result.exit_code == 1 and "Received sizes: [4]" in result.output
+
+
+def test_the_model_by_hand():
+    vgg = predict.MODELS[2]
+    alpha, beta, latency, rate = 1e-3, 1e-10, 1e-5, 3.125e9
+    compute, all_, step = predict.step(vgg, 512, predict.Costs(alpha, beta, latency, rate))
+    size, buckets = 553.6e6, 23
+    assert compute == pytest.approx(64 / 154)
+    by_hand = buckets * (alpha + 14 * latency) + beta * size + 2 * 127 / 128 * size / rate
+    assert all_ == pytest.approx(by_hand)
+    assert step == pytest.approx(compute + by_hand - 22 / 23 * 2 / 3 * compute)
+
+
+def test_the_model_on_one_host_needs_no_network():
+    slow = predict.Costs(0.0, 0.0, 1.0, 1.0)
+    assert predict.step(predict.MODELS[0], 4, slow)[1:] == (0.0, 64 / 142)

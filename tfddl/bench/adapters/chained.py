@@ -1,0 +1,26 @@
+"""tfddl: an allreduce of the result of an allreduce, which lies in memory that the ranks share.
+
+Less the time of one, it is the time of an allreduce whose tensor lies there already.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tfddl as hvd
+from tfddl.bench.adapters import Place, Ways, in_graph
+
+
+def ways(place: Place) -> Ways:
+    """Joins a job of tfddl."""
+    in_graph.one_thread()
+    hvd.init()
+
+    def twice(t: Any, size: int) -> Any:
+        for number in (1, 2):
+            t = hvd.allreduce(t, op=hvd.Sum, name=f"bench.{size}.{number}")
+        return t
+
+    return lambda case: in_graph.around(
+        lambda t: twice(t, case.bytes), case.values(place.rank), place.size * case.expected(place.rank)
+    )

@@ -1,0 +1,19 @@
+"""One copy of the data into other memory of the process, on all ranks at once: what a pass over memory costs here."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tfddl.bench.adapters import Place, Way, Ways
+from tfddl.bench.case import Case, count_wrong
+
+
+def ways(place: Place) -> Ways:
+    """Joins nothing."""
+
+    def way(case: Case) -> Way:
+        x = np.full(case.count, 1 + place.rank, case.dtype)
+        y = np.zeros_like(x)
+        return Way(lambda: np.copyto(y, x), lambda: count_wrong(y, x))
+
+    return way

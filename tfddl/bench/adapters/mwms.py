@@ -1,0 +1,68 @@
+"""TensorFlow's own `tf.distribute.MultiWorkerMirroredStrategy`, one process a worker."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfddl.bench.adapters import Place, Way, Ways, in_graph
+from tfddl.bench.case import Case, count_wrong
+
+
+def ways(place: Place) -> Ways:
+    """Joins a cluster of workers on this host."""
+    workers = [f"localhost:{port}" for port in place.ports]
+    task = {"type": "worker", "index": place.rank}
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
+    in_graph.one_thread()
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+
+    def way(case: Case) -> Way:
+        if case.operation == "gradients":
+            return _gradients(strategy, case, place.rank)
+        run: Callable[[Any], Any] = _sum if case.operation == "allreduce" else _gather
+        function = tf.function(lambda t: strategy.run(run, (t,)))
+        x, expected = tf.constant(case.values(place.rank)), case.expected(place.rank)
+        last: list[tf.Tensor] = [x]
+
+        def call() -> None:
+            last[0] = function(x)
+
+        return Way(call, lambda: count_wrong(last[0].numpy(), expected))
+
+    return way
+
+
+# The identity puts the tensor on a device: the strategy asks the argument of a function for its own, which has none.
+def _sum(t: tf.Tensor) -> tf.Tensor:
+    return tf.distribute.get_replica_context().all_reduce("SUM", tf.identity(t))
+
+
+def _gather(t: tf.Tensor) -> tf.Tensor:
+    return tf.distribute.get_replica_context().all_gather(tf.identity(t), axis=0)
+
+
+def _gradients(strategy: Any, case: Case, rank: int) -> Way:
+    with strategy.scope():
+        variables = [tf.Variable(tf.zeros(shape)) for shape in case.shapes]
+
+    def replica(scale: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            loss = scale * tf.add_n([tf.reduce_sum(variable) for variable in variables])
+        gradients = tape.gradient(loss, variables)
+        return tf.distribute.get_replica_context().all_reduce("MEAN", gradients)
+
+    function = tf.function(lambda scale: strategy.run(replica, (scale,)))
+    scale = tf.constant(case.scale(rank))
+    last: list[list[tf.Tensor]] = [[]]
+
+    def call() -> None:
+        last[0] = function(scale)
+
+    return Way(
+        call, lambda: sum(count_wrong(t.numpy(), case.mean) for t in last[0]) if last[0] else case.count
+    )

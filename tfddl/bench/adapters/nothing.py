@@ -1,0 +1,26 @@
+"""An asynchronous op of tfddl's library that only calls done(): what TensorFlow costs, the base of all others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfddl.bench.adapters import Place, Way, Ways, in_graph
+from tfddl.bench.case import Case
+from tfddl.runtime import library
+
+
+def ways(place: Place) -> Ways:
+    """Joins nothing: each process is by itself."""
+    in_graph.one_thread()
+    nothing = library.ops().tfddl_nothing
+
+    def through(tape: Any, loss: Any, variables: Any) -> Any:
+        return nothing(tape.gradient(loss, variables))
+
+    def way(case: Case) -> Way:
+        if case.operation == "gradients":
+            return in_graph.step(case, place.rank, through, case.scale(place.rank))
+        x = case.values(place.rank)
+        return in_graph.around(lambda t: nothing([t])[0], x, x)
+
+    return way

@@ -1,0 +1,309 @@
+"""The command `tfddl bench`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from tfddl.bench.adapters import Adapter
+    from tfddl.bench.case import Case
+
+_SIZES = "4B,4K,64K,1M,16M,64M"
+_OPERATIONS = {
+    "allreduce": "Sum of a tensor over all ranks.",
+    "broadcast": "Rank 0's tensor on all ranks.",
+    "allgather": "The tensors of all ranks behind one another.",
+    "reducescatter": "Each rank's slice of the sum over all ranks.",
+    "alltoall": "The n-th piece of every rank to rank n.",
+}
+_PEERS = ("mpi4py", "mpi4py-fused", "horovod", "gloo", "mwms")
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_EXTRA = "tfddl bench needs {}: pip install 'tfddl[bench]', or pip install {}"
+
+
+class Sizes(click.ParamType):
+    """Sizes of tensors: `4B,64K,1M`; K, M and G are powers of 1024."""
+
+    name = "sizes"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        """A list of bytes."""
+        if not isinstance(value, str):
+            return value
+        found = [re.fullmatch(r"(\d+) ?([KMG]?)(?:i?B)?", text.strip(), re.I) for text in value.split(",")]
+        sizes = [match and int(match[1]) * _UNITS[match[2].upper()] for match in found]
+        if not all(sizes):
+            self.fail(f"Sizes are numbers of bytes as in 4B,64K,1M. Received: {value!r}", parameter, context)
+        return sizes
+
+
+class Names(click.ParamType):
+    """Some of the given names, or `all` or `none`."""
+
+    name = "names"
+
+    def __init__(self, choices: Sequence[str]):
+        self._choices = tuple(choices)
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        """A list of names."""
+        if not isinstance(value, str):
+            return value
+        if value in ("all", "none"):
+            return list(self._choices) if value == "all" else []
+        names = [name.strip() for name in value.split(",")]
+        unknown = [name for name in names if name not in self._choices]
+        if unknown:
+            self.fail(
+                f"Choose of {', '.join(self._choices)}, or all, or none. Received: {', '.join(unknown)}",
+                parameter,
+                context,
+            )
+        return names
+
+
+@click.group(no_args_is_help=True)
+def bench() -> None:
+    """Measures collectives on this machine, beside others that do the same.
+
+    \b
+    Examples:
+      tfddl bench allreduce -np 2
+          how long an allreduce takes inside a graph, for sizes from 4 B to 64 MB,
+          beside raw MPI and whatever else is installed: Horovod, PyTorch's gloo,
+          TensorFlow's MultiWorkerMirroredStrategy
+      tfddl bench allreduce -np 4 --sizes 1M,256M --dtype float16 --peers none
+          two sizes of another type, and tfddl alone
+      tfddl bench gradients -np 2 --json result.json --plot result.png
+          all gradients of ResNet-50, of VGG-16 and 1,000 small ones
+      tfddl bench predict
+          what a model says of 8 to 512 GPUs on 25 Gbit/s
+
+    On one host, on the CPU. Each rank has a core and one thread, so give as many ranks as there are cores, and
+    leave the machine alone meanwhile; Ctrl-C keeps the cases that are done. The ranks of all adapters stay, asleep;
+    blocks of calls take turns, and the table has medians. Columns:
+
+    \b
+      us              one call until its result is there: median over rounds
+      p10 us, p90 us  its spread over rounds
+      algbw GB/s      bytes / time
+      busbw GB/s      algbw times what each of n ranks has to send at least, as
+                      nccl-tests counts it: 2(n-1)/n for an allreduce
+      x tfddl         time / tfddl's time
+      excess us       time - that of an op that does nothing, which is TensorFlow's own
+      #wrong          elements of the checked results that were wrong, in all rounds;
+                      if there is one, the exit code is 1
+
+    Lines that are no peers: "floor", the copies that cannot be left out, at the rate that all cores reach at once;
+    "in shared memory", an allreduce of a tensor that lies there already, as results of collectives do; and a
+    ping-pong of two processes that sleep in between.
+    """
+
+
+def _file(flag: str, about: str) -> Any:
+    return click.option(
+        f"--{flag}",
+        f"{flag}_path",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help=about,
+    )
+
+
+def _common(command: Any) -> Any:
+    options = [
+        click.option(
+            "-np", "--num-proc", "ranks", type=click.IntRange(min=1), default=2, show_default=True, metavar="N",
+            help="Number of ranks.",
+        ),
+        click.option(
+            "--rounds", type=click.IntRange(min=1), default=7, show_default=True, metavar="N",
+            help="Blocks of calls for each adapter.",
+        ),
+        click.option(
+            "--peers", type=Names(_PEERS), default="all", show_default=True, metavar="NAME,...",
+            help=f"Beside what: {', '.join(_PEERS)}; all or none. What is not installed is left out.",
+        ),
+        _file("json", "Write all numbers."),
+        _file("plot", "Draw a picture, as .png or .svg."),
+        _file("markdown", "Write the medians as a table."),
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _add(operation: str, about: str) -> None:
+    @bench.command(operation, help=about)
+    @_common
+    @click.option(
+        "--sizes",
+        type=Sizes(),
+        default=_SIZES,
+        show_default=True,
+        metavar="SIZE,...",
+        help="Bytes of a tensor: of an allgather all ranks' together.",
+    )
+    @click.option(
+        "--dtype", type=click.Choice(["float16", "float32", "float64", "int32", "int64"]), default="float32",
+        show_default=True,
+    )  # fmt: skip
+    def command(ranks: int, sizes: list[int], dtype: str, **options: Any) -> None:
+        from tfddl.bench.case import collective
+
+        cases = [collective(operation, size, dtype, ranks) for size in sizes]
+        _measure(f"{operation}, {dtype}, {ranks} ranks", cases, ranks, **options)
+
+
+for _operation, _about in _OPERATIONS.items():
+    _add(_operation, _about)
+
+
+@bench.command()
+@_common
+@click.option(
+    "--sets", type=Names(("resnet50", "vgg16", "1000x1KB")), default="all", show_default=True, metavar="NAME,...",
+    help="Which: resnet50 (161 tensors, 102 MB), vgg16 (32 tensors, 553 MB), 1000x1KB; or all.",
+)  # fmt: skip
+def gradients(ranks: int, sets: list[str], **options: Any) -> None:
+    """Mean of all gradients of a model, through the tape."""
+    from tfddl.bench.case import gradients as case
+
+    _measure(f"gradients, {ranks} ranks", [case(name, ranks) for name in sets], ranks, **options)
+
+
+@bench.command()
+@click.option(
+    "--measured",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="JSON of `tfddl bench allreduce`, for alpha and beta. Default: 85 us and 0.2 ns a byte.",
+)
+@click.option(
+    "--gbit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=25.0,
+    show_default=True,
+    help="Rate of a host's network, Gbit/s.",
+)
+@click.option(
+    "--latency",
+    type=click.FloatRange(min=0),
+    default=25.0,
+    show_default=True,
+    help="Of a message between hosts, us.",
+)
+def predict(measured: Path | None, gbit: float, latency: float) -> None:
+    """What a model says of 8 to 512 ranks, next to what Horovod has published.
+
+    Formula, sources and what is left out: the top of tfddl/bench/predict.py.
+    """
+    _check_packages(None)
+    from tfddl.bench import predict as model
+    from tfddl.bench import table
+
+    alpha, beta = 85e-6, 0.2e-9
+    if measured is not None:
+        try:
+            alpha, beta = model.measured(json.loads(measured.read_text())["rows"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise click.ClickException(f"{measured} does not tell alpha and beta: {error}") from None
+    note = f"alpha {alpha * 1e6:.0f} us, beta {beta * 1e9:.2f} ns a byte, {gbit:g} Gbit/s, {latency:g} us, 4 ranks a host"
+    costs = model.Costs(alpha, beta, latency / 1e6, gbit * 1e9 / 8)
+    table.show("predicted efficiency", model.rows(costs), [note], new_section="model")
+
+
+def _measure(
+    title: str, cases: list[Case], ranks: int, rounds: int, peers: list[str], **files: Path | None
+) -> None:
+    _check_packages(files["plot_path"])
+    from tfddl.bench import table
+    from tfddl.bench.rounds import Session
+
+    adapters, notes = _adapters(cases[0].operation, peers) if cases else ({}, [])
+    lines: list[dict[str, Any]] = []
+    stopped = False
+    with Session(adapters, ranks, lambda text: click.echo(text, err=True)) as session:
+        try:
+            for case in cases:
+                click.echo(f"measuring {case.set or table.human(case.bytes)}", err=True)
+                lines += table.rows(case, session.measure(case, rounds))
+        except KeyboardInterrupt:
+            stopped = True
+            notes.append("stopped before the end: these are the cases that were done")
+    cores = len(os.sched_getaffinity(0))
+    if ranks > cores:
+        notes.append(f"{ranks} ranks share {cores} cores: their times say little")
+    table.show(title, [_without(line, "name") for line in lines], notes, new_section="bytes")
+    document = {
+        "title": title,
+        "command": shlex.join(["tfddl", *sys.argv[1:]]),
+        "ranks": ranks,
+        "rounds": rounds,
+        "machine": table.machine(),
+        "rows": lines,
+        "notes": notes,
+        "failed": session.failed,
+    }
+    _write(document, **files)
+    if stopped:
+        sys.exit(130)
+    _judge(table.wrong(lines), session.failed)
+
+
+def _write(
+    document: dict[str, Any], json_path: Path | None, plot_path: Path | None, markdown_path: Path | None
+) -> None:
+    from tfddl.bench import plot, table
+
+    if json_path is not None:
+        json_path.write_text(json.dumps(document, indent=2) + "\n")
+    if markdown_path is not None:
+        markdown_path.write_text(table.markdown(document["rows"]))
+    if plot_path is not None:
+        plot.draw(document["title"], document["rows"], plot_path)
+
+
+def _judge(wrong: int, failed: dict[str, str]) -> None:
+    """Ends with an error where the numbers are worth nothing, or some are missing."""
+    if wrong:
+        raise click.ClickException(f"{wrong:,} elements of the results were wrong.")
+    if failed:
+        raise click.ClickException(f"These broke down, as said above: {', '.join(failed)}")
+
+
+def _adapters(operation: str, peers: list[str]) -> tuple[dict[str, Adapter], list[str]]:
+    """What to start, and a line for each that is left out."""
+    from tfddl.bench.adapters import OWN, PEERS
+
+    wanted = OWN | {name: PEERS[name] for name in PEERS if name in peers}
+    chosen, skipped = {}, []
+    for name, adapter in wanted.items():
+        if operation not in adapter.operations:
+            continue
+        missing = adapter.missing()
+        if missing:
+            skipped.append(f"{adapter.title} is left out: {' and '.join(missing)} is not installed")
+        else:
+            chosen[name] = adapter
+    return chosen, skipped
+
+
+def _check_packages(plot_path: Path | None) -> None:
+    for package in ["rich", *(["matplotlib"] if plot_path is not None else [])]:
+        if importlib.util.find_spec(package) is None:
+            raise click.ClickException(_EXTRA.format(package, package))
+
+
+def _without(line: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in line.items() if name != key}

@@ -1,0 +1,152 @@
+"""The processes of one adapter, started by tfddlrun, which do what the driver asks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from tfddl.bench.adapters import Adapter
+from tfddl.bench.case import Case
+from tfddl.bench.rank import SOCKET
+
+START_LIMIT_S = 180.0
+ANSWER_LIMIT_S = 300.0
+_END_LIMIT_S = 20.0
+_LINES_SHOWN = 15
+
+_ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+"""The data plane of CPUs, one thread a process."""
+
+
+class JobError(RuntimeError):
+    """A job that cannot go on; the message quotes what its ranks said."""
+
+
+class Job:
+    """All ranks of an adapter, each asleep until it is asked.
+
+    Args:
+        adapter: An `Adapter`.
+        ranks: How many processes.
+
+    Raises:
+        JobError: They do not start.
+    """
+
+    def __init__(self, adapter: Adapter, ranks: int):
+        self.adapter = adapter
+        self._stack = contextlib.ExitStack()
+        self._directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tfddl-bench-")))
+        self._ranks: list[Connection] = []
+        try:
+            self._start(ranks)
+        except BaseException:
+            self.close()
+            raise
+
+    def prepare(self, case: Case) -> bool:
+        """Makes the inputs of a case on all ranks; False where the adapter has no such operation or dtype."""
+        return all(self._ask(case))
+
+    def release(self) -> None:
+        """Frees what the prepared case has taken."""
+        self._ask(None)
+
+    def block(self, calls: int) -> tuple[float, int]:
+        """Runs the prepared case. Returns seconds a call on the slowest rank, and wrong elements on all."""
+        answers = self._ask(calls)
+        return max(seconds for seconds, _ in answers), sum(wrong for _, wrong in answers)
+
+    def close(self) -> None:
+        """Ends all ranks."""
+        for rank in self._ranks:
+            rank.close()
+        try:
+            self._process.wait(_END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.terminate()
+            self._process.wait()
+        self._stack.close()
+
+    def _start(self, ranks: int) -> None:
+        listener = self._stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(str(self._directory / SOCKET))
+        listener.listen(ranks)
+        log = self._stack.enter_context((self._directory / "output").open("wb"))
+        line = [sys.executable, "-m", "tfddl.launch.run", "-np", str(ranks), sys.executable, "-m"]
+        line += ["tfddl.bench.rank", self.adapter.module, str(self._directory), *_free_ports(ranks)]
+        self._process = subprocess.Popen(
+            line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | _ENVIRONMENT
+        )
+        deadline = time.monotonic() + START_LIMIT_S
+        said = [self._accept(listener, deadline) for _ in range(ranks)]
+        self._ranks = [connection for _, connection in sorted(said, key=lambda pair: pair[0])]
+        self._answers(deadline)
+
+    def _accept(self, listener: socket.socket, deadline: float) -> tuple[int, Connection]:
+        while not select.select([listener], [], [], 0.5)[0]:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise self._error("its processes did not start")
+        connection = Connection(listener.accept()[0].detach())
+        return connection.recv(), connection
+
+    def _ask(self, what: object) -> list[Any]:
+        try:
+            for rank in self._ranks:
+                rank.send(what)
+        except OSError as error:
+            raise self._error(f"a rank is gone ({error})") from None
+        return self._answers(time.monotonic() + ANSWER_LIMIT_S)
+
+    def _answers(self, deadline: float) -> list[Any]:
+        """One of each rank, read in order of arrival: who dies first is the cause."""
+        answers: dict[Connection, Any] = {}
+        while len(answers) < len(self._ranks):
+            waiting = [rank for rank in self._ranks if rank not in answers]
+            ready = wait(waiting, max(0.0, deadline - time.monotonic()))
+            if not ready:
+                missing = [self._ranks.index(rank) for rank in waiting]
+                raise self._error(f"no answer in time from rank {', '.join(map(str, missing))}")
+            for rank in ready:
+                assert isinstance(rank, Connection)
+                answers[rank] = self._answer(rank)
+        return [answers[rank] for rank in self._ranks]
+
+    def _answer(self, rank: Connection) -> Any:
+        try:
+            answer = rank.recv()
+        except (EOFError, OSError):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_LIMIT_S)  # for tfddlrun's last words
+            raise self._error(f"rank {self._ranks.index(rank)} died") from None
+        if isinstance(answer, str):
+            raise self._error(f"rank {self._ranks.index(rank)}: {answer}")
+        return answer
+
+    def _error(self, what: str) -> JobError:
+        lines = (self._directory / "output").read_text(errors="replace").splitlines()
+        return JobError("\n".join([f"{self.adapter.title}: {what}", *lines[-_LINES_SHOWN:]]))
+
+
+def _free_ports(count: int) -> list[str]:
+    """Ports that nobody listens on."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("localhost", 0))
+        return [str(one.getsockname()[1]) for one in sockets]

