@@ -1,0 +1,84 @@
+"""An allreduce over several hosts with several ranks each: in three steps, and by slices of all ranks.
+
+    python tests/hosts/lab.py $(mktemp -d) 1gbit tfddlrun -np 4 -H hostA:2,hostB:2 python benchmarks/hosts.py
+
+The lab's hosts are namespaces on this machine with a cable between them, so that four ranks share its cores; needs
+`unshare`, `ip`, `tc` and unprivileged user namespaces. The cable carries 1 Gbit/s in each direction, or with `-` for a rate
+what the machine can. Real hosts do as well.
+
+Columns, one line for each size. `measure.py` says how a median comes about; the two ways are jobs that are started anew
+with TFDDL_HIERARCHICAL_ALLREDUCE=1 and 0, in turn.
+
+- `bytes`: size of the float32 tensor that each rank gives.
+- `three steps us`: reduced inside each host, across by slices, told inside. Of H hosts each sends 2 (H - 1) / H n bytes.
+- `by slices us`: each rank owns a slice and gets it from all others. A host sends that times its ranks.
+- `gain` = by slices / three steps.
+- `mpi4py us`: `COMM_WORLD.Allreduce` of the same data between NumPy arrays.
+- `GB/s` = bytes / three steps: what would be the rate of the cable, were nothing else in the way.
+- `#wrong`: elements of the checked results that were not exactly right, over all blocks and ranks.
+"""
+
+import os
+import statistics
+from typing import Any
+
+import measure
+import numpy as np
+import report
+from mpi4py import MPI
+
+import tfddl as hvd
+from tfddl.bench.adapters import Way
+from tfddl.bench.adapters.in_graph import around
+from tfddl.bench.case import Case, count_wrong
+
+SIZES = (64 << 10, 1 << 20, 16 << 20, 64 << 20)
+WAYS = {"1": "three steps us", "0": "by slices us"}
+
+
+def restart(hierarchical: str) -> None:
+    """Joins the job anew."""
+    hvd.shutdown()
+    os.environ["TFDDL_HIERARCHICAL_ALLREDUCE"] = hierarchical
+    hvd.init()
+
+
+def row(size: int, rounds: int) -> dict[str, Any]:
+    """Measures one line of the table."""
+    case = Case("allreduce", hvd.size(), size // 4)
+    ranks = [case.values(rank) for rank in range(hvd.size())]
+    x, expected, result = ranks[hvd.rank()], sum(ranks), np.empty_like(ranks[0])
+    calls = max(3, min(50, (16 << 20) // size))
+    ours = around(lambda t: hvd.allreduce(t, op=hvd.Sum, name=f"bench.{size}"), x, expected)
+    theirs = Way(lambda: MPI.COMM_WORLD.Allreduce(x, result), lambda: count_wrong(result, expected))
+    mpi = measure.measure({"mpi4py": theirs}, rounds=rounds, calls=calls)["mpi4py"]
+    times: dict[str, list[float]] = {"1": [], "0": []}
+    wrong = mpi.wrong
+    for _ in range(rounds):
+        for hierarchical, blocks in times.items():
+            restart(hierarchical)
+            timing = measure.measure({"tfddl": ours}, rounds=1, calls=calls)["tfddl"]
+            blocks.append(timing.median)
+            wrong += timing.wrong
+    median = {WAYS[hierarchical]: statistics.median(blocks) for hierarchical, blocks in times.items()}
+    return {
+        "bytes": size,
+        **median,
+        "gain": median["by slices us"] / median["three steps us"],
+        "mpi4py us": mpi.median,
+        "GB/s": size / median["three steps us"] / 1e3,
+        "#wrong": wrong,
+    }
+
+
+def main() -> None:
+    """Measures every size."""
+    arguments = report.parser(__doc__, SIZES).parse_args()
+    hvd.init()
+    rows = [row(size, arguments.rounds) for size in arguments.sizes]
+    report.show(f"allreduce float32 Sum, {hvd.cross_size()} hosts, {hvd.size()} ranks", rows, arguments.json)
+    report.fail_if_wrong(rows)
+
+
+if __name__ == "__main__":
+    main()
