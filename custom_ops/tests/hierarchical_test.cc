@@ -159,8 +159,8 @@ Request Like(const Reduction& reduction, size_t count) {
 }
 
 // Every dtype and operation: what one rank makes of all inputs, and the inputs stay.
-void TestAgainstOneRank(const std::vector<int>& hosts, Reduction reduction, size_t count, bool in_place) {
-  const size_t size = hosts.size();
+void TestAgainstOneRank(Cluster* cluster, Reduction reduction, size_t count, bool in_place) {
+  const size_t size = cluster->engines.size();
   reduction.size = reduction.divisor = static_cast<int>(size);
   std::vector<std::vector<char>> inputs, results;
   std::vector<const void*> sources;
@@ -170,8 +170,7 @@ void TestAgainstOneRank(const std::vector<int>& hosts, Reduction reduction, size
   std::vector<char> expected(count * SizeOf(reduction.dtype));
   Reduce(reduction, sources.data(), expected.data(), static_cast<int64_t>(count));
   results.assign(size, std::vector<char>(expected.size()));
-  Cluster cluster(hosts, true);
-  cluster.Run([&](size_t rank) {
+  cluster->Run([&](size_t rank) {
     Request request = Like(reduction, count);
     char* const out = in_place ? inputs[rank].data() : results[rank].data();
     request.buffers.push_back({inputs[rank].data(), out, static_cast<int64_t>(count)});
@@ -179,29 +178,28 @@ void TestAgainstOneRank(const std::vector<int>& hosts, Reduction reduction, size
   });
   CHECK(in_place || inputs == before);
   for (const auto& result : in_place ? inputs : results) CHECK(result == expected);
-  cluster.End();
 }
 
-void TestTypes(const std::vector<int>& hosts) {
+void TestTypes(Cluster* cluster) {
   for (int type = 0; type <= static_cast<int>(DataType::kComplex128); ++type) {
     const auto dtype = static_cast<DataType>(type);
     for (auto op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
       if (!Supports(op, dtype)) continue;
       const bool floats = dtype <= DataType::kFloat64 || dtype >= DataType::kComplex64;
       if (floats && op == ReduceOp::kProduct) continue;  // rounded, in another order
-      TestAgainstOneRank(hosts, {dtype, op, 1.0, 1.0, 0, 0}, 40001, type % 2 == 0);
+      TestAgainstOneRank(cluster, {dtype, op, 1.0, 1.0, 0, 0}, 40001, type % 2 == 0);
     }
   }
-  TestAgainstOneRank(hosts, {DataType::kFloat32, ReduceOp::kSum, 0.5, 4.0, 0, 0}, 40001, false);
-  TestAgainstOneRank(hosts, {DataType::kInt32, ReduceOp::kSum, 0.5, 0.25, 0, 0}, 40001, false);
-  TestAgainstOneRank(hosts, {DataType::kUInt8, ReduceOp::kAverage, 1.0, 1.0, 0, 0}, 40001, false);
+  TestAgainstOneRank(cluster, {DataType::kFloat32, ReduceOp::kSum, 0.5, 4.0, 0, 0}, 40001, false);
+  TestAgainstOneRank(cluster, {DataType::kInt32, ReduceOp::kSum, 0.5, 0.25, 0, 0}, 40001, false);
+  TestAgainstOneRank(cluster, {DataType::kUInt8, ReduceOp::kAverage, 1.0, 1.0, 0, 0}, 40001, false);
 }
 
 // Several segments, and lengths around them; many at once.
-void TestLengths(const std::vector<int>& hosts) {
+void TestLengths(Cluster* cluster) {
   for (size_t count :
        {size_t{0}, size_t{1}, size_t{20000}, size_t{262144}, size_t{524289}, size_t{2000003}}) {
-    TestAgainstOneRank(hosts, {DataType::kFloat32, ReduceOp::kAverage, 1.0, 1.0, 0, 0}, count,
+    TestAgainstOneRank(cluster, {DataType::kFloat32, ReduceOp::kAverage, 1.0, 1.0, 0, 0}, count,
                        count % 2 == 0);
   }
 }
@@ -290,8 +288,10 @@ void TestHosts() {
 int main() {
   tfddl::TestHosts();
   for (const auto& hosts : tfddl::kLayouts) {
-    tfddl::TestTypes(hosts);
-    tfddl::TestLengths(hosts);
+    tfddl::Cluster cluster(hosts, true);
+    tfddl::TestTypes(&cluster);
+    tfddl::TestLengths(&cluster);
+    cluster.End();
     tfddl::TestBits(hosts);
     tfddl::TestTraffic(hosts);
   }
