@@ -153,7 +153,7 @@ for suffix in ("keras", "h5"):
     assert suffix == "h5" or network.optimizer.iterations.numpy() == 3
     found[suffix] = weights(network)
 network = untrained()
-network.load_weights(directory / "model.weights.h5")
+network.load_weights(directory / "only.weights.h5")
 found["weights.h5"] = weights(network)
 network = untrained()
 tf.train.Checkpoint(model=network).read(str(directory / "checkpoint")).expect_partial()
@@ -175,7 +175,8 @@ def test_saved_loads_without_tfddl(hvd, tmp_path):
         return
     network.save(tmp_path / "model.keras")
     network.save(tmp_path / "model.h5")
-    network.save_weights(tmp_path / "model.weights.h5")
+    # Not "model.weights.h5": Keras 3.4 extracts that name out of model.keras beside it, and deletes it.
+    network.save_weights(tmp_path / "only.weights.h5")
     tf.train.Checkpoint(model=network, optimizer=optimizer).write(str(tmp_path / "checkpoint"))
     network.export(str(tmp_path / "export"))
     load = [sys.executable, "-c", LOAD, str(tmp_path)]
