@@ -154,16 +154,17 @@ std::unique_ptr<Collective> ReduceRange(Lane lane, ScratchPool* pool, const Redu
                              [=] { return ReduceByMessages(lane, pool, reduction, range); });
 }
 
-// Members of a group travel as one: packed into one range, reduced in place, unpacked.
+// Members of a group travel as one: packed into one range, reduced in place, and unpacked where their outputs
+// do not lie there.
 class FusedAllreduce : public Collective {
  public:
-  FusedAllreduce(Lane lane, ScratchPool* pool, const Reduction& reduction, std::vector<Buffer> buffers)
-      : pool_(pool), buffers_(std::move(buffers)), element_(SizeOf(reduction.dtype)) {
+  FusedAllreduce(Lane lane, ScratchPool* pool, const Reduction& reduction, const Request& request)
+      : pool_(pool), buffers_(request.buffers), element_(SizeOf(reduction.dtype)), block_(request.packed) {
     int64_t count = 0;
     for (const Buffer& buffer : buffers_) count += buffer.count;
     const size_t total = static_cast<size_t>(count) * element_;
     const auto arena = lane.transport->arena();
-    if (arena && total >= kSharedBytes) block_ = arena->Allocate(total);
+    if (!block_ && arena && total >= kSharedBytes) block_ = arena->Allocate(total);
     if (!block_) fused_ = pool->Take(total);
     char* const packed = Packed();
     char* next = packed;
@@ -181,7 +182,7 @@ class FusedAllreduce : public Collective {
     const char* next = Packed();
     for (const Buffer& buffer : buffers_) {
       const size_t bytes = static_cast<size_t>(buffer.count) * element_;
-      if (bytes > 0) std::memcpy(buffer.out, next, bytes);
+      if (bytes > 0 && buffer.out != next) std::memcpy(buffer.out, next, bytes);
       next += bytes;
     }
     return true;
@@ -206,7 +207,7 @@ std::unique_ptr<Collective> MakeAllreduce(Lane lane, ScratchPool* pool, const Re
                             request.prescale,       request.postscale,
                             lane.transport->size(), lane.attendance->divisor};
   if (request.buffers.size() != 1) {
-    return std::make_unique<FusedAllreduce>(lane, pool, reduction, request.buffers);
+    return std::make_unique<FusedAllreduce>(lane, pool, reduction, request);
   }
   const Buffer& buffer = request.buffers[0];
   return ReduceRange(lane, pool, reduction,

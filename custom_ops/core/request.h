@@ -53,6 +53,9 @@ struct Request {
   // The members of the group; barrier takes none, broadcast and alltoall take one. `out` of allgather and
   // alltoall is left to `allocate`; that of a join is one int32, the rank that joined last.
   std::vector<Buffer> buffers;
+  // Of a group that is reduced on the host: memory in an arena in which the outputs lie one behind the other.
+  // Members whose `out` is elsewhere have their place there too. Null: there is none.
+  std::shared_ptr<char> packed;
   std::vector<int64_t> splits;  // alltoall: how many rows go to each rank
 
   // Allgather and alltoall: called on the completion thread once all ranks' rows are known. Of each buffer,

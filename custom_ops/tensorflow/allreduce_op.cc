@@ -1,5 +1,6 @@
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -71,17 +72,17 @@ class AllreduceKernel : public CollectiveKernel {
     Request request = MakeRequest(context, context->num_inputs());
     auto keep = std::make_shared<std::vector<tf::Tensor>>();
     const auto arena = ArenaFor(*engine);
+    std::vector<tf::Tensor*> outs(1);
+    OP_REQUIRES_OK_ASYNC(context,
+                         context->num_inputs() == 1
+                             ? AllocateOrForward(context, arena.get(), 0, outs.data())
+                             : AllocateGroup(context, arena.get(), &outs, &request.packed),
+                         done);
     for (int i = 0; i < context->num_inputs(); ++i) {
-      tf::Tensor* out = nullptr;
-      // A group is packed, and its packed range is what peers reach.
-      const absl::Status allocated =
-          context->num_inputs() == 1
-              ? AllocateOrForward(context, arena.get(), i, &out)
-              : context->forward_input_or_allocate_output({i}, i, context->input(i).shape(), &out);
-      OP_REQUIRES_OK_ASYNC(context, allocated, done);
-      request.buffers.push_back({context->input(i).data(), out->data(), out->NumElements()});
+      const tf::Tensor& out = *outs[static_cast<size_t>(i)];
+      request.buffers.push_back({context->input(i).data(), out.data(), out.NumElements()});
       keep->push_back(context->input(i));
-      keep->push_back(*out);
+      keep->push_back(out);
     }
     Submit(engine, context, std::move(request), std::move(keep), std::move(done));
   }

@@ -11,6 +11,8 @@ namespace {
 
 namespace tf = tensorflow;
 
+constexpr size_t kLine = 64;  // TensorFlow's kernels rely on tensors that begin on one
+
 // Holds its block for as long as any tensor refers to it, also when the job has ended.
 class ArenaBuffer : public tf::TensorBuffer {
  public:
@@ -29,20 +31,31 @@ class ArenaBuffer : public tf::TensorBuffer {
   const size_t bytes_;
 };
 
+// Makes `block` output `i`.
+void PlaceAt(std::shared_ptr<char> block, tf::OpKernelContext* context, int i, const tf::TensorShape& shape,
+             size_t bytes, tf::Tensor** out) {
+  auto* const buffer = new ArenaBuffer(std::move(block), bytes);
+  context->set_output(i, tf::Tensor(context->expected_output_dtype(i), shape, buffer));
+  buffer->Unref();
+  *out = context->mutable_output(i);
+}
+
+// Null when there is no room, or `bytes` are too few to gain by it.
+std::shared_ptr<char> AllocateBlock(Arena* arena, size_t bytes) {
+  if (!arena || bytes < kSharedBytes) return nullptr;
+  // Variables may keep results for ever: half of the room is left to what comes and goes.
+  return arena->Allocate(bytes, arena->bytes() / 2);
+}
+
 // False when there is no output yet.
 bool AllocateIn(Arena* arena, tf::OpKernelContext* context, int i, const tf::TensorShape& shape,
                 tf::Tensor** out) {
   const tf::DataType dtype = context->expected_output_dtype(i);
   const size_t bytes =
       static_cast<size_t>(shape.num_elements()) * static_cast<size_t>(tf::DataTypeSize(dtype));
-  if (!arena || bytes < kSharedBytes) return false;
-  // Variables may keep results for ever: half of the room is left to what comes and goes.
-  auto block = arena->Allocate(bytes, arena->bytes() / 2);
+  auto block = AllocateBlock(arena, bytes);
   if (!block) return false;
-  auto* const buffer = new ArenaBuffer(std::move(block), bytes);
-  context->set_output(i, tf::Tensor(dtype, shape, buffer));
-  buffer->Unref();
-  *out = context->mutable_output(i);
+  PlaceAt(std::move(block), context, i, shape, bytes, out);
   return true;
 }
 
@@ -60,6 +73,27 @@ absl::Status AllocateOrForward(tf::OpKernelContext* context, Arena* arena, int i
   if (!reached && AllocateIn(arena, context, i, x.shape(), out)) return absl::OkStatus();
   if (context->forward_input_to_output_with_shape(i, i, x.shape(), out)) return absl::OkStatus();
   return AllocateOutput(context, arena, i, x.shape(), out);
+}
+
+absl::Status AllocateGroup(tf::OpKernelContext* context, Arena* arena, std::vector<tf::Tensor*>* outs,
+                           std::shared_ptr<char>* packed) {
+  const int count = context->num_inputs();
+  size_t total = 0, begin = 0;
+  for (int i = 0; i < count; ++i) total += context->input(i).TotalBytes();
+  *packed = AllocateBlock(arena, total);
+  outs->resize(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    const tf::TensorShape& shape = context->input(i).shape();
+    const size_t bytes = context->input(i).TotalBytes();
+    tf::Tensor** out = &(*outs)[static_cast<size_t>(i)];
+    if (*packed && bytes > 0 && begin % kLine == 0) {
+      PlaceAt(std::shared_ptr<char>(*packed, packed->get() + begin), context, i, shape, bytes, out);
+    } else {
+      TF_RETURN_IF_ERROR(context->forward_input_or_allocate_output({i}, i, shape, out));
+    }
+    begin += bytes;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace tfddl

@@ -1,6 +1,9 @@
 // Outputs in memory that peers on the host reach.
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include "tensorflow/core/framework/op_kernel.h"
 #include "transport/arena.h"
 
@@ -15,5 +18,11 @@ absl::Status AllocateOutput(tensorflow::OpKernelContext* context, Arena* arena, 
 // that would bring it out of the peers' reach.
 absl::Status AllocateOrForward(tensorflow::OpKernelContext* context, Arena* arena, int i,
                                tensorflow::Tensor** out);
+
+// Makes all outputs, each of the shape of its input: in a block of `arena` one behind the other, *packed
+// (Request::packed), or where there is no room and *packed is null, by themselves. By itself lies also what
+// would not begin on a line there.
+absl::Status AllocateGroup(tensorflow::OpKernelContext* context, Arena* arena,
+                           std::vector<tensorflow::Tensor*>* outs, std::shared_ptr<char>* packed);
 
 }  // namespace tfddl

@@ -30,6 +30,11 @@ def test_one_dtype_a_bucket_in_the_order_in_which_they_get_ready():
     assert plan.buckets == ((3, 1), (2, 0))
 
 
+def test_whole_cache_lines_come_first_in_a_bucket():
+    plan = plan_buckets(floats(16, 10, 32, 3, 48), BucketSizes(first=KB, later=KB))
+    assert plan.buckets == ((4, 2, 0, 3, 1),)
+
+
 def test_unknown_shapes_travel_alone():
     gradients = [("float32", (4,)), ("float32", (None, 3)), ("float32", None), ("float32", (4,))]
     plan = plan_buckets(gradients, BucketSizes(first=KB, later=KB))
@@ -53,12 +58,13 @@ def test_random_plans_hold_every_gradient_once_and_keep_the_limits():
         for number, members in enumerate(buckets):
             width = {"float16": 2, "float32": 4, "float64": 8}
             assert len({dtypes[index] for index in members}) == 1
-            assert list(members) == sorted(members, reverse=True)
-            total = sum(gradients[index][1][0] * width[dtypes[index]] for index in members)
+            size = {index: gradients[index][1][0] * width[dtypes[index]] for index in members}
+            assert list(members) == sorted(members, key=lambda index: (size[index] % 64 != 0, -index))
+            total = sum(size.values())
             assert len(members) == 1 or total <= (
                 sizes.later if number or total > sizes.first else sizes.first
             )
-        last = [members[-1] for members in buckets]
+        last = [min(members) for members in buckets]
         assert last == sorted(last, reverse=True)
 
 

@@ -89,6 +89,37 @@ def test_results_of_results(hvd):
         np.testing.assert_array_equal(variable.numpy(), x * hvd.size() ** 2)
 
 
+@on_ranks(1, 2, 3)
+def test_results_of_a_group(hvd):
+    """They stay in the block in which the group was packed, but for what TensorFlow could not read there."""
+    shapes = [[4096], [0], [64, 80], [1000], [3001], [1]]  # behind the fourth nothing begins on a line
+
+    @tf.function
+    def reduced(*tensors):
+        return hvd.grouped_allreduce(list(tensors), op=hvd.Sum, name="group")
+
+    kept = []
+    for step in range(4):
+        ranks = [
+            [
+                values(rank, 10 * step + i, np.prod(shape, dtype=int)).reshape(shape)
+                for i, shape in enumerate(shapes)
+            ]
+            for rank in range(hvd.size())
+        ]
+        expected = [functools.reduce(np.add, tensors) for tensors in zip(*ranks, strict=True)]
+        results = list(zip(reduced(*map(tf.constant, ranks[hvd.rank()])), expected, strict=True))
+        check(results)
+        assert [in_shared_memory(tensor) for tensor, _ in results] == [
+            hvd.size() > 1 and i in (0, 2, 3) for i in range(len(shapes))
+        ]
+        # One result keeps its block from being used again, and may be written to.
+        kept.append(results[step])
+        one = tf.raw_ops.AddN(inputs=[results[0][0], results[2][0][0, 0] * tf.ones([4096])])
+        np.testing.assert_array_equal(one, expected[0] + expected[2][0, 0])
+    check(kept)
+
+
 @on_ranks(2, 3)
 def test_child_reads_a_result(hvd):
     """Ranks' own memory is in a forked child too."""

@@ -18,6 +18,8 @@ _DEFAULT_MEGABYTES = "1,25"
 _READABLE_SIGNATURE = 400
 """Characters of the shapes that a signature spells out, for error messages; a digest covers them all."""
 
+_LINE_BYTES = 64
+
 _ITEM_SIZES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
 _UNKNOWN_ITEM_SIZE = 8
 """For other dtypes an upper estimate: it only moves the boundary between two buckets."""
@@ -43,7 +45,9 @@ class BucketPlan:
     """Which gradients travel together.
 
     Attributes:
-        buckets: Indices of the gradients in each bucket, buckets in the order in which they get ready.
+        buckets: Indices of the gradients in each bucket, buckets in the order in which they get ready. In a
+            bucket those come first that are whole cache lines: the results of a packed bucket stay where they
+            are, but for what does not begin on a line.
         signature: Names every bucket's dtype and shapes. Equal on all ranks or their gradients differ.
     """
 
@@ -125,7 +129,7 @@ def plan_buckets(
     # A bucket is ready when its last member is: the later that comes in the backward pass, the lower its
     # index.
     closed.sort(key=lambda members: members[-1], reverse=True)
-    buckets = tuple(tuple(members) for members in closed)
+    buckets = tuple(tuple(sorted(members, key=lambda i: _splits_a_line(*gradients[i]))) for members in closed)
     return BucketPlan(buckets, _signature(gradients, buckets))
 
 
@@ -150,6 +154,11 @@ def _bytes(dtype: str, shape: Shape) -> int | None:
             return None
         count *= dimension
     return count * _ITEM_SIZES.get(dtype, _UNKNOWN_ITEM_SIZE)
+
+
+def _splits_a_line(dtype: str, shape: Shape) -> bool:
+    """Whether what is packed behind this gradient does not begin on a cache line, where results can stay."""
+    return (_bytes(dtype, shape) or 0) % _LINE_BYTES != 0
 
 
 def _signature(gradients: Sequence[tuple[str, Shape]], buckets: Sequence[Sequence[int]]) -> str:
