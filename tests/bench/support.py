@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from tests.harness import run_script
-from tests.harness.job import REPOSITORY
 from tests.harness.script import ScriptResult
 
 PLAIN = "from tfddl.launch.cli import main; main()"
@@ -24,8 +23,7 @@ main()
 
 def bench(*arguments: str, script: str = PLAIN, environment: Mapping[str, str] | None = None) -> ScriptResult:
     """`tfddl bench` with the arguments; no process of it may be left at the end."""
-    path = {"PYTHONPATH": str(REPOSITORY)}
-    return run_script(0, script, "bench", *arguments, environment=path | dict(environment or {}))
+    return run_script(0, script, "bench", *arguments, environment=environment)
 
 
 def bench_strange(how: str, *arguments: str, packages: tuple[str, ...] = ()) -> ScriptResult:

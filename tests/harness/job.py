@@ -25,6 +25,9 @@ RANK_ENVIRONMENT = {
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
+SEARCH_PATH = f"{Path(__file__).resolve().parent / 'fast'}{os.pathsep}{REPOSITORY}"
+"""Where the processes of jobs look for modules first: this checkout, and what makes them start fast."""
+
 
 class Job:
     """A command with a directory of its own and its output in a file there."""
@@ -53,7 +56,7 @@ class Job:
             "OMPI_MCA_btl_sm_backing_directory": str(self.segments),
         }
         variables = {**os.environ, **RANK_ENVIRONMENT, **own, **(environment or {})}
-        search = [str(REPOSITORY), variables.get("PYTHONPATH") or ""]
+        search = [SEARCH_PATH, variables.get("PYTHONPATH") or ""]
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, search))
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(

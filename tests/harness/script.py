@@ -13,10 +13,6 @@ from pathlib import Path
 from tests.harness.job import Job
 from tests.harness.mpirun import leashed, mpirun_command
 
-FAST_IMPORTS = "import gc, sys; gc.set_threshold(100_000, 50); sys.modules['sklearn'] = None"
-"""First line of a script, for most of its time goes into imports: TensorFlow imports Keras, which imports scikit-learn, a
-quarter of it; looking for garbage among what they make takes a sixth of the rest."""
-
 
 @dataclasses.dataclass(frozen=True)
 class ScriptResult:
@@ -62,7 +58,7 @@ def run_script(
     with contextlib.closing(job):
         if isinstance(script, str):
             path = job.directory / "script.py"
-            path.write_text(f"{FAST_IMPORTS}\n{textwrap.dedent(script)}")
+            path.write_text(textwrap.dedent(script))
         else:
             path = script
         command = [sys.executable, str(path), *arguments]

@@ -59,8 +59,6 @@ def main() -> None:
     connected.connect(address)
     connection = Connection(connected.detach())
     connection.send((rank, os.getpid()))
-    # As in script.py: TensorFlow, which the first case imports, would import it by way of Keras.
-    sys.modules["sklearn"] = None  # type: ignore[assignment]
     while (case := connection.recv()) is not None:
         connection.send(run(case, rank))
     gc.freeze()  # Python would take hundreds of traced functions apart, which takes longer than some of the tests

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.harness.job import SEARCH_PATH
+
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 240.0
 GONE_S = 30.0
@@ -45,7 +47,7 @@ class Running:
             stdin=options.pop("stdin", subprocess.DEVNULL),
             stdout=options.pop("stdout", subprocess.PIPE),
             stderr=options.pop("stderr", subprocess.PIPE),
-            env=os.environ | {_MARK: self.mark, "PYTHONPATH": str(ROOT)} | options.pop("env", {}),
+            env=os.environ | {_MARK: self.mark, "PYTHONPATH": SEARCH_PATH} | options.pop("env", {}),
             **options,
         )
 
