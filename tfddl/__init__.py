@@ -79,6 +79,8 @@ if TYPE_CHECKING:
     from tfddl.runtime.process_sets import global_process_set as global_process_set
     from tfddl.runtime.registration import add_process_set as add_process_set
     from tfddl.runtime.registration import remove_process_set as remove_process_set
+    from tfddl.runtime.timeline import start_timeline as start_timeline
+    from tfddl.runtime.timeline import stop_timeline as stop_timeline
     from tfddl.runtime.xla import xla_built as xla_built
     from tfddl.v1.broadcast import BroadcastGlobalVariablesHook as BroadcastGlobalVariablesHook
     from tfddl.v1.broadcast import broadcast_global_variables as broadcast_global_variables
@@ -129,6 +131,7 @@ _MODULES = {
     "tfddl.runtime.gpu": ["set_visible_gpu"],
     "tfddl.runtime.process_sets": ["ProcessSet", "global_process_set"],
     "tfddl.runtime.registration": ["add_process_set", "remove_process_set"],
+    "tfddl.runtime.timeline": ["start_timeline", "stop_timeline"],
     "tfddl.runtime.xla": ["xla_built"],
     "tfddl.v1.broadcast": ["BroadcastGlobalVariablesHook", "broadcast_global_variables"],
 }

@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "core/gather.h"
+#include "core/json.h"
 #include "core/patience.h"
 #include "core/process.h"
+#include "core/timeline.h"
 
 namespace {
 
@@ -27,15 +29,6 @@ std::atomic<int> forked_code{0};
 std::unique_ptr<tfddl::Patience>& Waiting() {
   static auto* waiting = new std::unique_ptr<tfddl::Patience>;
   return *waiting;
-}
-
-std::string Quote(const std::string& text) {
-  std::string quoted = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') quoted += '\\';
-    quoted += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-  }
-  return quoted + '"';
 }
 
 }  // namespace
@@ -139,9 +132,28 @@ const char* tfddl_flight_log(void) {
   std::string json;
   for (const auto& [event, set] : events) {
     json += std::string(json.empty() ? "" : ", ") + "{\"time_us\": " + std::to_string(event.time_us) +
-            ", \"event\": \"" + event.what + "\", \"name\": " + Quote(event.name) +
+            ", \"event\": \"" + event.what + "\", \"name\": " + tfddl::Quote(event.name) +
             ", \"process_set\": " + std::to_string(set) + "}";
   }
   Text() = "[" + json + "]";
   return Text().c_str();
+}
+
+int tfddl_timeline_start(int file, int mark_votes) {
+  std::shared_ptr<tfddl::Engine> engine;
+  const auto found = tfddl::FindEngine(0, &engine);
+  if (!found.ok()) {
+    tfddl::SetLastError(found.message());
+    return -1;
+  }
+  const auto timeline = tfddl::Timeline::OfProcess();
+  if (timeline->Start(file, engine->rank(), engine->size(), mark_votes != 0)) return 0;
+  tfddl::SetLastError("there is a timeline already");
+  return -1;
+}
+
+int tfddl_timeline_stop(void) {
+  const std::string error = tfddl::Timeline::OfProcess()->Stop();
+  tfddl::SetLastError(error);
+  return error.empty() ? 0 : -1;
 }

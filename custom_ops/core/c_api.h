@@ -69,3 +69,10 @@ TFDDL_EXPORT const char* tfddl_failure(void);
 // operations, oldest first.
 TFDDL_EXPORT const char* tfddl_stats(void);
 TFDDL_EXPORT const char* tfddl_flight_log(void);
+
+// The timeline (timeline.h): takes the descriptor of a file, which is empty. Returns 0, or -1 before
+// tfddl_init() and where there is one already; then the descriptor stays the caller's.
+TFDDL_EXPORT int tfddl_timeline_start(int file, int mark_votes);
+
+// Ends it, if there is one. Returns 0, or -1 when not all could be written.
+TFDDL_EXPORT int tfddl_timeline_stop(void);

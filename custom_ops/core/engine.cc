@@ -1,5 +1,5 @@
-// The engine's thread: inbox, votes, waiting. What happens to requests is in engine_requests.cc, what others
-// ask of an engine in engine_report.cc.
+// The engine's thread: inbox, votes, waiting. What happens to requests is in engine_requests.cc, what an
+// engine tells in engine_report.cc.
 #include "core/engine.h"
 
 #include <sys/prctl.h>
@@ -39,6 +39,7 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
       arena_(transport_->arena()),
       members_(options.members.empty() ? Counted(size_) : std::move(options.members)),
       set_(std::move(options.set)),
+      timeline_(options.timeline ? std::move(options.timeline) : std::make_shared<Timeline>()),
       device_plane_(std::move(options.device_plane)),
       device_queue_(device_plane_ ? device_plane_->Join(set_.empty() ? "all ranks" : set_) : nullptr),
       agreement_(rank_, size_, options.plan_capacity, members_),
@@ -81,12 +82,13 @@ bool Engine::Push(Item&& item) {
 void Engine::Submit(Request request) {
   recorder_.Record("submit", request.key());
   ++recorder_.counters.requests;
+  request.span = timeline_->Begin(request, set_);
   Item item(std::move(request));
   if (Push(std::move(item))) return;
   auto& refused = std::get<Request>(item);
-  ++recorder_.counters.errors;
-  recorder_.Record("error", refused.key());
-  refused.done(Status(Code::kUnknown, failure().value_or(ClosedMessage())));
+  const Status status(Code::kUnknown, failure().value_or(ClosedMessage()));
+  RecordEnd(refused, status);
+  refused.done(status);
 }
 
 void Engine::Cancel(const std::string& key) { Push(CancelItem{key}); }
@@ -269,6 +271,7 @@ void Engine::Conclude(const std::vector<std::string>& records) {
   exchange_.reset();
   ++recorder_.counters.votes;
   if (boundary.decisions.empty()) ++recorder_.counters.empty_votes;
+  timeline_->MarkVote(set_, boundary.decisions.size());
   if (!boundary.closed) PostVoteReceives();
   Apply(boundary);
 }

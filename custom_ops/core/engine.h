@@ -27,6 +27,7 @@
 #include "core/recorder.h"
 #include "core/request.h"
 #include "core/situation.h"
+#include "core/timeline.h"
 #include "core/vote.h"
 #include "transport/transport.h"
 
@@ -39,6 +40,7 @@ struct EngineOptions {
   std::string set = {};                            // in words; empty: all ranks of the job
   std::shared_ptr<DevicePlane> device_plane = {};  // null: requests for GPUs are refused
   bool shares_gpu = false;                         // with other sets, from the start
+  std::shared_ptr<Timeline> timeline = {};         // null: one of its own, which is off
 };
 
 class Engine {
@@ -165,6 +167,8 @@ class Engine {
   std::unique_ptr<Collective> OnHost(const Lane& lane, const Request& request);
   bool PollRunning();
   void Complete(Request request, Status status);
+  void Answer(Request request, Status status);
+  void RecordEnd(const Request& request, const Status& status);
   void FailEverything();
   std::string ClosedMessage() const;
   std::string Me() const { return "rank " + std::to_string(global_rank(rank_)); }
@@ -183,6 +187,7 @@ class Engine {
   const std::vector<int> members_;  // by rank, their ranks in the job
   const std::string set_;
   Recorder recorder_;
+  const std::shared_ptr<const Timeline> timeline_;
   ScratchPool scratch_;
   const std::shared_ptr<DevicePlane> device_plane_;
   std::unique_ptr<DeviceQueue> device_queue_;  // the engine thread's

@@ -1,4 +1,4 @@
-// What others ask of an engine: its members, and what waits in it. On any thread.
+// What an engine tells: its members, what waits in it, and how requests ended. On any thread.
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -29,6 +29,12 @@ std::optional<std::pair<std::string, int64_t>> Engine::Oldest(bool or_join) cons
 void Engine::Note(const std::string& key, const std::string& note) {
   std::lock_guard<std::mutex> lock(mutex_);
   notes_[key] = note;
+}
+
+void Engine::RecordEnd(const Request& request, const Status& status) {
+  recorder_.Record(status.ok() ? "done" : "error", request.key());
+  if (!status.ok()) ++recorder_.counters.errors;
+  if (request.span) request.span->End(status);
 }
 
 std::vector<LiveRequest> Engine::Waiting() const {

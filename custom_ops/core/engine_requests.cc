@@ -69,10 +69,9 @@ void Engine::Admit(Request request) {
   Code code;
   const std::string refusal = Refusal(request, &code);
   if (!refusal.empty()) {
-    ++recorder_.counters.errors;
-    recorder_.Record("error", request.key());
-    completion_.Post([done = std::move(request.done), keep = std::move(request.keep_alive),
-                      status = Status(code, refusal)] { done(status); });
+    const Status status(code, refusal);
+    RecordEnd(request, status);
+    Answer(std::move(request), status);
     return;
   }
   {
@@ -226,6 +225,7 @@ void Engine::Start(Request request, uint64_t ticket, const std::shared_ptr<const
     if (!attendance->complete()) running.part = TransportAmong(transport_.get(), attendance->ranks);
     const Lane lane{running.part ? running.part.get() : transport_.get(),
                     kFirstDataTag + 2 * static_cast<int>(ticket % lanes), attendance.get()};
+    if (running.request.span) running.request.span->Agreed(running.request, ticket);
     if (running.request.divisor) *running.request.divisor = attendance->divisor;
     running.collective = MakeCollective(lane, running.request);
   } catch (const std::exception& error) {  // no memory, or the transport's
@@ -262,13 +262,16 @@ bool Engine::PollRunning() {
 }
 
 void Engine::Complete(Request request, Status status) {
-  recorder_.Record(status.ok() ? "done" : "error", request.key());
-  if (!status.ok()) ++recorder_.counters.errors;
+  RecordEnd(request, status);
   {
     // Before done(): the next step's request of this name may come at once.
     std::lock_guard<std::mutex> lock(mutex_);
     live_.erase(request.key());
   }
+  Answer(std::move(request), std::move(status));
+}
+
+void Engine::Answer(Request request, Status status) {
   completion_.Post([request = std::make_shared<Request>(std::move(request)), status = std::move(status)] {
     request->done(status);
   });

@@ -119,6 +119,7 @@ void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> co
   auto fresh = std::make_unique<Process>();
   EngineOptions all;
   all.device_plane = fresh->plane = std::move(plane);
+  all.timeline = Timeline::OfProcess();
   auto engine = std::make_shared<Engine>(std::move(data), std::move(all));
   std::vector<int> ranks;
   for (int rank = 0; rank < engine->size(); ++rank) ranks.push_back(rank);
@@ -158,6 +159,7 @@ void AddSet(int set, std::vector<int> ranks, std::unique_ptr<Transport> data) {
     options.members = ranks;
     options.set = NameOfSet(set, ranks);
     options.device_plane = process->plane;
+    options.timeline = Timeline::OfProcess();
     engine = std::make_shared<Engine>(std::move(data), std::move(options));
   }
   process->watchdog->Watch(set, ranks, engine);

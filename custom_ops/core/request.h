@@ -13,6 +13,7 @@
 namespace tfddl {
 
 class DeviceEvent;
+class Span;
 
 // One member of a group. `in` and `out` may be the same memory.
 struct Buffer {
@@ -92,6 +93,9 @@ struct Request {
   // Whatever keeps the buffers valid. Held until no byte of them can be touched any more, which
   // may be after done() when the job failed in the middle of a transfer.
   std::shared_ptr<void> keep_alive;
+
+  // The engine's, for the timeline (timeline.h); null where that is off.
+  std::shared_ptr<Span> span;
 
   // Unique among the live requests of a rank; also the name in the flight log.
   std::string key() const { return buckets == 1 ? name : name + "#" + std::to_string(bucket); }

@@ -47,12 +47,14 @@ struct Job {
   static inline size_t arena_bytes = 0;  // of each engine over shared memory
   // By rank, the engines' ways to GPUs; empty: none.
   static inline std::vector<std::shared_ptr<DevicePlane>> device_planes = {};
+  static inline std::vector<std::shared_ptr<Timeline>> timelines = {};  // by rank; empty: none
 
   // `max_delay` is the in-memory transport's.
   explicit Job(int size, int max_delay = 0, EngineOptions options = {}, WatchdogOptions watch = {})
       : data(size, max_delay), shm(over_shm ? size : 0, geometry, arena_bytes), control(size) {
     for (int rank = 0; rank < size; ++rank) {
       if (!device_planes.empty()) options.device_plane = device_planes[static_cast<size_t>(rank)];
+      if (!timelines.empty()) options.timeline = timelines[static_cast<size_t>(rank)];
       engines.push_back(std::make_shared<Engine>(over_shm ? shm.Join(rank) : data.Join(rank), options));
       watchdogs.push_back(std::make_unique<Watchdog>(control.Join(rank), engines.back(), watch));
     }

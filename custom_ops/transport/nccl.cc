@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/row_agreement.h"
+#include "core/timeline.h"
 #include "transport/nccl_calls.h"
 #include "transport/nccl_communicator.h"
 #include "transport/nccl_device.h"
@@ -189,6 +190,7 @@ class NcclCollective : public Collective {
     launch_.emplace(device, communicator_->comm(), request_, *lane_.attendance, lane_.transport->rank(),
                     rows_ ? &*rows_ : nullptr);
     launch_->Start();
+    if (request_.span) request_.span->Launched(request_);
     return true;
   }
 

@@ -13,6 +13,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "core/host_name.h"
+
 namespace tfddl {
 namespace {
 
@@ -46,12 +48,6 @@ std::string RandomName() {
   char text[17];
   std::snprintf(text, sizeof text, "%08x%08x", device(), device());
   return text;
-}
-
-std::string HostName() {
-  char name[65] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
 }
 
 ShmSegment Map(const File& file, size_t bytes) {

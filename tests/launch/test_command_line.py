@@ -17,6 +17,8 @@ FLAGS = {
     ("-np", "--num-proc"): "N",
     ("-H", "--hosts"): "HOST:SLOTS,...",
     ("--hostfile",): "FILE",
+    ("--timeline-filename",): "FILE",
+    ("--timeline-mark-cycles",): None,
     ("--verbose",): None,
     ("--dry-run",): None,
     ("--version",): None,
@@ -82,6 +84,12 @@ def test_version_names_mpirun(monkeypatch):
             "/v/bin/mpirun -np 4 -H node1:2,node2:2 --bind-to none --map-by slot:OVERSUBSCRIBE "
             f"-x TFDDL_LAUNCH -x PATH -x TF_X {RANK} ./train",
         ),
+        (
+            OPEN_MPI_5, 1000, "--timeline-filename /t/a.json --timeline-mark-cycles -H node1:2 ./train",
+            "env TFDDL_TIMELINE=/t/a.json TFDDL_TIMELINE_MARK_CYCLES=1 /v/bin/mpirun -np 2 -H node1:2 --bind-to none "
+            "--map-by slot:OVERSUBSCRIBE -x TFDDL_LAUNCH -x PATH -x TFDDL_TIMELINE -x TFDDL_TIMELINE_MARK_CYCLES "
+            f"-x TF_X {RANK} ./train",
+        ),
         (MPICH_5, 0, "-np 2 python t.py", f"/v/bin/mpiexec -n 2 -bind-to none {RANK} python t.py"),
         (
             MPICH_5, 0, "-H node1:2,node2 ./train",
@@ -121,6 +129,7 @@ def test_printed_line_runs_by_hand(monkeypatch):
         (["-H", "a", "--hostfile", __file__, "true"], "not by both"),
         (["--hostfile", "/nowhere", "true"], "does not exist"),
         (["-np", "4", "-H", "a:2,b", "true"], "The hosts take 3 processes"),
+        (["-np", "2", "--timeline-mark-cycles", "true"], "needs --timeline-filename FILE"),
     ],
 )
 def test_refuses(arguments, message):

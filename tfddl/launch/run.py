@@ -79,6 +79,16 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
     help="File with a host on each line: 'node1 slots=4' or 'node1:4'.",
 )
 @click.option(
+    "--timeline-filename",
+    "timeline",
+    metavar="FILE",
+    help="Record what collectives wait for, as a trace for Perfetto and 'tfddl timeline'. Rank 1 of timeline.json "
+    "writes timeline.rank1.json.",
+)
+@click.option(
+    "--timeline-mark-cycles", "mark_cycles", is_flag=True, help="Mark each vote of the ranks in it."
+)
+@click.option(
     "--verbose", is_flag=True, help="Print the mpirun line, what mpirun says, and when ranks start and end."
 )
 @click.option("--dry-run", is_flag=True, help="Print the mpirun line and start nothing.")
@@ -95,6 +105,8 @@ def main(
     processes: int | None,
     hosts: str | None,
     hostfile: Path | None,
+    timeline: str | None,
+    mark_cycles: bool,
     verbose: bool,
     dry_run: bool,
     command: tuple[str, ...],
@@ -114,10 +126,13 @@ def main(
         mpirun = find_mpirun()
     except MpirunError as error:
         raise click.ClickException(str(error)) from None
+    variables = _timeline(timeline, mark_cycles)
+    os.environ.update(variables)
     forward = forwarded_variables(os.environ) if remote else []
     line = command_line(mpirun, count, host_list, command, forward)
     if dry_run:
-        click.echo(shlex.join(line))
+        given = [f"{name}={value}" for name, value in variables.items()]
+        click.echo(shlex.join([*(["env", *given] if given else []), *line]))
         return
     sys.exit(_run(line, count, remote, verbose))
 
@@ -131,6 +146,18 @@ def _hosts(hosts: str | None, hostfile: Path | None) -> list[Host]:
         return parse_hosts(hosts) if hosts is not None else []
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+
+
+def _timeline(path: str | None, mark_cycles: bool) -> dict[str, str]:
+    """The variables that ask the ranks for a timeline (`tfddl.runtime.timeline`)."""
+    if path is None:
+        if mark_cycles:
+            raise click.UsageError("--timeline-mark-cycles needs --timeline-filename FILE.")
+        return {}
+    # A script may change its directory before hvd.init().
+    return {"TFDDL_TIMELINE": os.path.abspath(path)} | (
+        {"TFDDL_TIMELINE_MARK_CYCLES": "1"} if mark_cycles else {}
+    )
 
 
 def _run(line: list[str], processes: int, remote: bool, verbose: bool) -> int:

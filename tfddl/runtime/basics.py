@@ -20,6 +20,7 @@ from tfddl.runtime import (
     registration,
     roll_call,
     software,
+    timeline,
 )
 
 # Peers answer a shutdown within a fraction of a second, also while they compute; who does not is dead or stopped.
@@ -66,7 +67,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         RuntimeError: MPI, its header or a compiler is missing; the message says what to install. Or this process
             was forked from a rank.
         ValueError: The engine did not start, the ranks run different software or give different `comm` or
-            `process_sets`, or an environment variable is not a number.
+            `process_sets`, an environment variable is not a number, or the file of `TFDDL_TIMELINE` cannot be written.
     """
     if _job is None:
         fork.check("init")  # before the lock, which a forked child may have inherited in use
@@ -143,6 +144,7 @@ def _start(comm: Any, sets: Any) -> None:
             exit_code.observe()
         job = _join(MPI, ranks.communicator(MPI, comm), warning, limit)
         try:
+            timeline.start_from_environment()
             registration.add_static(sets)
         except BaseException:
             _stop(job)
@@ -163,6 +165,7 @@ def _stop(job: _Job) -> None:
     native = library.native()
     failed_before = bool(native.tfddl_failure())
     ended = native.tfddl_shutdown(min(SHUTDOWN_LIMIT, _stall_limits()[1]))
+    timeline.end()
     process_sets.stop(free=ended == _CLEAN)
     for communicator in job.communicators if ended == _CLEAN else ():
         communicator.Free()

@@ -54,6 +54,7 @@ def abort(reason: str | None, code: int = 1) -> NoReturn:
     timer.daemon = True
     with contextlib.suppress(RuntimeError):  # Python is too near its end for a new thread
         timer.start()
+    library.native().tfddl_timeline_stop()  # which has what led here
     if _world is not None:
         _world.Abort(code)
     os._exit(code)

@@ -1,0 +1,101 @@
+"""The timeline: a trace of this rank's collectives, for Perfetto and `tfddl timeline`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from tfddl.runtime import fork, library
+from tfddl.runtime.process_sets import current
+
+VARIABLE = "TFDDL_TIMELINE"
+MARKS_VARIABLE = "TFDDL_TIMELINE_MARK_CYCLES"
+
+_path: Path | None = None  # of the running one
+
+
+def rank_path(path: str | os.PathLike[str], rank: int) -> Path:
+    """The file of a rank: the path itself for rank 0, for others with the rank before its suffix."""
+    whole = Path(path)
+    return whole if rank == 0 else whole.with_name(f"{whole.stem}.rank{rank}{whole.suffix}")
+
+
+def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
+    """Records this rank's collectives from now on. Ranks need not call it at the same time, nor all of them.
+
+    The file is in Chrome's trace event format and grows every tenth of a second: what a process does that is killed
+    is in it. `tfddl timeline` sums up the files of all ranks and makes one of them.
+
+    Args:
+        file_path: Where rank 0 writes; rank 3 of `timeline.json` writes `timeline.rank3.json`. What is there is
+            overwritten.
+        mark_cycles: Whether to mark each vote in which the ranks agree on what runs.
+
+    Raises:
+        ValueError: tfddl is not initialized, or a timeline is being written already.
+        OSError: The file cannot be written.
+        RuntimeError: This process was forked from a rank.
+    """
+    global _path
+    fork.check("start_timeline")
+    job = current("start_timeline()")
+    path = rank_path(os.path.abspath(file_path), job.rank)
+    if _path is not None:
+        raise ValueError(
+            f"A timeline is being written already, to '{_path}': call hvd.stop_timeline() first. Received: '{path}'"
+        )
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    native = library.native()
+    if native.tfddl_timeline_start(file, int(mark_cycles)) != 0:
+        os.close(file)
+        raise ValueError(f"start_timeline: {native.tfddl_last_error().decode()}. Received: '{path}'")
+    _path = path
+
+
+def stop_timeline() -> None:
+    """Ends the timeline of this rank; `shutdown()` and the end of the program do so too. Nothing happens without one.
+
+    Raises:
+        ValueError: tfddl is not initialized.
+        OSError: The file is not whole, as on a full disk.
+        RuntimeError: This process was forked from a rank.
+    """
+    fork.check("stop_timeline")
+    current("stop_timeline()")
+    problem = _stop()
+    if problem:
+        raise OSError(problem)
+
+
+def start_from_environment() -> None:
+    """Begins the timeline that the environment asks for, if it does.
+
+    Raises:
+        ValueError: The file cannot be written.
+    """
+    path = os.environ.get(VARIABLE)
+    if not path:
+        return
+    try:
+        start_timeline(path, os.environ.get(MARKS_VARIABLE, "0") not in ("", "0"))
+    except OSError as error:
+        raise ValueError(
+            f"{VARIABLE} must be a file that can be written. Received: {path!r}: {error}"
+        ) from None
+
+
+def end() -> None:
+    """Ends the timeline with the job, where it can only be said what went wrong."""
+    problem = _stop()
+    if problem:
+        print(f"tfddl: {problem}", file=sys.stderr)
+
+
+def _stop() -> str:
+    global _path
+    path, _path = _path, None
+    native = library.native()
+    if path is None or native.tfddl_timeline_stop() == 0:
+        return ""
+    return f"the timeline '{path}' is not whole: {native.tfddl_last_error().decode()}"
