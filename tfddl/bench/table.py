@@ -8,13 +8,11 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import distributions
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from tfddl.bench.adapters import OWN, PEERS
 from tfddl.bench.case import BUS_FACTORS, Case
 from tfddl.bench.rounds import Timing
+from tfddl.launch import table as tables
+from tfddl.launch.table import cell
 
 PACKAGES = (
     "tfddl",
@@ -104,40 +102,13 @@ def machine() -> dict[str, Any]:
 
 
 def show(title: str, lines: Sequence[Row], notes: Sequence[str] = (), *, new_section: str = "") -> None:
-    """Prints a table.
+    """Prints a table, with the load that the machine had.
 
     Args:
-        title: Its heading.
-        lines: One mapping for each; all have the same keys, which are the columns.
-        notes: Lines below it.
-        new_section: The column whose changes get a line between.
+        title, lines, notes, new_section: As `tfddl.launch.table.show` takes them.
     """
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in lines[0] if lines else ():
-        table.add_column(column, justify="left" if column in ("set", "what") else "right", no_wrap=True)
-    for line, following in zip(lines, [*lines[1:], None], strict=True):
-        ends = bool(new_section and following and line[new_section] != following[new_section])
-        table.add_row(*(cell(value) for value in line.values()), end_section=ends)
-    # mpirun gives a rank a terminal of 80 columns, whatever its own output goes to.
-    console = Console(width=180, color_system=None)
-    console.print(table)
-    for note in (*notes, f"load of the machine at the start: {LOAD_AT_START:.1f}"):
-        console.print(note)
-
-
-def cell(value: object) -> str:
-    """A number as people read it."""
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return (
-            f"{value:,.0f}"
-            if abs(value) >= 1000
-            else f"{value:,.1f}"
-            if abs(value) >= 10
-            else f"{value:,.2f}"
-        )
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    said = (*notes, f"load of the machine at the start: {LOAD_AT_START:.1f}")
+    tables.show(title, lines, said, left=("set", "what"), new_section=new_section)
 
 
 def markdown(lines: Sequence[Row]) -> str:

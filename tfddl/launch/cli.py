@@ -7,6 +7,7 @@ import os
 import click
 
 from tfddl.bench.command import bench
+from tfddl.timeline.command import timeline
 
 
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -27,10 +28,11 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
     help="Print the version.",
 )
 def main() -> None:
-    """Looks after an installation of tfddl and measures it. Training jobs are started with tfddlrun."""
+    """Looks after an installation of tfddl, measures it, and reads traces. Training jobs are started with tfddlrun."""
 
 
 main.add_command(bench)
+main.add_command(timeline)
 
 
 @main.command()

@@ -1,0 +1,165 @@
+"""`tfddl timeline`, on files whose numbers are known."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from tests.timeline.support import write
+from tfddl.launch import cli
+from tfddl.timeline import summary
+from tfddl.timeline.align import collectives, read_job
+from tfddl.timeline.trace import TraceError, read
+
+MS = 1000
+SKEW = 7_000_000
+"""Microseconds that the clock of rank 1's host is ahead."""
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Ten steps of two buckets on two ranks; rank 1 submits 3 ms later, but in the last two steps."""
+    requests = {0: [], 1: []}
+    for step in range(10):
+        begin = 100 * MS * step
+        late = 3 * MS if step < 8 else -2 * MS
+        for rank, delay in ((0, 0), (1, late + SKEW)):
+            for bucket, after in ((0, 10 * MS), (1, 20 * MS)):
+                submit = begin + after + delay
+                agreed = begin + after + max(late, 0) + (SKEW if rank else 0)
+                arguments = {
+                    "step": str(step),
+                    "bucket": bucket + 1,
+                    "buckets": 2,
+                    "bytes": 4000 * (1 + bucket),
+                }
+                requests[rank].append(
+                    {"name": f"fit/gradients#{bucket}", "ticket": 2 * step + bucket, "submit": submit}
+                    | {"agreed": agreed, "done": agreed + 5 * MS, "args": arguments}
+                )
+    for rank, made in requests.items():
+        write(tmp_path / "trace.json", rank, 2, made)
+    return tmp_path / "trace.json"
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(cli.main, ["timeline", *map(str, arguments)])
+
+
+def test_clocks_are_aligned(path):
+    traces, notes = read_job(path)
+    assert notes == []
+    for both in collectives(traces).values():
+        assert both[0].agreed == both[1].agreed
+
+
+def test_ranks_of_one_clock_stay_as_they_are(path):
+    for rank in (0, 1):
+        file = path if rank == 0 else path.with_name("trace.rank1.json")
+        file.write_text(file.read_text().replace(f"clock{rank}", "one"))
+    (_, other), _ = read_job(path)
+    assert other.requests[0].submitted == SKEW + 13 * MS
+
+
+def test_numbers(path):
+    traces, _ = read_job(path)
+    assert [
+        (line["collectives"], line["MB"], line["s waiting"], line["s moving"])
+        for line in summary.ranks(traces)
+    ] == [
+        (20, 0.12, pytest.approx(0.048), pytest.approx(0.1)),  # 16 waits of 3 ms
+        (20, 0.12, pytest.approx(0.008), pytest.approx(0.1)),  # 4 waits of 2 ms
+    ]
+    first, second = summary.lateness(traces)
+    assert (first["last"], first["of"], first["later by, median ms"]) == (4, 20, 2)
+    assert (second["last"], second["of"], second["later by, median ms"]) == (16, 20, 3)
+    assert second["s in all"] == pytest.approx(0.048)
+    steps = summary.exposed(traces, top=5)
+    assert [(line["step"], line["rank"], line["steps"]) for line in steps] == [
+        ("fit/gradients (2 collectives)", 0, 10),
+        ("fit/gradients (2 collectives)", 1, 10),
+    ]
+    # Rank 0 waits 3 ms for rank 1 in eight steps of ten; the transfer of 5 ms is left to both.
+    assert [line["exposed, median ms"] for line in steps] == [8, 5]
+    assert steps[1]["p90 ms"] == 7  # in two steps rank 1 waits
+    assert steps[0]["step, median ms"] == 100
+    names = summary.names(traces, top=1)
+    assert len(names) == 1 and names[0]["times"] == 20 and names[0]["moving, median ms"] == 5
+
+
+def test_a_loop_in_one_graph_makes_steps():
+    def request(name, submitted):
+        arguments = {"step": "7", "process_set": "all ranks"}
+        return summary.Request(0, name, arguments, submitted, submitted, submitted, submitted + 1)
+
+    requests = [request(name, 10 * turn + place) for turn in range(3) for place, name in enumerate("ab")]
+    found = [[(r.name, r.submitted) for r in step] for step in summary.steps(requests)]
+    assert sorted(found) == [[("a", 10 * turn), ("b", 10 * turn + 1)] for turn in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("intervals", "length"),
+    [([], 0), ([(0, 2), (1, 3), None], 3), ([(5, 6), (0, 1)], 2), ([(0, 9), (1, 2), (3, 4)], 9)],
+)
+def test_covered(intervals, length):
+    assert summary.covered(intervals) == length
+
+
+def test_command(path, tmp_path):
+    merged, picture = tmp_path / "merged.json", tmp_path / "picture.png"
+    result = invoke(path, "-o", merged, "--plot", picture)
+    assert result.exit_code == 0, result.output
+    for text in (
+        "2 of 2 ranks",
+        "host1",
+        "late",
+        "exposed, median ms",
+        "fit/gradients (2 collectives)",
+        "fit/gradients#1",
+    ):
+        assert text in result.output, text
+    events = json.loads(merged.read_text())
+    assert {event["pid"] for event in events} == {0, 1}
+    starts = sorted((event["ts"], event["pid"]) for event in events if event.get("name") == "fit/gradients#0")
+    assert starts[:2] == [(10 * MS, 0), (13 * MS, 1)]
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_missing_and_a_cut_file(path):
+    other = path.with_name("trace.rank1.json")
+    whole = other.read_text()
+    other.write_text(whole[: whole.rindex('"ph": "E"')])
+    assert len(read(other).open()) == 1
+    assert "rank 1: the file has no end" in invoke(path).output
+    other.unlink()
+    assert "rank 1 has no file: there is no '" in invoke(path).output
+
+
+def test_without_a_common_collective(path):
+    other = path.with_name("trace.rank1.json")
+    other.write_text(other.read_text().replace('"all ranks"', '"process set 1 [1]"'))
+    result = invoke(path)
+    assert result.exit_code == 0, result.output
+    assert "rank 1 has no collective in common with rank 0: its clock is not aligned" in result.output
+
+
+def test_mistakes(path, tmp_path):
+    other = path.with_name("trace.rank1.json")
+    result = invoke(other)
+    assert result.exit_code == 1 and "Give the file of rank 0" in result.output
+    write(path, 1, 3, [])
+    assert "is of another job: rank 1 of 2 belongs beside" in invoke(path).output
+    something = tmp_path / "something.json"
+    something.write_text("{}")
+    assert "is no timeline of tfddl. Received: a file that begins with '{}'" in invoke(something).output
+    something.write_text("[\n{}\n]\n")
+    assert "is not the timeline of one rank" in invoke(something).output
+    something.write_text("[\n{broken\n]\n")
+    with pytest.raises(TraceError, match="line 2"):
+        read(something)
+    assert invoke(tmp_path / "nothing").exit_code == 2
+
+
+def test_help_teaches():
+    text = invoke("--help").output
+    assert all(word in text for word in ("exposed", "late", "hvd.start_timeline", "--plot", "rank1.json"))

@@ -1,0 +1,57 @@
+"""Files of jobs that end badly, by the launcher's option."""
+
+import subprocess
+import sys
+
+from tests.faults.support import START, run, tfddlrun
+from tests.harness.job import REPOSITORY
+from tfddl.timeline.trace import read
+
+KILLED = (
+    START
+    + """
+for number in range(3): hvd.allreduce(x, name=f"together.{number}")
+if hvd.rank() == 0: time.sleep(1000)
+threading.Thread(target=hvd.allreduce, args=(x,), kwargs={"name": "alone"}, daemon=True).start()
+while "alone" not in open(os.environ["TFDDL_TIMELINE"].replace(".json", ".rank1.json")).read(): time.sleep(0.01)
+time.sleep(0.5)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+)
+
+RAISED = (
+    START
+    + """
+if hvd.rank() == 1:
+    while "alone" not in open(os.environ["TFDDL_TIMELINE"]).read(): time.sleep(0.01)
+    sys.exit(3)
+hvd.allreduce(x, name="alone")
+"""
+)
+
+
+def start(tmp_path, script):
+    path = tmp_path / "timeline.json"
+    return path, run(2, script, [*tfddlrun(2), "--timeline-filename", str(path)])
+
+
+def test_a_killed_rank_leaves_what_it_last_did(tmp_path):
+    path, result = start(tmp_path, KILLED)
+    assert result.code == 137, result.output
+    trace = read(tmp_path / "timeline.rank1.json")
+    assert not trace.whole
+    assert [request.name for request in trace.open()] == ["alone"]
+    assert sum(request.name.startswith("together.") for request in trace.requests) == 3
+    command = [sys.executable, "-m", "tfddl.launch.cli", "timeline", str(path)]
+    said = subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=True
+    ).stdout
+    assert "rank 1: the file has no end; the process was killed, or still runs" in said
+    assert "rank 1 ends with 'alone' (waiting for peers for " in said
+
+
+def test_a_rank_that_ends_the_job_writes_all(tmp_path):
+    path, result = start(tmp_path, RAISED)
+    assert result.code == 3, result.output
+    assert read(tmp_path / "timeline.rank1.json").whole
+    assert "alone" in [request.name for request in read(path).requests]

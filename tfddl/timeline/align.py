@@ -1,0 +1,103 @@
+"""All ranks on one clock, and one file of all."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from tfddl.runtime.timeline import rank_path
+from tfddl.timeline.trace import Request, Trace, TraceError, read
+
+Collectives = dict[tuple[str, int], dict[int, Request]]
+
+
+def read_job(path: Path) -> tuple[list[Trace], list[str]]:
+    """Reads the files of all ranks.
+
+    Args:
+        path: That of rank 0; the others lie beside it.
+
+    Returns:
+        The traces, by rank, on the clock of the first; and a line for each thing that is missing.
+
+    Raises:
+        OSError: The file cannot be read.
+        TraceError: A file is no timeline, or not of the rank that its name says.
+    """
+    first = read(path)
+    if first.rank != 0:
+        raise TraceError(
+            f"Give the file of rank 0, the others are found beside it. Received: '{path}' of rank {first.rank}"
+        )
+    traces, notes = [first], []
+    for rank in range(1, first.size):
+        other = rank_path(path, rank)
+        if not other.exists():
+            notes.append(f"rank {rank} has no file: there is no '{other}'")
+            continue
+        trace = read(other)
+        if (trace.rank, trace.size) != (rank, first.size):
+            raise TraceError(
+                f"'{other}' is of another job: rank {rank} of {first.size} belongs beside '{path}'. "
+                f"Received: rank {trace.rank} of {trace.size}"
+            )
+        traces.append(trace)
+    notes += _align(traces)
+    for trace in traces:
+        if not trace.whole:
+            notes.append(f"rank {trace.rank}: the file has no end; the process was killed, or still runs")
+        if trace.left_out:
+            notes.append(
+                f"rank {trace.rank}: {trace.left_out} collectives are not in the file, which could not keep up"
+            )
+    return traces, notes
+
+
+def collectives(traces: Sequence[Trace]) -> Collectives:
+    """The requests of each collective that ran, by its process set and number, then by rank."""
+    found: Collectives = defaultdict(dict)
+    for trace in traces:
+        for request in trace.requests:
+            if request.ticket is not None:
+                found[request.process_set, request.ticket][trace.rank] = request
+    return found
+
+
+def _align(traces: Sequence[Trace]) -> list[str]:
+    """Moves the ranks of other hosts to the first one's clock: all members see one agreement at nearly the same time."""
+    reference, notes = traces[0], []
+    common = collectives(traces).values()
+    for trace in traces[1:]:
+        if trace.clock == reference.clock:
+            continue
+        gaps = [
+            both[reference.rank].agreed - both[trace.rank].agreed  # type: ignore[operator]
+            for both in common
+            if reference.rank in both and trace.rank in both
+        ]
+        if not gaps:
+            notes.append(
+                f"rank {trace.rank} has no collective in common with rank {reference.rank}: its clock is not aligned"
+            )
+            continue
+        by = median(gaps)
+        for request in trace.requests:
+            request.shift(by)
+        for event in trace.events:
+            if "ts" in event:
+                event["ts"] += by
+    return notes
+
+
+def write_merged(traces: Sequence[Trace], path: Path) -> None:
+    """Writes one trace of all ranks.
+
+    Args:
+        traces: From `read_job`.
+        path: A file, in the same format.
+    """
+    lines = ",\n".join(json.dumps(event) for trace in traces for event in trace.events)
+    path.write_text(f"[\n{lines}\n]\n")

@@ -1,0 +1,195 @@
+"""The numbers that are made of the traces of a job. Lines of tables are dicts; times in microseconds but in those."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import median
+from typing import Any
+
+from tfddl.timeline.align import collectives
+from tfddl.timeline.trace import Request, Trace
+
+Row = dict[str, Any]
+
+
+def ranks(traces: Sequence[Trace]) -> list[Row]:
+    """A line for each rank.
+
+    "s waiting" and "s moving" are the time in which at least one collective did so, of the time from the first
+    submission to the last event; several at once count once.
+    """
+    return [
+        {
+            "rank": trace.rank,
+            "host": trace.host,
+            "collectives": len(trace.requests),
+            "MB": sum(request.bytes for request in trace.requests) / 1e6,
+            "s": (trace.last - trace.requests[0].submitted) / 1e6 if trace.requests else 0.0,
+            "s waiting": covered(request.waiting for request in trace.requests) / 1e6,
+            "s moving": covered(request.transfer for request in trace.requests) / 1e6,
+            "errors": sum(bool(request.error) for request in trace.requests),
+            "in flight": len(trace.open()),
+        }
+        for trace in traces
+    ]
+
+
+def lateness(traces: Sequence[Trace]) -> list[Row]:
+    """A line for each rank: how often it was the last to submit, and for how long it was the only one missing."""
+    behind: dict[int, list[float]] = defaultdict(list)
+    total = 0
+    for (process_set, _), requests in collectives(traces).items():
+        if len(requests) < 2 or len(requests) != _members(process_set, traces[0].size):
+            continue
+        total += 1
+        *_, before, last = sorted(requests.values(), key=lambda request: request.submitted)
+        behind[last.rank].append(last.submitted - before.submitted)
+    return [
+        {
+            "rank": trace.rank,
+            "last": len(behind[trace.rank]),
+            "of": total,
+            "later by, median ms": _milliseconds(behind[trace.rank], 0.5),
+            "p90 ms": _milliseconds(behind[trace.rank], 0.9),
+            "s in all": sum(behind[trace.rank]) / 1e6,
+        }
+        for trace in traces
+    ]
+
+
+def exposed(traces: Sequence[Trace], top: int) -> list[Row]:
+    """What communication adds to a step: from the last submission of the step to the last end.
+
+    A step is one run of a graph, and steps that run the same collectives are of one kind. From its last submission on there
+    is no more of its gradients to compute, so nothing of the step's backward pass hides what is still under way.
+
+    Args:
+        traces: From `align.read_job`.
+        top: How many kinds, those that take most.
+
+    Returns:
+        A line for each kind and rank.
+    """
+    kinds: dict[tuple[str, ...], dict[int, list[list[Request]]]] = defaultdict(lambda: defaultdict(list))
+    for trace in traces:
+        for step in steps(trace.requests):
+            kinds[tuple(sorted(request.name for request in step))][trace.rank].append(step)
+    costs = {
+        kind: {rank: [_exposed(step) for step in found] for rank, found in by_rank.items()}
+        for kind, by_rank in kinds.items()
+    }
+    ordered = sorted(kinds, key=lambda kind: -sum(map(sum, costs[kind].values())))
+    lines = []
+    for kind in ordered[:top]:
+        for rank, found in sorted(kinds[kind].items()):
+            times = sorted(max(request.submitted for request in step) for step in found)
+            lines.append(
+                {
+                    "step": _title(found[0]),
+                    "rank": rank,
+                    "steps": len(found),
+                    "step, median ms": _milliseconds([b - a for a, b in itertools.pairwise(times)], 0.5),
+                    "exposed, median ms": _milliseconds(costs[kind][rank], 0.5),
+                    "p90 ms": _milliseconds(costs[kind][rank], 0.9),
+                    "s in all": sum(costs[kind][rank]) / 1e6,
+                }
+            )
+    return lines
+
+
+def names(traces: Sequence[Trace], top: int) -> list[Row]:
+    """A line for each of the names that took most time, over all ranks."""
+    found: dict[str, list[Request]] = defaultdict(list)
+    for trace in traces:
+        for request in trace.requests:
+            if request.done is not None:
+                found[request.name].append(request)
+
+    def took(requests: Iterable[Request]) -> float:
+        return sum(_length((request.submitted, request.done)) for request in requests)
+
+    ordered = sorted(found, key=lambda name: -took(found[name]))
+    return [
+        {
+            "name": name,
+            "kind": found[name][0].arguments["kind"],
+            "times": len(found[name]),
+            "MB": median(request.bytes for request in found[name]) / 1e6,
+            "waiting, median ms": _milliseconds([_length(r.waiting) for r in found[name]], 0.5),
+            "moving, median ms": _milliseconds([_length(r.transfer) for r in found[name]], 0.5),
+            "longest ms": max(_length((r.submitted, r.done)) for r in found[name]) / 1e3,
+            "s in all": took(found[name]) / 1e6,
+        }
+        for name in ordered[:top]
+    ]
+
+
+def unfinished(traces: Sequence[Trace]) -> list[str]:
+    """A line for each rank with something in flight at the end of its file."""
+    lines = []
+    for trace in traces:
+        said = [
+            f"'{request.name}' ({'moving' if request.started is not None else 'waiting for peers'} for "
+            f"{(trace.last - request.submitted) / 1e6:.3g} s)"
+            for request in trace.open()
+        ]
+        if said:
+            more = f" and {len(said) - 3} more" if len(said) > 3 else ""
+            lines.append(f"rank {trace.rank} ends with {', '.join(said[:3])}{more} in flight")
+    return lines
+
+
+def steps(requests: Sequence[Request]) -> Iterator[list[Request]]:
+    """The finished requests of each run of a graph; where a loop in one graph comes to a name again, a step begins."""
+    open_steps: dict[tuple[str, str], list[Request]] = {}
+    for request in requests:
+        if "step" not in request.arguments or request.done is None:
+            continue
+        key = request.process_set, request.arguments["step"]
+        step = open_steps.get(key)
+        if step is None or any(other.name == request.name for other in step):
+            if step:
+                yield step
+            step = open_steps[key] = []
+        step.append(request)
+    yield from open_steps.values()
+
+
+def covered(intervals: Iterable[tuple[float, float] | None]) -> float:
+    """How much time lies in at least one of the intervals."""
+    total, end = 0.0, float("-inf")
+    for start, stop in sorted(interval for interval in intervals if interval is not None):
+        total += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    return total
+
+
+def _exposed(step: Sequence[Request]) -> float:
+    return max(request.done or 0.0 for request in step) - max(request.submitted for request in step)
+
+
+def _title(step: Sequence[Request]) -> str:
+    """The largest collective's name, without its bucket."""
+    largest = max(step, key=lambda request: request.bytes).name.partition("#")[0]
+    return largest if len(step) == 1 else f"{largest} ({len(step)} collectives)"
+
+
+def _members(process_set: str, size: int) -> int:
+    """Of "all ranks", or of "process set 1 [0, 2]"."""
+    return len(json.loads(process_set[process_set.index("[") :])) if "[" in process_set else size
+
+
+def _length(interval: tuple[float, float | None] | None) -> float:
+    return 0.0 if interval is None or interval[1] is None else interval[1] - interval[0]
+
+
+def _milliseconds(times: Sequence[float], quantile: float) -> float | None:
+    """A quantile of microseconds, the value that is in fact there next above; None of nothing."""
+    if not times:
+        return None
+    if quantile == 0.5:
+        return median(times) / 1e3
+    return sorted(times)[min(len(times) - 1, int(quantile * len(times)))] / 1e3

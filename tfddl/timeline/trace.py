@@ -1,0 +1,164 @@
+"""The trace of one rank, read from its file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Event = dict[str, Any]
+
+_HEADER, _END = "tfddl_timeline", "tfddl_end"
+_QUEUE = "queue"
+
+
+class TraceError(ValueError):
+    """A file that is no timeline of tfddl."""
+
+
+@dataclass
+class Request:
+    """One collective on one rank; times in microseconds, None for what is not in the file."""
+
+    rank: int
+    name: str
+    arguments: dict[str, Any]
+    submitted: float
+    agreed: float | None = None
+    started: float | None = None
+    done: float | None = None
+    ticket: int | None = None  # the same on all members of its set
+    error: str = ""
+
+    @property
+    def process_set(self) -> str:
+        """In words."""
+        return str(self.arguments["process_set"])
+
+    @property
+    def bytes(self) -> int:
+        """What this rank gave."""
+        return int(self.arguments.get("bytes", 0))
+
+    @property
+    def waiting(self) -> tuple[float, float] | None:
+        """From its submission until its peers were there too, or it failed."""
+        end = self.agreed if self.agreed is not None else self.done
+        return None if end is None else (self.submitted, end)
+
+    @property
+    def transfer(self) -> tuple[float, float] | None:
+        """From its start to its end."""
+        return None if self.started is None or self.done is None else (self.started, self.done)
+
+    def shift(self, by: float) -> None:
+        """Moves it in time."""
+        self.submitted += by
+        for moment in ("agreed", "started", "done"):
+            if getattr(self, moment) is not None:
+                setattr(self, moment, getattr(self, moment) + by)
+
+
+@dataclass
+class Trace:
+    """What one rank recorded."""
+
+    path: Path
+    rank: int
+    size: int
+    host: str
+    clock: str  # equal where ranks share one
+    events: list[Event]
+    requests: list[Request] = field(default_factory=list)
+    left_out: int = 0
+    whole: bool = False
+
+    @property
+    def last(self) -> float:
+        """The time of its last event, in microseconds."""
+        return max((event["ts"] for event in self.events if "ts" in event), default=0.0)
+
+    def open(self) -> list[Request]:
+        """What was in flight at the end of the file."""
+        return [request for request in self.requests if request.done is None]
+
+
+def read(path: Path) -> Trace:
+    """Reads the file of one rank, also one that a process has left which was killed.
+
+    Args:
+        path: The file.
+
+    Raises:
+        OSError: It cannot be read.
+        TraceError: It is no timeline, or it holds the ranks of a whole job already.
+    """
+    events = list(_events(path))
+    headers = [event["args"] for event in events if event.get("name") == _HEADER]
+    if len(headers) != 1:
+        what = f"{len(headers)} ranks in one file" if headers else "another file"
+        raise TraceError(
+            f"'{path}' is not the timeline of one rank, as hvd.start_timeline writes it. Received: {what}"
+        )
+    header = headers[0]
+    trace = Trace(path, header["rank"], header["size"], header["host"], header["clock"], events)
+    for event in events:
+        if event.get("name") == _END:
+            trace.whole = True
+            trace.left_out = event["args"]["left_out"]
+        elif event.get("name") == "left out":
+            trace.left_out = event["args"]["left_out"]
+    trace.requests = _requests(trace.rank, events)
+    return trace
+
+
+def _events(path: Path) -> Iterator[Event]:
+    lines = path.read_text(errors="replace").split("\n")
+    if lines[0] != "[":
+        raise TraceError(
+            f"'{path}' is no timeline of tfddl. Received: a file that begins with {lines[0][:40]!r}"
+        )
+    for number, line in enumerate(lines[1:], 2):
+        text = line.rstrip().removesuffix(",")
+        if text in ("", "]"):
+            continue
+        try:
+            yield json.loads(text)
+        except ValueError:
+            if number == len(lines):  # cut off when the process was killed
+                return
+            raise TraceError(
+                f"'{path}' is no timeline of tfddl. Received: line {number}: {line[:40]!r}"
+            ) from None
+
+
+def _requests(rank: int, events: list[Event]) -> list[Request]:
+    """Those of a file, in the order of their submission. A row has one at a time."""
+    requests: list[Request] = []
+    rows: dict[int, Request] = {}
+    depth: dict[int, int] = {}
+    for event in events:
+        row, arguments = event.get("tid", 0), event.get("args", {})
+        if event["ph"] == "B":
+            depth[row] = depth.get(row, 0) + 1
+            if depth[row] == 1:
+                rows[row] = Request(rank, event["name"], arguments, event["ts"])
+                requests.append(rows[row])
+            else:
+                _enter(rows[row], event)
+        elif event["ph"] == "E" and depth.get(row):
+            depth[row] -= 1
+            if depth[row] == 0:
+                rows[row].done = event["ts"]
+                rows[row].error = arguments.get("error", "")
+    return requests
+
+
+def _enter(request: Request, event: Event) -> None:
+    """Notes the phase that begins; the first one, from the submission on, is the wait."""
+    if "ticket" in event.get("args", {}):
+        request.agreed, request.ticket = event["ts"], event["args"]["ticket"]
+    if request.agreed is not None and event["name"] != _QUEUE:
+        request.started = event["ts"]
