@@ -1,5 +1,6 @@
 #include "core/timeline.h"
 
+#include <cstdio>
 #include <fstream>
 #include <set>
 #include <utility>
@@ -19,7 +20,8 @@ constexpr int kVotesRow = 0;
 
 // `, "key": value`, where the value is JSON.
 std::string Field(const char* key, const std::string& value) {
-  return std::string(", \"") + key + "\": " + value;
+  std::string field = ", \"";
+  return field.append(key).append("\": ").append(value);
 }
 
 std::string Field(const char* key, int64_t value) { return Field(key, std::to_string(value)); }
@@ -141,8 +143,10 @@ class Recording : public std::enable_shared_from_this<Recording> {
   }
 
   void Event(const char* phase, int64_t time_us, int row, const std::string& fields) {
-    file_.Add(Object(Field("ph", Quote(phase)) + Field("ts", time_us) + Field("pid", rank_) +
-                     Field("tid", row) + fields));
+    char begin[128];
+    std::snprintf(begin, sizeof begin, R"({"ph": "%s", "ts": %lld, "pid": %d, "tid": %d)", phase,
+                  static_cast<long long>(time_us), rank_, row);
+    file_.Add(begin + fields + "}");
   }
 
   std::string MetaEvent(const char* name, int row, const std::string& arguments) const {

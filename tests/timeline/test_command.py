@@ -97,6 +97,25 @@ def test_a_loop_in_one_graph_makes_steps():
     assert sorted(found) == [[("a", 10 * turn), ("b", 10 * turn + 1)] for turn in range(3)]
 
 
+def test_what_is_no_training_step(tmp_path):
+    """An allgather, and an allreduce that ran once."""
+    times = {"submit": 0, "agreed": 1, "done": 2}
+    requests = [
+        {"name": f"n{step}", "ticket": step, **times, "args": {"step": str(step), "kind": kind}}
+        for step, kind in enumerate(["allgather", "allreduce"])
+    ]
+    write(
+        tmp_path / "a.json",
+        0,
+        1,
+        [requests[0], requests[0] | {"args": {"step": "9", "kind": "allgather"}}, requests[1]],
+    )
+    traces, _ = read_job(tmp_path / "a.json")
+    assert len(traces[0].requests) == 3 and summary.exposed(traces, top=9) == []
+    result = invoke(tmp_path / "a.json")
+    assert result.exit_code == 0 and "exposed" not in result.output
+
+
 @pytest.mark.parametrize(
     ("intervals", "length"),
     [([], 0), ([(0, 2), (1, 3), None], 3), ([(5, 6), (0, 1)], 2), ([(0, 9), (1, 2), (3, 4)], 9)],

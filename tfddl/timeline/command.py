@@ -41,9 +41,10 @@ def timeline(path: Path, output: Path | None, plot: Path | None, top: int) -> No
                 least one moved its data. Several at once count once.
       late      how often a rank was the last to submit a collective that all its
                 members recorded, and how much later than the one before
-      steps     of each graph with collectives: the time between steps, and what
-                communication adds to it at most ("exposed"), from the last
-                submission of a step to the last end, waits for late ranks included
+      steps     of each graph with an allreduce that ran twice or more: the time
+                between steps, and what communication adds to it at most
+                ("exposed"), from the last submission of a step to the last end,
+                waits for late ranks included
       names     what took most time, over all ranks
     """
     for package in ["rich", *(["matplotlib"] if plot is not None else [])]:
@@ -63,7 +64,8 @@ def timeline(path: Path, output: Path | None, plot: Path | None, top: int) -> No
         raise click.ClickException(str(error)) from None
     show(f"{path}: {len(traces)} of {traces[0].size} ranks", summary.ranks(traces), left=["host"])
     show("late", summary.lateness(traces))
-    show("steps", summary.exposed(traces, top), left=["step"], new_section="step")
+    if steps := summary.exposed(traces, top):
+        show("steps", steps, left=["step"], new_section="step")
     show("names", summary.names(traces, top), left=["name", "kind"])
     for note in [*notes, *summary.unfinished(traces)]:
         click.echo(note)

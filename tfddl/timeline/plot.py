@@ -33,5 +33,5 @@ def draw(traces: Sequence[Trace], path: Path) -> None:
             )
     axes.set_yticks([trace.rank for trace in traces], [f"rank {trace.rank}" for trace in traces])
     axes.invert_yaxis()
-    axes.legend(loc="upper right", fontsize="small")
+    figure.legend(loc="outside upper right", ncols=2, fontsize="small")
     figure.savefig(path, dpi=110)

@@ -63,8 +63,9 @@ def lateness(traces: Sequence[Trace]) -> list[Row]:
 def exposed(traces: Sequence[Trace], top: int) -> list[Row]:
     """What communication adds to a step: from the last submission of the step to the last end.
 
-    A step is one run of a graph, and steps that run the same collectives are of one kind. From its last submission on there
-    is no more of its gradients to compute, so nothing of the step's backward pass hides what is still under way.
+    A step is one run of a graph, or an eager call, and steps that run the same collectives are of one kind. From its last
+    submission on there is no more of its gradients to compute, so nothing of the step's backward pass hides what is still
+    under way. Kinds without an allreduce, or that ran once, are no training steps.
 
     Args:
         traces: From `align.read_job`.
@@ -81,7 +82,8 @@ def exposed(traces: Sequence[Trace], top: int) -> list[Row]:
         kind: {rank: [_exposed(step) for step in found] for rank, found in by_rank.items()}
         for kind, by_rank in kinds.items()
     }
-    ordered = sorted(kinds, key=lambda kind: -sum(map(sum, costs[kind].values())))
+    trained = [kind for kind, by_rank in kinds.items() if any(map(_trains, by_rank.values()))]
+    ordered = sorted(trained, key=lambda kind: -sum(map(sum, costs[kind].values())))
     lines = []
     for kind in ordered[:top]:
         for rank, found in sorted(kinds[kind].items()):
@@ -165,6 +167,11 @@ def covered(intervals: Iterable[tuple[float, float] | None]) -> float:
         total += max(0.0, stop - max(start, end))
         end = max(end, stop)
     return total
+
+
+def _trains(steps_of_a_kind: Sequence[Sequence[Request]]) -> bool:
+    kinds = {request.arguments["kind"] for request in steps_of_a_kind[0]}
+    return len(steps_of_a_kind) > 1 and "allreduce" in kinds
 
 
 def _exposed(step: Sequence[Request]) -> float:
