@@ -98,9 +98,11 @@ def test_process_sets(hvd, tmp_path):
         words = f"process set {own.process_set_id} {own.ranks}"
         assert [request.process_set for request in mine(hvd, path).requests] == [words, "all ranks"]
         if hvd.rank() == 0:
-            lines = summary.lateness(read_job(path)[0])
-            of = 1 if hvd.size() == 2 else 2  # a set of one has nobody late
-            assert {line["of"] for line in lines} == {of}
+            traces, _ = read_job(path)
+            # A set of one has nobody late.
+            of = [1, 1] if hvd.size() == 2 else [1, 2, 2]
+            assert [line["of"] for line in summary.lateness(traces)] == of
+            assert {line["name"] for line in summary.names(traces, top=9)} >= {"same", f"same of {words}"}
     hvd.barrier()
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
 from tfddl.timeline.align import collectives
-from tfddl.timeline.trace import Request, Trace
+from tfddl.timeline.trace import ALL_RANKS, Request, Trace
 
 Row = dict[str, Any]
 
@@ -40,18 +40,18 @@ def ranks(traces: Sequence[Trace]) -> list[Row]:
 def lateness(traces: Sequence[Trace]) -> list[Row]:
     """A line for each rank: how often it was the last to submit, and for how long it was the only one missing."""
     behind: dict[int, list[float]] = defaultdict(list)
-    total = 0
+    took_part: Counter[int] = Counter()
     for (process_set, _), requests in collectives(traces).items():
         if len(requests) < 2 or len(requests) != _members(process_set, traces[0].size):
             continue
-        total += 1
+        took_part.update(requests.keys())
         *_, before, last = sorted(requests.values(), key=lambda request: request.submitted)
         behind[last.rank].append(last.submitted - before.submitted)
     return [
         {
             "rank": trace.rank,
             "last": len(behind[trace.rank]),
-            "of": total,
+            "of": took_part[trace.rank],
             "later by, median ms": _milliseconds(behind[trace.rank], 0.5),
             "p90 ms": _milliseconds(behind[trace.rank], 0.9),
             "s in all": sum(behind[trace.rank]) / 1e6,
@@ -77,7 +77,7 @@ def exposed(traces: Sequence[Trace], top: int) -> list[Row]:
     kinds: dict[tuple[str, ...], dict[int, list[list[Request]]]] = defaultdict(lambda: defaultdict(list))
     for trace in traces:
         for step in steps(trace.requests):
-            kinds[tuple(sorted(request.name for request in step))][trace.rank].append(step)
+            kinds[tuple(sorted(request.title for request in step))][trace.rank].append(step)
     costs = {
         kind: {rank: [_exposed(step) for step in found] for rank, found in by_rank.items()}
         for kind, by_rank in kinds.items()
@@ -108,7 +108,7 @@ def names(traces: Sequence[Trace], top: int) -> list[Row]:
     for trace in traces:
         for request in trace.requests:
             if request.done is not None:
-                found[request.name].append(request)
+                found[request.title].append(request)
 
     def took(requests: Iterable[Request]) -> float:
         return sum(_length((request.submitted, request.done)) for request in requests)
@@ -180,13 +180,14 @@ def _exposed(step: Sequence[Request]) -> float:
 
 def _title(step: Sequence[Request]) -> str:
     """The largest collective's name, without its bucket."""
-    largest = max(step, key=lambda request: request.bytes).name.partition("#")[0]
-    return largest if len(step) == 1 else f"{largest} ({len(step)} collectives)"
+    largest = max(step, key=lambda request: request.bytes)
+    title = largest.title.replace(largest.name, largest.name.partition("#")[0])
+    return title if len(step) == 1 else f"{title} ({len(step)} collectives)"
 
 
 def _members(process_set: str, size: int) -> int:
     """Of "all ranks", or of "process set 1 [0, 2]"."""
-    return len(json.loads(process_set[process_set.index("[") :])) if "[" in process_set else size
+    return size if process_set == ALL_RANKS else len(json.loads(process_set[process_set.index("[") :]))
 
 
 def _length(interval: tuple[float, float | None] | None) -> float:

@@ -12,6 +12,7 @@ Event = dict[str, Any]
 
 _HEADER, _END = "tfddl_timeline", "tfddl_end"
 _QUEUE = "queue"
+ALL_RANKS = "all ranks"
 
 
 class TraceError(ValueError):
@@ -36,6 +37,11 @@ class Request:
     def process_set(self) -> str:
         """In words."""
         return str(self.arguments["process_set"])
+
+    @property
+    def title(self) -> str:
+        """Its name, and its process set unless that is all ranks."""
+        return self.name if self.process_set == ALL_RANKS else f"{self.name} of {self.process_set}"
 
     @property
     def bytes(self) -> int:
