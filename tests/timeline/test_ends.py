@@ -5,6 +5,7 @@ import sys
 
 from tests.faults.support import START, run, tfddlrun
 from tests.harness.job import REPOSITORY
+from tfddl.runtime.timeline import rank_path
 from tfddl.timeline.trace import read
 
 KILLED = (
@@ -26,6 +27,26 @@ if hvd.rank() == 1:
     while "alone" not in open(os.environ["TFDDL_TIMELINE"]).read(): time.sleep(0.01)
     sys.exit(3)
 hvd.allreduce(x, name="alone")
+"""
+)
+
+
+FORKED = (
+    START
+    + """
+hvd.allreduce(x, name="before")
+pid = os.fork()
+if pid == 0:
+    for call in (lambda: hvd.start_timeline("child.json"), hvd.stop_timeline):
+        try:
+            call()
+        except RuntimeError as error:
+            assert "forked" in str(error), error
+        else:
+            os._exit(1)
+    sys.exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+hvd.allreduce(x, name="after")
 """
 )
 
@@ -55,3 +76,15 @@ def test_a_rank_that_ends_the_job_writes_all(tmp_path):
     assert result.code == 3, result.output
     assert read(tmp_path / "timeline.rank1.json").whole
     assert "alone" in [request.name for request in read(path).requests]
+
+
+def test_a_forked_process_leaves_the_file_alone(tmp_path):
+    path, result = start(tmp_path, FORKED)
+    assert result.code == 0, result.output
+    for rank in (0, 1):
+        trace = read(rank_path(path, rank))
+        assert trace.whole and not trace.open()
+        assert [request.name for request in trace.requests if request.name in ("before", "after")] == [
+            "before",
+            "after",
+        ]

@@ -112,7 +112,7 @@ def test_the_late_rank_is_named(hvd, tmp_path):
     with recorded(hvd, path):
         for number in range(5):
             if hvd.rank() == late:
-                time.sleep(0.06)
+                time.sleep(0.3)  # a busy machine delays the others too, by less
             hvd.allreduce(tf.ones([10]), name=f"sum.{number}")
     if hvd.rank() == 0:
         traces, notes = read_job(path)
@@ -120,9 +120,9 @@ def test_the_late_rank_is_named(hvd, tmp_path):
         for line in summary.lateness(traces):
             assert line["last"] == (5 if line["rank"] == late else 0) and line["of"] == 5
             if line["rank"] == late:
-                assert 50 < line["later by, median ms"] < 1000, line
+                assert 150 < line["later by, median ms"] < 3000, line
         waiting = [line["s waiting"] for line in summary.ranks(traces)]
-        assert min(waiting[:late]) > 0.25 > waiting[late], waiting
+        assert min(waiting[:late]) > 1 > waiting[late], waiting
 
 
 @on_ranks(1, 2, 3)
