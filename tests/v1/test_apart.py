@@ -157,8 +157,79 @@ def test_no_word_and_no_cost_where_all_is_well(hvd):
         _, first = network("first", hvd)
         _, second = network("second", hvd)
         a, b = (wrapped(hvd, sgd()).minimize(loss) for loss in (first, second))
-    said, requests = train(hvd, [a, a, a, b, a, a, b], graph)
-    assert not said and requests == [1 + several] * 6 + [1]
+    said, requests = train(hvd, [a, a, a, b, a, a, b, a, b], graph)
+    assert not said and requests == [1 + several] * 7 + [1] * 2
+
+
+@on_ranks(1, 2, 3)
+def test_runs_that_ranks_divide_otherwise(hvd):
+    """Also in the run with the last comparison: one rank has come to the end, when the other has not yet."""
+    with tf.Graph().as_default() as graph:
+        _, first = network("first", hvd)
+        _, second = network("second", hvd)
+        a, b = (wrapped(hvd, sgd()).minimize(loss) for loss in (first, second))
+    steps = [[a, b]] * 4 if hvd.rank() == 0 else [[a, b], *[a, b] * 3]
+    said, requests = train(hvd, steps, graph)
+    several = hvd.size() > 1
+    assert not said and sum(requests) == 4 * 2 + 2 * 2 * several
+
+
+@on_ranks(2, 3)
+def test_graphs_that_differ(hvd):
+    """On one rank a collective comes before a write, on the others it does not."""
+    with tf.Graph().as_default() as graph:
+        _, loss = network("net", hvd)
+        update = wrapped(hvd, sgd()).minimize(loss)
+        mean = hvd.allreduce(loss)
+        best = v1.get_variable("best", [], initializer=v1.zeros_initializer())
+        more = [best.assign(0.0 * mean)] if hvd.rank() == 0 else []
+    said, requests = train(hvd, [[update, mean, *more]] * 4, graph)
+    assert not said and requests == [3, 3, 2, 2]
+
+
+@on_ranks(1, 2, 3)
+def test_two_hooks(hvd):
+    with tf.Graph().as_default():
+        _, loss = network("net", hvd)
+        update = wrapped(hvd, sgd()).minimize(loss)
+        hooks = [hvd.BroadcastGlobalVariablesHook(0) for _ in range(2)]
+        with support.logged() as said, v1.train.MonitoredTrainingSession(hooks=hooks) as session:
+            for _ in range(4):
+                session.run(update)
+    assert not said
+
+
+@pytest.mark.parametrize("resource", [True, False])
+@on_ranks(1, 2, 3)
+def test_gradients_that_are_accumulated_by_hand(hvd, resource):
+    """The collective is in the runs before the one that updates."""
+    for wrap in (plain, wrapped):
+        with tf.Graph().as_default() as graph, v1.variable_scope("", use_resource=resource):
+            variables, loss = network("net", hvd, resource)
+            sums = [
+                v1.get_variable(f"sum{i}", each.shape, trainable=False) for i, each in enumerate(variables)
+            ]
+            optimizer = wrap(hvd, sgd())
+            pairs = optimizer.compute_gradients(loss, variables)
+            add = [v1.assign_add(each, gradient) for each, (gradient, _) in zip(sums, pairs, strict=True)]
+            step = optimizer.apply_gradients(list(zip(sums, variables, strict=True)))
+            zero = [v1.assign(each, tf.zeros_like(each)) for each in sums]
+        said, _ = train(hvd, [zero, add, add, step] * 2, graph)
+        if wrap is plain:
+            told(said, hvd, "gradients that are not combined", "net/b:0, net/w:0")
+        else:
+            assert not said
+
+
+@on_ranks(1, 2)
+def test_whatever_a_session_takes(hvd):
+    with tf.Graph().as_default():
+        (weights, _), loss = network("net", hvd)
+        update = wrapped(hvd, sgd()).minimize(loss)
+        hooks = [hvd.BroadcastGlobalVariablesHook(0)]
+        with v1.train.MonitoredTrainingSession(hooks=hooks) as session:
+            result = session.run({1: [weights], "update": update, None: "net/w:0"})
+    assert list(result) == [1, "update", None]
 
 
 @on_ranks(1, 2, 3)

@@ -1,7 +1,7 @@
 """What a graph of TF1 trains, and by which collectives: read off its operations."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -25,7 +25,7 @@ class Run(NamedTuple):
     trained: frozenset[str]
     """Names of the variables that it trains."""
     uncombined: frozenset[str]
-    """Those of them that no collective comes before the update of."""
+    """Those of them that no collective comes before the update of, in this run or in one that fills an accumulator."""
 
 
 class Training:
@@ -46,7 +46,8 @@ class Training:
         self._name_of = {variable.op: variable.name for variable in variables}
         operations = graph.get_operations()
         sources = [op for op in operations if self._holds_collective(op)]
-        self._combined = _descendants(operations, sources)
+        accumulators = self._accumulators(operations, [op for op in sources if op.type != _BROADCAST])
+        self._combined = _descendants(operations, {*sources, *accumulators})
         before = _ancestors([op for op in self._combined if self._written(op, _WRITE)])
         self.collectives = {
             _name(op): op
@@ -84,7 +85,7 @@ class Training:
     def _elements(self, structure: Any) -> list[str]:
         """Names of the tensors and operations in what a session was given; it is the session that raises at others."""
         names = []
-        for each in tf.nest.flatten(structure, expand_composites=True):
+        for each in _leaves(structure):
             try:
                 names.append(self._graph.as_graph_element(each).name)
             except (TypeError, ValueError, KeyError):
@@ -95,6 +96,18 @@ class Training:
         if _compat.calls_functions(op.type):
             return _holds_collective(self._graph, op.node_def)
         return bool(_COLLECTIVE.match(op.type))
+
+    def _accumulators(self, operations: Iterable[Any], sources: Iterable[Any]) -> set[Any]:
+        """Other variables that keep what comes of the sources until another run makes an update of it."""
+        found: set[Any] = set()
+        while True:
+            data = _descendants(operations, {*sources, *found}, by_control=False)
+            writes = (op for op in data if _WRITE.match(op.type))
+            filled = (op for op in writes if any(tensor.op in data for tensor in list(op.inputs)[1:]))
+            more = {_origin(op.inputs[0].op) for op in filled} - found - set(self._name_of)
+            if not more:
+                return found
+            found |= more
 
     def _written(self, op: Any, kind: re.Pattern[str]) -> list[str]:
         """The variables that an operation writes to by a kind of operations, itself or in functions that it calls."""
@@ -107,6 +120,17 @@ class Training:
             return []
         origins = [_origin(target.op) for target in targets]
         return [self._name_of[each] for each in origins if each in self._name_of]
+
+
+def _leaves(structure: Any) -> Iterator[Any]:
+    """What a session takes in a structure: it does not sort the keys of a dict, which may be of several types."""
+    if isinstance(structure, Mapping):
+        structure = list(structure.values())
+    if type(structure) in (list, tuple):
+        for each in structure:
+            yield from _leaves(each)
+    else:
+        yield from tf.nest.flatten(structure, expand_composites=True)
 
 
 def _origin(op: Any) -> Any:
@@ -138,13 +162,13 @@ def _name(collective: Any) -> str:
     return str(collective.get_attr("tensor_name").decode())
 
 
-def _descendants(operations: Iterable[Any], sources: Iterable[Any]) -> set[Any]:
-    """The sources, and all that waits for one of them."""
+def _descendants(operations: Iterable[Any], sources: Iterable[Any], by_control: bool = True) -> set[Any]:
+    """The sources, and all that waits for one of them; without `by_control` what is computed of them."""
     children: dict[Any, list[Any]] = {}
     for op in operations:
         for tensor in op.inputs:
             children.setdefault(tensor.op, []).append(op)
-        for parent in op.control_inputs:
+        for parent in op.control_inputs if by_control else ():
             children.setdefault(parent, []).append(op)
     found, waiting = set(), list(sources)
     while waiting:
