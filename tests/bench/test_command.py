@@ -58,6 +58,8 @@ def test_sizes(text, sizes):
         (["gradients", "--sets", "alexnet"], "Received: alexnet"),
         (["allreduce", "-np", "0"], "0 is not in the range"),
         (["allreduce", "--dtype", "float8"], "'float8' is not one of"),
+        (["allreduce", "--json", "no/such/result.json"], "no/such/result.json cannot be written"),
+        (["gradients", "--plot", "result.txt"], "A picture is .png or .svg. Received: result.txt"),
     ],
 )
 def test_mistakes(arguments, says):
@@ -93,6 +95,26 @@ def test_interrupted(monkeypatch, tmp_path):
     assert result.exit_code == 130 and "stopped before the end" in result.output
     assert [(row["bytes"], row["us"]) for row in json.loads(path.read_text())["rows"]] == [(4, 2.0)]
     assert sizes == [4, 65536]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, None])
+def test_nothing_was_measured(error, monkeypatch, tmp_path):
+    """Ctrl-C came in the first case, or all broke down: no traceback."""
+
+    def measure(self, case, count):
+        if error is not None:
+            raise error
+        return {}
+
+    monkeypatch.setattr(
+        rounds.Session, "__init__", lambda self, *_: vars(self).update(failed={"tfddl": "gone"}, _jobs={})
+    )
+    monkeypatch.setattr(rounds.Session, "measure", measure)
+    files = {name: tmp_path / f"result.{name}" for name in ("json", "png", "md")}
+    options = ["--json", str(files["json"]), "--plot", str(files["png"]), "--markdown", str(files["md"])]
+    result = invoke("allreduce", "--sizes", "4B", *options)
+    assert isinstance(result.exception, SystemExit) and result.exit_code == (130 if error else 1)
+    assert json.loads(files["json"].read_text())["rows"] == []
 
 
 def row(name, size, us):

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ _OPERATIONS = {
     "alltoall": "The n-th piece of every rank to rank n.",
 }
 _PEERS = ("mpi4py", "mpi4py-fused", "horovod", "gloo", "mwms")
+_PICTURES = (".png", ".svg")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _EXTRA = "tfddl bench needs {}: pip install 'tfddl[bench]', or pip install {}"
 
@@ -110,10 +112,23 @@ def bench() -> None:
     """
 
 
+def _place(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+    """Says before anything is measured that a file cannot be written afterwards."""
+    if path is None:
+        return None
+    place = path if path.exists() else path.absolute().parent
+    if not os.access(place, os.W_OK):
+        raise click.BadParameter(f"{path} cannot be written: no such folder, or it is not yours.")
+    if parameter.name == "plot_path" and path.suffix not in _PICTURES:
+        raise click.BadParameter(f"A picture is {' or '.join(_PICTURES)}. Received: {path}")
+    return path
+
+
 def _file(flag: str, about: str) -> Any:
     return click.option(
         f"--{flag}",
         f"{flag}_path",
+        callback=_place,
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
         help=about,
@@ -233,6 +248,7 @@ def _measure(
     adapters, notes = _adapters(cases[0].operation, peers) if cases else ({}, [])
     lines: list[dict[str, Any]] = []
     stopped = False
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that its jobs and their files go too
     with Session(adapters, ranks, lambda text: click.echo(text, err=True)) as session:
         try:
             for case in cases:

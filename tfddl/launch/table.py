@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from rich import box
@@ -30,7 +31,7 @@ def show(
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in lines[0] if lines else ():
         table.add_column(column, justify="left" if column in left else "right", no_wrap=True)
-    for line, following in zip(lines, [*lines[1:], None], strict=True):
+    for line, following in zip_longest(lines, lines[1:]):
         ends = bool(new_section and following and line[new_section] != following[new_section])
         table.add_row(*(cell(value) for value in line.values()), end_section=ends)
     # mpirun gives a rank a terminal of 80 columns, whatever its own output goes to.
