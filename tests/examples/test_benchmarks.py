@@ -17,6 +17,7 @@ BENCHMARKS = REPOSITORY / "benchmarks"
         ("transport.py", ["--rounds", "1", "--sizes", "65536", "1048576"], 6),
         ("training.py", ["--rounds", "1", "--steps", "2", "--batch", "8"], 2),
         ("xla.py", ["--rounds", "1", "--steps", "2", "--batch", "4", "--models", "demo"], 4),
+        ("waiting.py", ["--rounds", "1", "--seconds", "0.5", "--late", "0.5"], 2),
     ],
 )
 def test_benchmark_runs_and_its_results_are_right(name, options, lines, tmp_path):
