@@ -242,6 +242,7 @@ def _measure(
     title: str, cases: list[Case], ranks: int, rounds: int, peers: list[str], **files: Path | None
 ) -> None:
     _check_packages(files["plot_path"])
+    _check_memory(cases, ranks)
     from tfddl.bench import table
     from tfddl.bench.rounds import Session
 
@@ -319,6 +320,16 @@ def _check_packages(plot_path: Path | None) -> None:
     for package in ["rich", *(["matplotlib"] if plot_path is not None else [])]:
         if importlib.util.find_spec(package) is None:
             raise click.ClickException(_EXTRA.format(package, package))
+
+
+def _check_memory(cases: Sequence[Case], ranks: int) -> None:
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    largest = max((case.bytes for case in cases), default=0)
+    if 2 * ranks * largest > memory:
+        raise click.UsageError(
+            f"{largest / 1e9:,.1f} GB take twice as much on each of {ranks} ranks, for what it gives and what it gets. "
+            f"This machine has {memory / 1e9:,.1f} GB."
+        )
 
 
 def _without(line: dict[str, Any], key: str) -> dict[str, Any]:
