@@ -58,7 +58,7 @@ std::string Arguments(const Request& request, const std::string& set) {
 
 class Recording : public std::enable_shared_from_this<Recording> {
  public:
-  Recording(int file, int rank, int size, bool marks) : rank_(rank), file_(file) {
+  Recording(int file, int rank, int size, bool marks) : rank_(rank), file_(file, [this] { Pulse(); }) {
     std::string boot;  // processes of one boot share the clock
     std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
     Meta("tfddl_timeline", 0,
@@ -125,6 +125,13 @@ class Recording : public std::enable_shared_from_this<Recording> {
     return left_out_;
   }
 
+  // So that the file tells how long something has waited of which nothing more is heard.
+  void Pulse() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (static_cast<int>(free_rows_.size()) == rows_) return;
+    Event("i", NowMicros(), kVotesRow, Field("s", Quote("p")) + Field("name", Quote("in flight")));
+  }
+
   // With the lock held, as all that follows: a rank that is killed does not come to Close().
   void Tell(int64_t now) {
     told_ = left_out_;
@@ -160,11 +167,11 @@ class Recording : public std::enable_shared_from_this<Recording> {
 
   const int rank_;
   std::mutex mutex_;  // so that the events of the file are in the order of their times
-  TraceFile file_;
   std::set<int> free_rows_;
   int rows_ = 0;          // besides that of the votes
   int64_t left_out_ = 0;  // requests that began while the file could not keep up
   int64_t told_ = 0;
+  TraceFile file_;  // the last one: its thread calls Pulse()
 };
 
 Span::~Span() {

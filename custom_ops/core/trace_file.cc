@@ -6,16 +6,19 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 namespace tfddl {
 namespace {
 
 constexpr size_t kMaxBytes = size_t{16} << 20;
 constexpr auto kPause = std::chrono::milliseconds(100);
+constexpr auto kSilence = std::chrono::seconds(1);
 
 }  // namespace
 
-TraceFile::TraceFile(int file) : file_(file), thread_([this] { Loop(); }) {}
+TraceFile::TraceFile(int file, std::function<void()> pulse)
+    : file_(file), pulse_(std::move(pulse)), thread_([this] { Loop(); }) {}
 
 void TraceFile::Add(const std::string& event) {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -47,7 +50,12 @@ void TraceFile::Loop() {
   prctl(PR_SET_NAME, "tfddl-timeline");
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [this] { return closed_ || !text_.empty(); });
+    if (!wake_.wait_for(lock, kSilence, [this] { return closed_ || !text_.empty(); })) {
+      lock.unlock();
+      pulse_();
+      lock.lock();
+      continue;
+    }
     const bool last = closed_;
     std::string text;
     text.swap(text_);

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -12,8 +13,9 @@ namespace tfddl {
 
 class TraceFile {
  public:
-  // Takes the file descriptor.
-  explicit TraceFile(int file);
+  // Takes the file descriptor. `pulse` is called on a thread of its own for each second without an event; it
+  // may add one.
+  TraceFile(int file, std::function<void()> pulse);
   ~TraceFile() { Close("{}"); }
 
   // Adds an event, for a thread to write within a tenth of a second. Never waits for the file. Does nothing
@@ -32,6 +34,7 @@ class TraceFile {
   void Write(const std::string& text);
 
   const int file_;
+  const std::function<void()> pulse_;
   std::string error_;  // the thread's, until it has ended
   std::atomic<bool> failed_{false};
   mutable std::mutex mutex_;  // of what follows

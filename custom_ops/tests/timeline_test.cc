@@ -98,6 +98,31 @@ void TestStartAgain() {
 }
 
 // A file that takes nothing: requests run on, are counted, and those that are in the file are whole.
+// While a rank waits its file says so each second, and how long it has waited; that of a rank which does not
+// stays.
+void TestSilence() {
+  TimelineFile files[2];
+  Job::timelines = {Started(files[0].descriptor, 0, 2), Started(files[1].descriptor, 1, 2)};
+  Job job(2);
+  Run(&job, "late", 2300);
+  job.End();
+  for (int rank = 0; rank < 2; ++rank) {
+    CHECK(Job::timelines[static_cast<size_t>(rank)]->Stop().empty());
+    std::vector<int64_t> signs;
+    for (const auto& line : files[rank].Lines()) {
+      if (After(line, "name") == "in flight") signs.push_back(std::stoll(After(line, "ts")));
+    }
+    if (rank == 1) {
+      CHECK(signs.empty());
+    } else {
+      const auto seen = files[rank].Requests();
+      CHECK(signs.size() == 2 && signs[1] - signs[0] >= 1000000 && seen.size() == 1);
+      CHECK(signs[1] >= seen[0].times[0] + 2000000 && signs[1] <= seen[0].times.back());
+    }
+  }
+  Job::timelines.clear();
+}
+
 void TestTooSlow() {
   int ends[2];
   CHECK(pipe(ends) == 0);
@@ -174,6 +199,7 @@ void TestStorm() {
 int main() {
   for (int size : {1, 2, 3}) tfddl::TestPhases(size);
   tfddl::TestStartAgain();
+  tfddl::TestSilence();
   tfddl::TestTooSlow();
   tfddl::TestFull();
   tfddl::TestStorm();

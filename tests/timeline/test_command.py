@@ -12,7 +12,7 @@ from tfddl.timeline.align import collectives, read_job
 from tfddl.timeline.trace import TraceError, read
 
 MS = 1000
-SKEW = 7_000_000
+SKEW = 700_000
 """Microseconds that the clock of rank 1's host is ahead."""
 
 
@@ -84,7 +84,67 @@ def test_numbers(path):
     assert steps[1]["p90 ms"] == 7  # in two steps rank 1 waits
     assert steps[0]["step, median ms"] == 100
     names = summary.names(traces, top=1)
-    assert len(names) == 1 and names[0]["times"] == 20 and names[0]["moving, median ms"] == 5
+    assert len(names) == 1 and names[0]["times"] == 10
+    assert (names[0]["waiting, median ms"], names[0]["moving, median ms"]) == (3, 5)  # of the rank that waits
+    assert names[0]["s in all"] == pytest.approx(0.001 * (8 * 8 + 2 * 7))
+
+
+def test_buckets_that_wait_at_the_same_time_count_once(tmp_path):
+    for rank, late in ((0, 0), (1, 50 * MS)):
+        requests = [
+            {"name": f"b#{i}", "ticket": i, "submit": i * MS + late, "agreed": 60 * MS, "done": 61 * MS}
+            for i in (0, 1, 2)
+        ]
+        write(tmp_path / "a.json", rank, 2, requests, clock="one")
+    late = summary.lateness(read_job(tmp_path / "a.json")[0])[1]
+    assert (late["last"], late["later by, median ms"]) == (3, 50) and late["s in all"] == pytest.approx(0.052)
+
+
+def test_what_waits_at_the_end(tmp_path):
+    """Rank 0 has waited since 1 s, and said at 9 s that it still does."""
+    done = {"name": "x", "ticket": 0, "submit": 0, "agreed": 1, "done": 2}
+    for rank in (0, 1):
+        write(tmp_path / "a.json", rank, 2, [done], clock="one")
+    path = tmp_path / "a.json"
+    begin = {"ph": "B", "pid": 0, "tid": 5, "ts": 1e6}
+    asked = {**begin, "name": "x", "args": {"kind": "allreduce", "process_set": "all ranks"}}
+    still = {"ph": "i", "pid": 0, "tid": 0, "ts": 9e6, "name": "in flight"}
+    lines = path.read_text().split("\n")[:-3]
+    path.write_text(
+        "\n".join(
+            [*lines, *(f"{json.dumps(e)}," for e in (asked, {**begin, "name": "wait for peers"}, still))]
+        )
+    )
+    assert (
+        "rank 0 ends with 'x' (waiting for peers for 8 s; rank 1 had not submitted it) in flight"
+        in invoke(path).output
+    )
+
+
+def test_errors_are_quoted(tmp_path):
+    path = tmp_path / "a.json"
+    write(path, 0, 1, [{"name": "x", "ticket": 0, "submit": 0, "agreed": 1, "done": 2}])
+    path.write_text(path.read_text().replace('"args": {}', '"args": {"error": "shapes differ"}'))
+    assert "rank 0: 'x' failed: shapes differ" in invoke(path).output
+
+
+@pytest.mark.parametrize("clock", ["same", "other"])
+def test_a_file_of_an_earlier_run_is_left_out(clock, tmp_path):
+    path = tmp_path / "a.json"
+    for rank, step, begin in ((0, 10 * MS, 0), (1, 2000 * MS, -(10**8))):
+        requests = [
+            {
+                "name": "x",
+                "ticket": i,
+                "submit": begin + i * step,
+                "agreed": begin + i * step + 1,
+                "done": begin + i * step + 2,
+            }
+            for i in range(9)
+        ]
+        write(path, rank, 2, requests, clock="one" if clock == "same" else f"clock{rank}")
+    result = invoke(path)
+    assert "1 of 2 ranks" in result.output and "rank 1 is left out: '" in result.output
 
 
 def test_a_loop_in_one_graph_makes_steps():
@@ -177,6 +237,7 @@ def test_mistakes(path, tmp_path):
     with pytest.raises(TraceError, match="line 2"):
         read(something)
     assert invoke(tmp_path / "nothing").exit_code == 2
+    assert "A picture is .png or .svg. Received: p.txt" in invoke(path, "--plot", "p.txt").output
 
 
 def test_help_teaches():

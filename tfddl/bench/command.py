@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tfddl.launch.files import place
+
 if TYPE_CHECKING:
     from tfddl.bench.adapters import Adapter
     from tfddl.bench.case import Case
@@ -28,7 +30,6 @@ _OPERATIONS = {
     "alltoall": "The n-th piece of every rank to rank n.",
 }
 _PEERS = ("mpi4py", "mpi4py-fused", "horovod", "gloo", "mwms")
-_PICTURES = (".png", ".svg")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _EXTRA = "tfddl bench needs {}: pip install 'tfddl[bench]', or pip install {}"
 
@@ -112,23 +113,11 @@ def bench() -> None:
     """
 
 
-def _place(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
-    """Says before anything is measured that a file cannot be written afterwards."""
-    if path is None:
-        return None
-    place = path if path.exists() else path.absolute().parent
-    if not os.access(place, os.W_OK):
-        raise click.BadParameter(f"{path} cannot be written: no such folder, or it is not yours.")
-    if parameter.name == "plot_path" and path.suffix not in _PICTURES:
-        raise click.BadParameter(f"A picture is {' or '.join(_PICTURES)}. Received: {path}")
-    return path
-
-
 def _file(flag: str, about: str) -> Any:
     return click.option(
         f"--{flag}",
         f"{flag}_path",
-        callback=_place,
+        callback=place,
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
         help=about,

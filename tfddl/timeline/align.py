@@ -11,6 +11,9 @@ from statistics import median
 from tfddl.runtime.timeline import rank_path
 from tfddl.timeline.trace import Request, Trace, TraceError, read
 
+_ONE_RUN = 1e6
+"""Microseconds: members note an agreement within a few milliseconds of each other, on a busy machine too."""
+
 Collectives = dict[tuple[str, int], dict[int, Request]]
 
 
@@ -45,6 +48,7 @@ def read_job(path: Path) -> tuple[list[Trace], list[str]]:
                 f"Received: rank {trace.rank} of {trace.size}"
             )
         traces.append(trace)
+    notes += _leave_out_other_runs(traces)
     notes += _align(traces)
     for trace in traces:
         if not trace.whole:
@@ -66,18 +70,43 @@ def collectives(traces: Sequence[Trace]) -> Collectives:
     return found
 
 
+def _leave_out_other_runs(traces: list[Trace]) -> list[str]:
+    """Files of an earlier run lie there still when a rank has not recorded this time: its moments are others."""
+    notes = []
+    for trace in traces[1:]:
+        gaps = _gaps(traces[0], trace)
+        middle = median(gaps) if gaps else 0.0
+        # Of one clock the moments themselves tell, of two their steps.
+        apart = (
+            abs(middle)
+            if trace.clock == traces[0].clock
+            else median(abs(gap - middle) for gap in gaps or [0.0])
+        )
+        if apart > _ONE_RUN:
+            notes.append(
+                f"rank {trace.rank} is left out: '{trace.path}' is of another run, its collectives are {apart / 1e6:.3g} s "
+                f"from those of the same number in '{traces[0].path}'"
+            )
+            traces.remove(trace)
+    return notes
+
+
+def _gaps(one: Trace, other: Trace) -> list[float]:
+    """Microseconds by which two ranks have noted the agreements on their common collectives apart."""
+    return [
+        both[one.rank].agreed - both[other.rank].agreed  # type: ignore[operator]
+        for both in collectives([one, other]).values()
+        if len(both) == 2
+    ]
+
+
 def _align(traces: Sequence[Trace]) -> list[str]:
     """Moves the ranks of other hosts to the first one's clock: all members see one agreement at nearly the same time."""
     reference, notes = traces[0], []
-    common = collectives(traces).values()
     for trace in traces[1:]:
         if trace.clock == reference.clock:
             continue
-        gaps = [
-            both[reference.rank].agreed - both[trace.rank].agreed  # type: ignore[operator]
-            for both in common
-            if reference.rank in both and trace.rank in both
-        ]
+        gaps = _gaps(reference, trace)
         if not gaps:
             notes.append(
                 f"rank {trace.rank} has no collective in common with rank {reference.rank}: its clock is not aligned"

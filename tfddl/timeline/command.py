@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from tfddl.launch.files import place
+
 _OUT = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -16,10 +18,11 @@ _OUT = click.Path(dir_okay=False, path_type=Path)
     "-o",
     "--output",
     type=_OUT,
+    callback=place,
     metavar="FILE",
     help="Write one trace of all ranks, for https://ui.perfetto.dev.",
 )
-@click.option("--plot", type=_OUT, metavar="FILE", help="Draw a picture, as .png or .svg.")
+@click.option("--plot", type=_OUT, callback=place, metavar="FILE", help="Draw a picture, as .png or .svg.")
 @click.option(
     "--top",
     type=click.IntRange(min=1),
@@ -40,12 +43,14 @@ def timeline(path: Path, output: Path | None, plot: Path | None, top: int) -> No
       ranks     waiting: at least one collective waited for peers; moving: at
                 least one moved its data. Several at once count once.
       late      how often a rank was the last to submit a collective that all its
-                members recorded, and how much later than the one before
+                members recorded, and how much later than the one before;
+                buckets that wait at the same time count once in "s in all"
       steps     of each graph with an allreduce that ran twice or more: the time
                 between steps, and what communication adds to it at most
                 ("exposed"), from the last submission of a step to the last end,
                 waits for late ranks included
-      names     what took most time, over all ranks
+      names     what took most time; of each collective the rank counts that
+                waited longest, and the one that moved longest
     """
     for package in ["rich", *(["matplotlib"] if plot is not None else [])]:
         if importlib.util.find_spec(package) is None:
@@ -62,12 +67,12 @@ def timeline(path: Path, output: Path | None, plot: Path | None, top: int) -> No
         traces, notes = read_job(path)
     except (OSError, TraceError) as error:
         raise click.ClickException(str(error)) from None
-    show(f"{path}: {len(traces)} of {traces[0].size} ranks", summary.ranks(traces), left=["host"])
+    show(f"{path.name}: {len(traces)} of {traces[0].size} ranks", summary.ranks(traces), left=["host"])
     show("late", summary.lateness(traces))
     if steps := summary.exposed(traces, top):
         show("steps", steps, left=["step"], new_section="step")
     show("names", summary.names(traces, top), left=["name", "kind"])
-    for note in [*notes, *summary.unfinished(traces)]:
+    for note in [*notes, *summary.errors(traces), *summary.unfinished(traces)]:
         click.echo(note)
     if output is not None:
         write_merged(traces, output)

@@ -38,23 +38,26 @@ def ranks(traces: Sequence[Trace]) -> list[Row]:
 
 
 def lateness(traces: Sequence[Trace]) -> list[Row]:
-    """A line for each rank: how often it was the last to submit, and for how long it was the only one missing."""
-    behind: dict[int, list[float]] = defaultdict(list)
+    """A line for each rank: how often it was the last to submit, and for how long it was the only one missing.
+
+    Collectives that wait at the same time, as the buckets of a step, count once in "s in all".
+    """
+    behind: dict[int, list[tuple[float, float]]] = defaultdict(list)
     took_part: Counter[int] = Counter()
     for (process_set, _), requests in collectives(traces).items():
-        if len(requests) < 2 or len(requests) != _members(process_set, traces[0].size):
+        if len(requests) < 2 or len(requests) != len(_members(process_set, traces[0].size)):
             continue
         took_part.update(requests.keys())
         *_, before, last = sorted(requests.values(), key=lambda request: request.submitted)
-        behind[last.rank].append(last.submitted - before.submitted)
+        behind[last.rank].append((before.submitted, last.submitted))
     return [
         {
             "rank": trace.rank,
             "last": len(behind[trace.rank]),
             "of": took_part[trace.rank],
-            "later by, median ms": _milliseconds(behind[trace.rank], 0.5),
-            "p90 ms": _milliseconds(behind[trace.rank], 0.9),
-            "s in all": sum(behind[trace.rank]) / 1e6,
+            "later by, median ms": _milliseconds([_length(each) for each in behind[trace.rank]], 0.5),
+            "p90 ms": _milliseconds([_length(each) for each in behind[trace.rank]], 0.9),
+            "s in all": covered(behind[trace.rank]) / 1e6,
         }
         for trace in traces
     ]
@@ -103,45 +106,80 @@ def exposed(traces: Sequence[Trace], top: int) -> list[Row]:
 
 
 def names(traces: Sequence[Trace], top: int) -> list[Row]:
-    """A line for each of the names that took most time, over all ranks."""
-    found: dict[str, list[Request]] = defaultdict(list)
+    """A line for each of the names that took most time.
+
+    Of each collective the rank counts that waited longest, and the one that moved longest: a rank that comes last waits
+    for nobody.
+    """
+    found: dict[str, dict[tuple[int, int], list[Request]]] = defaultdict(lambda: defaultdict(list))
     for trace in traces:
-        for request in trace.requests:
+        for number, request in enumerate(trace.requests):
             if request.done is not None:
-                found[request.title].append(request)
+                # One that failed has no number in common with its peers'.
+                one = (trace.rank, number) if request.ticket is None else (-1, request.ticket)
+                found[request.title][one].append(request)
 
-    def took(requests: Iterable[Request]) -> float:
-        return sum(_length((request.submitted, request.done)) for request in requests)
+    def longest(requests: Iterable[Request]) -> float:
+        return max(_length((request.submitted, request.done)) for request in requests)
 
-    ordered = sorted(found, key=lambda name: -took(found[name]))
-    return [
-        {
-            "name": name,
-            "kind": found[name][0].arguments["kind"],
-            "times": len(found[name]),
-            "MB": median(request.bytes for request in found[name]) / 1e6,
-            "waiting, median ms": _milliseconds([_length(r.waiting) for r in found[name]], 0.5),
-            "moving, median ms": _milliseconds([_length(r.transfer) for r in found[name]], 0.5),
-            "longest ms": max(_length((r.submitted, r.done)) for r in found[name]) / 1e3,
-            "s in all": took(found[name]) / 1e6,
-        }
-        for name in ordered[:top]
-    ]
+    took = {name: sum(map(longest, each.values())) for name, each in found.items()}
+    lines = []
+    for name in sorted(found, key=lambda name: -took[name])[:top]:
+        each = list(found[name].values())
+        lines.append(
+            {
+                "name": name,
+                "kind": each[0][0].arguments["kind"],
+                "times": len(each),
+                "MB": median(max(request.bytes for request in one) for one in each) / 1e6,
+                "waiting, median ms": _milliseconds(
+                    [max(_length(request.waiting) for request in one) for one in each], 0.5
+                ),
+                "moving, median ms": _milliseconds(
+                    [max(_length(request.transfer) for request in one) for one in each], 0.5
+                ),
+                "longest ms": max(map(longest, each)) / 1e3,
+                "s in all": took[name] / 1e6,
+            }
+        )
+    return lines
 
 
 def unfinished(traces: Sequence[Trace]) -> list[str]:
-    """A line for each rank with something in flight at the end of its file."""
+    """A line for each rank with something in flight at the end of its file: for how long, and who has not come."""
+    waiting = {trace.rank: {(r.process_set, r.name) for r in trace.open()} for trace in traces}
+
+    def said(trace: Trace, request: Request) -> str:
+        seconds = f"{(trace.last - request.submitted) / 1e6:.3g} s"
+        if request.agreed is not None:
+            return f"'{request.title}' (moving for {seconds})"
+        missing = [
+            str(rank)
+            for rank in _members(request.process_set, trace.size)
+            if rank in waiting and (request.process_set, request.name) not in waiting[rank]
+        ]
+        who = f"; rank {', '.join(missing)} had not submitted it" if missing else ""
+        return f"'{request.title}' (waiting for peers for {seconds}{who})"
+
     lines = []
     for trace in traces:
-        said = [
-            f"'{request.name}' ({'moving' if request.started is not None else 'waiting for peers'} for "
-            f"{(trace.last - request.submitted) / 1e6:.3g} s)"
-            for request in trace.open()
-        ]
-        if said:
-            more = f" and {len(said) - 3} more" if len(said) > 3 else ""
-            lines.append(f"rank {trace.rank} ends with {', '.join(said[:3])}{more} in flight")
+        open_requests = trace.open()
+        texts = [said(trace, request) for request in open_requests[:3]]
+        more = f" and {len(open_requests) - 3} more" if len(open_requests) > 3 else ""
+        if texts:
+            lines.append(f"rank {trace.rank} ends with {', '.join(texts)}{more} in flight")
     return lines
+
+
+def errors(traces: Sequence[Trace]) -> list[str]:
+    """A line for each collective that failed; of many the first three."""
+    failed = [
+        f"rank {trace.rank}: '{request.title}' failed: {request.error}"
+        for trace in traces
+        for request in trace.requests
+        if request.error
+    ]
+    return [*failed[:3], *([f"{len(failed) - 3} more failed"] if len(failed) > 3 else [])]
 
 
 def steps(requests: Sequence[Request]) -> Iterator[list[Request]]:
@@ -185,9 +223,11 @@ def _title(step: Sequence[Request]) -> str:
     return title if len(step) == 1 else f"{title} ({len(step)} collectives)"
 
 
-def _members(process_set: str, size: int) -> int:
-    """Of "all ranks", or of "process set 1 [0, 2]"."""
-    return size if process_set == ALL_RANKS else len(json.loads(process_set[process_set.index("[") :]))
+def _members(process_set: str, size: int) -> list[int]:
+    """The ranks of "all ranks", or of "process set 1 [0, 2]"."""
+    if process_set == ALL_RANKS:
+        return list(range(size))
+    return list(json.loads(process_set[process_set.index("[") :]))
 
 
 def _length(interval: tuple[float, float | None] | None) -> float:
