@@ -49,6 +49,18 @@ def test_last_lines_without_a_traceback():
     assert words[1:] == [*(f"line {i}" for i in range(21, 30)), "2%", "tfddlrun: rank 1 exited with code 2"]
 
 
+def test_what_tensorflow_says_of_itself_is_no_explanation():
+    start_up = [
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+        "I0000 00:00:1795343337.138569    6695 port.cc:153] oneDNN custom operations are on.",
+        "2026-11-22 09:17:18.410071: I tensorflow/core/util/port.cc:113] oneDNN custom operations are on.",
+        "To enable the following instructions: AVX2 AVX512F, rebuild TensorFlow.",
+    ]
+    assert verdict(rank(1, 3, errors="\n".join(start_up)))[1] == "tfddlrun: rank 1 exited with code 3"
+    heard = verdict(rank(1, 3, errors="\n".join(["no data", *start_up])))[1]
+    assert heard.splitlines()[1:] == ["no data", "tfddlrun: rank 1 exited with code 3"]
+
+
 def test_sigkill_is_not_explained_by_what_was_said_before():
     assert verdict(rank(1, -9, errors="warning\n"))[1] == "tfddlrun: rank 1 was killed by signal 9 (SIGKILL)"
 

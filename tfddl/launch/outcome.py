@@ -20,6 +20,10 @@ _CHAINS = (
 _OPEN_MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank (\d+) in")
 _OPEN_MPI_PROCESS = re.compile(r"MPI_ABORT was invoked.*\n\s*Proc: \[\[\d+,\d+\],(\d+)\]")
 _MPICH_ABORT = re.compile(r"^Abort\(\d+\) on node \d+ \(rank .*$", re.MULTILINE)
+# What TensorFlow says of itself whenever it starts, on several lines, and other lines that only inform.
+_INFORMS = re.compile(
+    r"I\d{4} [\d:.]+ |\d{4}-\d\d-\d\d [\d:.]+: I |WARNING: All log messages before absl::|To enable the following instr"
+)
 
 
 @dataclass
@@ -139,7 +143,7 @@ def _last_words(how: str, rank: Rank, record: Record) -> str:
         return "" if traceback else sentence
     if traceback:
         return f"{sentence}:\n{traceback}"
-    tail = text.splitlines()[-_TAIL_LINES:]
+    tail = [line for line in text.splitlines() if not _INFORMS.match(line)][-_TAIL_LINES:]
     said = [f"tfddlrun: the last lines that rank {rank.number} wrote to stderr:", *tail] if tail else []
     return "\n".join([*said, sentence])
 
