@@ -97,6 +97,8 @@ def main() -> None:
     parser.set_defaults(rounds=5)
     arguments = parser.parse_args()
     hvd.init()
+    if hvd.size() < 2:
+        parser.error("one rank has nobody to wait for: start it with tfddlrun -np 2")
     ways = {"idle": (idle, arguments.seconds, IDLE_SHARE), "waits": (wait, arguments.late, WAITING_SHARE)}
     measured: dict[str, list[tuple[float, float, int]]] = {name: [] for name in ways}
     for _ in range(arguments.rounds):

@@ -11,8 +11,6 @@ namespace {
 
 namespace tf = tensorflow;
 
-constexpr size_t kLine = 64;  // TensorFlow's kernels rely on tensors that begin on one
-
 // Holds its block for as long as any tensor refers to it, also when the job has ended.
 class ArenaBuffer : public tf::TensorBuffer {
  public:
@@ -86,7 +84,7 @@ absl::Status AllocateGroup(tf::OpKernelContext* context, Arena* arena, std::vect
     const tf::TensorShape& shape = context->input(i).shape();
     const size_t bytes = context->input(i).TotalBytes();
     tf::Tensor** out = &(*outs)[static_cast<size_t>(i)];
-    if (*packed && bytes > 0 && begin % kLine == 0) {
+    if (*packed && bytes > 0 && begin % Arena::kLine == 0) {
       PlaceAt(std::shared_ptr<char>(*packed, packed->get() + begin), context, i, shape, bytes, out);
     } else {
       TF_RETURN_IF_ERROR(context->forward_input_or_allocate_output({i}, i, shape, out));

@@ -97,7 +97,6 @@ void TestStartAgain() {
   CHECK(in_second.size() == 1 && in_second[0].name == "second" && in_second[0].ended);
 }
 
-// A file that takes nothing: requests run on, are counted, and those that are in the file are whole.
 // While a rank waits its file says so each second, and how long it has waited; that of a rank which does not
 // stays.
 void TestSilence() {
@@ -123,6 +122,7 @@ void TestSilence() {
   Job::timelines.clear();
 }
 
+// A file that takes nothing: requests run on, are counted, and those that are in the file are whole.
 void TestTooSlow() {
   int ends[2];
   CHECK(pipe(ends) == 0);

@@ -7,7 +7,6 @@
 namespace tfddl {
 namespace {
 
-constexpr size_t kLine = 64;                      // as TensorFlow aligns its tensors
 constexpr size_t kCommitBytes = size_t{2} << 20;  // a huge page
 
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }

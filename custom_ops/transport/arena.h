@@ -17,6 +17,9 @@ class Arena : public std::enable_shared_from_this<Arena> {
  public:
   static constexpr uint64_t kNowhere = UINT64_MAX;
 
+  // Bytes to which blocks are aligned, as TensorFlow aligns its tensors: its kernels rely on it.
+  static constexpr size_t kLine = 64;
+
   // Puts memory behind the bytes from `begin` up to `end`. False when there is none left.
   using Commit = std::function<bool(size_t begin, size_t end)>;
 

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from tests.harness.job import SEARCH_PATH
 
-ROOT = Path(__file__).parents[2]
 LIMIT_S = 240.0
 GONE_S = 30.0
 """Seconds that what a job leaves behind gets to be gone, on a busy machine."""

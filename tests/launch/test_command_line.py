@@ -7,7 +7,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from tests.launch.support import ROOT
+from tests.harness.job import REPOSITORY
 from tfddl.launch import cli, mpirun, rank_shim, run
 from tfddl.launch.hosts import Host, all_local, parse_hosts, read_hostfile
 from tfddl.launch.mpirun import MPICH, OPEN_MPI, Mpirun, MpirunError, command_line, find_mpirun
@@ -56,7 +56,7 @@ def test_starts_without_tensorflow_and_mpi(module, flag):
         f"import sys; from tfddl.launch.{module} import main; main(['{flag}'], standalone_mode=False); "
         "loaded = {'tensorflow', 'keras', 'mpi4py', 'numpy'} & set(sys.modules); assert not loaded, loaded"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120, capture_output=True)
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, timeout=120, capture_output=True)
 
 
 def test_version_names_mpirun(monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfddl.launch.files import place
+from tfddl.launch.reports import check_packages, file_option
 
 if TYPE_CHECKING:
     from tfddl.bench.adapters import Adapter
@@ -31,7 +30,7 @@ _OPERATIONS = {
 }
 _PEERS = ("mpi4py", "mpi4py-fused", "horovod", "gloo", "mwms")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_EXTRA = "tfddl bench needs {}: pip install 'tfddl[bench]', or pip install {}"
+_NAME = "tfddl bench"
 
 
 class Sizes(click.ParamType):
@@ -113,17 +112,6 @@ def bench() -> None:
     """
 
 
-def _file(flag: str, about: str) -> Any:
-    return click.option(
-        f"--{flag}",
-        f"{flag}_path",
-        callback=place,
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help=about,
-    )
-
-
 def _common(command: Any) -> Any:
     options = [
         click.option(
@@ -138,9 +126,9 @@ def _common(command: Any) -> Any:
             "--peers", type=Names(_PEERS), default="all", show_default=True, metavar="NAME,...",
             help=f"Beside what: {', '.join(_PEERS)}; all or none. What is not installed is left out.",
         ),
-        _file("json", "Write all numbers."),
-        _file("plot", "Draw a picture, as .png or .svg."),
-        _file("markdown", "Write the medians as a table."),
+        file_option("--json", "json_path", about="Write all numbers."),
+        file_option("--plot", "plot_path", about="Draw a picture, as .png or .svg."),
+        file_option("--markdown", "markdown_path", about="Write the medians as a table."),
     ]  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -212,7 +200,7 @@ def predict(measured: Path | None, gbit: float, latency: float) -> None:
 
     Formula, sources and what is left out: the top of tfddl/bench/predict.py.
     """
-    _check_packages(None)
+    check_packages(_NAME, None)
     from tfddl.bench import predict as model
     from tfddl.bench import table
 
@@ -230,7 +218,7 @@ def predict(measured: Path | None, gbit: float, latency: float) -> None:
 def _measure(
     title: str, cases: list[Case], ranks: int, rounds: int, peers: list[str], **files: Path | None
 ) -> None:
-    _check_packages(files["plot_path"])
+    check_packages(_NAME, files["plot_path"])
     _check_memory(cases, ranks)
     from tfddl.bench import table
     from tfddl.bench.rounds import Session
@@ -303,12 +291,6 @@ def _adapters(operation: str, peers: list[str]) -> tuple[dict[str, Adapter], lis
         else:
             chosen[name] = adapter
     return chosen, skipped
-
-
-def _check_packages(plot_path: Path | None) -> None:
-    for package in ["rich", *(["matplotlib"] if plot_path is not None else [])]:
-        if importlib.util.find_spec(package) is None:
-            raise click.ClickException(_EXTRA.format(package, package))
 
 
 def _check_memory(cases: Sequence[Case], ranks: int) -> None:

@@ -11,4 +11,6 @@ Nothing in this package imports TensorFlow or mpi4py: a launcher starts at once,
     job.py         starts mpirun, follows all ranks, ends them
     outcome.py     which rank failed first, and the last words about it
     output.py      one stream of lines out of the output of many ranks
+    table.py       tables of numbers, for commands of other packages too
+    reports.py     the files that such commands write, the packages that they need
 """

@@ -48,7 +48,6 @@ def read_job(path: Path) -> tuple[list[Trace], list[str]]:
                 f"Received: rank {trace.rank} of {trace.size}"
             )
         traces.append(trace)
-    notes += _leave_out_other_runs(traces)
     notes += _align(traces)
     for trace in traces:
         if not trace.whole:
@@ -70,55 +69,45 @@ def collectives(traces: Sequence[Trace]) -> Collectives:
     return found
 
 
-def _leave_out_other_runs(traces: list[Trace]) -> list[str]:
-    """Files of an earlier run lie there still when a rank has not recorded this time: its moments are others."""
-    notes = []
+def _align(traces: list[Trace]) -> list[str]:
+    """Moves the ranks of other hosts to the first one's clock: all members see one agreement at nearly the same time.
+
+    Leaves out files of an earlier run, which lie there still when a rank has not recorded this time.
+    """
+    reference, notes = traces[0], []
     for trace in traces[1:]:
-        gaps = _gaps(traces[0], trace)
-        middle = median(gaps) if gaps else 0.0
-        # Of one clock the moments themselves tell, of two their steps.
-        apart = (
-            abs(middle)
-            if trace.clock == traces[0].clock
-            else median(abs(gap - middle) for gap in gaps or [0.0])
-        )
+        gaps = [
+            both[reference.rank].agreed - both[trace.rank].agreed  # type: ignore[operator]
+            for both in collectives([reference, trace]).values()
+            if len(both) == 2
+        ]
+        one_clock = trace.clock == reference.clock
+        if not gaps:
+            if not one_clock:
+                notes.append(
+                    f"rank {trace.rank} has no collective in common with rank {reference.rank}: its clock is not aligned"
+                )
+            continue
+        by = median(gaps)
+        # Of one clock the moments themselves tell another run, of two their steps.
+        apart = abs(by) if one_clock else median(abs(gap - by) for gap in gaps)
         if apart > _ONE_RUN:
             notes.append(
                 f"rank {trace.rank} is left out: '{trace.path}' is of another run, its collectives are {apart / 1e6:.3g} s "
-                f"from those of the same number in '{traces[0].path}'"
+                f"from those of the same number in '{reference.path}'"
             )
             traces.remove(trace)
+        elif not one_clock:
+            _move(trace, by)
     return notes
 
 
-def _gaps(one: Trace, other: Trace) -> list[float]:
-    """Microseconds by which two ranks have noted the agreements on their common collectives apart."""
-    return [
-        both[one.rank].agreed - both[other.rank].agreed  # type: ignore[operator]
-        for both in collectives([one, other]).values()
-        if len(both) == 2
-    ]
-
-
-def _align(traces: Sequence[Trace]) -> list[str]:
-    """Moves the ranks of other hosts to the first one's clock: all members see one agreement at nearly the same time."""
-    reference, notes = traces[0], []
-    for trace in traces[1:]:
-        if trace.clock == reference.clock:
-            continue
-        gaps = _gaps(reference, trace)
-        if not gaps:
-            notes.append(
-                f"rank {trace.rank} has no collective in common with rank {reference.rank}: its clock is not aligned"
-            )
-            continue
-        by = median(gaps)
-        for request in trace.requests:
-            request.shift(by)
-        for event in trace.events:
-            if "ts" in event:
-                event["ts"] += by
-    return notes
+def _move(trace: Trace, by: float) -> None:
+    for request in trace.requests:
+        request.shift(by)
+    for event in trace.events:
+        if "ts" in event:
+            event["ts"] += by
 
 
 def write_merged(traces: Sequence[Trace], path: Path) -> None:

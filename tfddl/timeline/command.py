@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import click
 
-from tfddl.launch.files import place
-
-_OUT = click.Path(dir_okay=False, path_type=Path)
+from tfddl.launch.reports import check_packages, file_option
 
 
 @click.command()
 @click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    type=_OUT,
-    callback=place,
-    metavar="FILE",
-    help="Write one trace of all ranks, for https://ui.perfetto.dev.",
-)
-@click.option("--plot", type=_OUT, callback=place, metavar="FILE", help="Draw a picture, as .png or .svg.")
+@file_option("-o", "--output", about="Write one trace of all ranks, for https://ui.perfetto.dev.")
+@file_option("--plot", about="Draw a picture, as .png or .svg.")
 @click.option(
     "--top",
     type=click.IntRange(min=1),
@@ -52,11 +42,7 @@ def timeline(path: Path, output: Path | None, plot: Path | None, top: int) -> No
       names     what took most time; of each collective the rank counts that
                 waited longest, and the one that moved longest
     """
-    for package in ["rich", *(["matplotlib"] if plot is not None else [])]:
-        if importlib.util.find_spec(package) is None:
-            raise click.ClickException(
-                f"tfddl timeline needs {package}: pip install 'tfddl[bench]', or pip install {package}"
-            )
+    check_packages("tfddl timeline", plot)
     from tfddl.launch.table import show
     from tfddl.timeline import summary
     from tfddl.timeline.align import read_job, write_merged

@@ -111,21 +111,21 @@ def names(traces: Sequence[Trace], top: int) -> list[Row]:
     Of each collective the rank counts that waited longest, and the one that moved longest: a rank that comes last waits
     for nobody.
     """
-    found: dict[str, dict[tuple[int, int], list[Request]]] = defaultdict(lambda: defaultdict(list))
-    for trace in traces:
-        for number, request in enumerate(trace.requests):
-            if request.done is not None:
-                # One that failed has no number in common with its peers'.
-                one = (trace.rank, number) if request.ticket is None else (-1, request.ticket)
-                found[request.title][one].append(request)
+    together = [list(requests.values()) for requests in collectives(traces).values()]
+    failed = [[request] for trace in traces for request in trace.requests if request.ticket is None]
+    found: dict[str, list[list[Request]]] = defaultdict(list)
+    for requests in (*together, *failed):
+        finished = [request for request in requests if request.done is not None]
+        if finished:
+            found[finished[0].title].append(finished)
 
     def longest(requests: Iterable[Request]) -> float:
         return max(_length((request.submitted, request.done)) for request in requests)
 
-    took = {name: sum(map(longest, each.values())) for name, each in found.items()}
+    took = {name: sum(map(longest, each)) for name, each in found.items()}
     lines = []
     for name in sorted(found, key=lambda name: -took[name])[:top]:
-        each = list(found[name].values())
+        each = found[name]
         lines.append(
             {
                 "name": name,
