@@ -6,9 +6,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from tfddl.bench import adapters, command, predict, rounds
+from tfddl.bench import adapters, command, options, predict, rounds
 from tfddl.bench.case import BUS_FACTORS, DTYPES
-from tfddl.bench.sets import SETS
+from tfddl.bench.sets import MODELS, SETS
 from tfddl.bench.table import human
 from tfddl.launch import cli
 
@@ -33,6 +33,7 @@ def test_names_are_those_of_the_package():
     """They stand in the command's own file too, which loads neither NumPy nor TensorFlow."""
     assert choices("allreduce", "peers")._choices == tuple(adapters.PEERS)
     assert choices("gradients", "sets")._choices == tuple(SETS)
+    assert choices("training", "models")._choices == tuple(MODELS)
     assert tuple(choices("allreduce", "dtype").choices) == DTYPES
     assert set(command.bench.commands) == {*BUS_FACTORS, "predict"}
 
@@ -42,8 +43,8 @@ def test_names_are_those_of_the_package():
     [("4B", [4]), ("4,64K,1M", [4, 65536, 1 << 20]), ("2KiB, 1GB", [2048, 1 << 30]), ("16m", [16 << 20])],
 )
 def test_sizes(text, sizes):
-    assert command.Sizes().convert(text, None, None) == sizes
-    assert [command.Sizes().convert(human(size), None, None) for size in sizes] == [[size] for size in sizes]
+    assert options.Sizes().convert(text, None, None) == sizes
+    assert [options.Sizes().convert(human(size), None, None) for size in sizes] == [[size] for size in sizes]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tfddl.bench.sets import SETS, Shape, floats
+from tfddl.bench.sets import MODELS, SETS, Shape, floats
 
 BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "allreduce": lambda n: 2 * (n - 1) / n,
@@ -18,6 +18,7 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "reducescatter": lambda n: (n - 1) / n,
     "alltoall": lambda n: (n - 1) / n,
     "gradients": lambda n: 2 * (n - 1) / n,
+    "training": lambda n: 2 * (n - 1) / n,
 }
 """Operations; busbw is algbw times this: what each of n ranks has to send at least, as nccl-tests counts it."""
 
@@ -34,7 +35,9 @@ class Case:
         ranks: Number of ranks.
         count: Elements, as nccl-tests counts them: of the whole result of an allgather, else of what a rank gives.
         dtype: Name of NumPy's.
-        set: Name of the set of gradients, for the operation "gradients".
+        set: Name of the set of gradients, for the operation "gradients"; of the model, for "training".
+        batch: Images of a rank in a step, for "training".
+        steps: Calls in a block, for "training"; 0 for as many as the size makes worth while.
     """
 
     operation: str
@@ -42,6 +45,8 @@ class Case:
     count: int
     dtype: str = "float32"
     set: str = ""
+    batch: int = 0
+    steps: int = 0
 
     @property
     def bytes(self) -> int:
@@ -51,7 +56,7 @@ class Case:
     @property
     def redop(self) -> str:
         """How elements of several ranks become one."""
-        if self.operation == "gradients":
+        if self.operation in ("gradients", "training"):
             return "mean"
         return "sum" if self.operation in REDUCED else "none"
 
@@ -116,6 +121,11 @@ def collective(operation: str, size: int, dtype: str, ranks: int) -> Case:
 def gradients(name: str, ranks: int) -> Case:
     """The case of a set of gradients."""
     return Case("gradients", ranks, floats(SETS[name]()), "float32", name)
+
+
+def training(name: str, ranks: int, batch: int, steps: int) -> Case:
+    """The case of a model."""
+    return Case("training", ranks, MODELS[name], "float32", name, batch, steps)
 
 
 def count_wrong(result: np.ndarray, expected: np.ndarray | float) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import signal
 import sys
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tfddl.bench.options import Names, Sizes
 from tfddl.launch.reports import check_packages, file_option
 
 if TYPE_CHECKING:
@@ -29,49 +29,7 @@ _OPERATIONS = {
     "alltoall": "The n-th piece of every rank to rank n.",
 }
 _PEERS = ("mpi4py", "mpi4py-fused", "horovod", "gloo", "mwms")
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _NAME = "tfddl bench"
-
-
-class Sizes(click.ParamType):
-    """Sizes of tensors: `4B,64K,1M`; K, M and G are powers of 1024."""
-
-    name = "sizes"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        """A list of bytes."""
-        if not isinstance(value, str):
-            return value
-        found = [re.fullmatch(r"(\d+) ?([KMG]?)(?:i?B)?", text.strip(), re.I) for text in value.split(",")]
-        sizes = [match and int(match[1]) * _UNITS[match[2].upper()] for match in found]
-        if not all(sizes):
-            self.fail(f"Sizes are numbers of bytes as in 4B,64K,1M. Received: {value!r}", parameter, context)
-        return sizes
-
-
-class Names(click.ParamType):
-    """Some of the given names, or `all` or `none`."""
-
-    name = "names"
-
-    def __init__(self, choices: Sequence[str]):
-        self._choices = tuple(choices)
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        """A list of names."""
-        if not isinstance(value, str):
-            return value
-        if value in ("all", "none"):
-            return list(self._choices) if value == "all" else []
-        names = [name.strip() for name in value.split(",")]
-        unknown = [name for name in names if name not in self._choices]
-        if unknown:
-            self.fail(
-                f"Choose of {', '.join(self._choices)}, or all, or none. Received: {', '.join(unknown)}",
-                parameter,
-                context,
-            )
-        return names
 
 
 @click.group(no_args_is_help=True)
@@ -88,6 +46,8 @@ def bench() -> None:
           two sizes of another type, and tfddl alone
       tfddl bench gradients -np 2 --json result.json --plot result.png
           all gradients of ResNet-50, of VGG-16 and 1,000 small ones
+      tfddl bench training -np 2
+          steps of three models, beside the same processes without communication
       tfddl bench predict
           what a model says of 8 to 512 GPUs on 25 Gbit/s
 
@@ -107,8 +67,8 @@ def bench() -> None:
                       if there is one, the exit code is 1
 
     Lines that are no peers: "floor", the copies that cannot be left out, at the rate that all cores reach at once;
-    "in shared memory", an allreduce of a tensor that lies there already, as results of collectives do; and a
-    ping-pong of two processes that sleep in between.
+    "in shared memory", an allreduce of a tensor that lies there already, as results of collectives do; a
+    ping-pong of two processes that sleep in between; and of training what its help says.
     """
 
 
@@ -175,6 +135,45 @@ def gradients(ranks: int, sets: list[str], **options: Any) -> None:
 
 
 @bench.command()
+@_common
+@click.option(
+    "--models", type=Names(("resnet20", "cnn", "vgg")), default="all", show_default=True, metavar="NAME,...",
+    help="Which: resnet20 (0.27 million weights), cnn (4.2), vgg (14.5); or all.",
+)  # fmt: skip
+@click.option(
+    "--batch", type=click.IntRange(min=1), default=32, show_default=True, metavar="N",
+    help="Images of a rank in a step.",
+)  # fmt: skip
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Steps in a block.",
+)
+def training(ranks: int, models: list[str], batch: int, steps: int, **options: Any) -> None:
+    """Steps that train a model, with and without communication.
+
+    Made-up images of 32 x 32 x 3, SGD with momentum; gradients through the tape, or as each peer has it. "Op that
+    does nothing" is compute: the same processes at the same time, each with its own gradients. "Ranks meet" adds a
+    barrier to each of its steps, and so the wait for the slower rank. "One process alone" has the machine to itself.
+
+    \b
+    Columns besides those of the others:
+      images/s      of all ranks together
+      x compute     step / compute
+      efficiency %  images/s / (ranks x images/s of one process alone)
+      #wrong        trained weights that are not the same bits on all ranks; where
+                    nothing is sent each rank has its own, and none is wrong
+    """
+    from tfddl.bench.case import training as case
+
+    cases = [case(name, ranks, batch, steps) for name in models]
+    _measure(f"training, {batch} images a rank, {ranks} ranks", cases, ranks, **options)
+
+
+@bench.command()
 @click.option(
     "--measured",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -238,7 +237,8 @@ def _measure(
     cores = len(os.sched_getaffinity(0))
     if ranks > cores:
         notes.append(f"{ranks} ranks share {cores} cores: their times say little")
-    table.show(title, [_without(line, "name") for line in lines], notes, new_section="bytes")
+    shown = [{column: line[column] for column in line if column != "name"} for line in lines]
+    table.show(title, shown, notes, new_section="bytes")
     document = {
         "title": title,
         "command": shlex.join(["tfddl", *sys.argv[1:]]),
@@ -301,7 +301,3 @@ def _check_memory(cases: Sequence[Case], ranks: int) -> None:
             f"{largest / 1e9:,.1f} GB take twice as much on each of {ranks} ranks, for what it gives and what it gets. "
             f"This machine has {memory / 1e9:,.1f} GB."
         )
-
-
-def _without(line: dict[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in line.items() if name != key}

@@ -46,9 +46,14 @@ class Timing:
         return float(np.percentile(self.blocks, 90))
 
 
-def calls_for(size: int) -> int:
-    """How many calls make a block of tensors of `size` bytes."""
-    return max(3, min(200, (32 << 20) // size))
+def calls_for(case: Case) -> int:
+    """How many calls make a block."""
+    return case.steps or max(3, min(200, (32 << 20) // case.bytes))
+
+
+def kept(case: Case) -> bool:
+    """Whether what a case needs stays from block to block. A model does, whose steps follow on one another."""
+    return case.operation == "training" or case.bytes <= _KEPT_BYTES
 
 
 class Session:
@@ -108,15 +113,15 @@ class Session:
 
     def _prepare(self, job: Job, case: Case) -> bool:
         able = case.operation in job.adapter.operations and job.prepare(case)
-        if able and case.bytes > _KEPT_BYTES:
+        if able and not kept(case):
             job.release()
         return able
 
     def _block(self, job: Job, case: Case) -> tuple[float, int]:
-        if case.bytes <= _KEPT_BYTES:
-            return job.block(calls_for(case.bytes))
+        if kept(case):
+            return job.block(calls_for(case))
         job.prepare(case)
-        done = job.block(calls_for(case.bytes))
+        done = job.block(calls_for(case))
         job.release()
         return done
 

@@ -1,4 +1,4 @@
-"""Gradients of whole models, as lists of shapes."""
+"""Gradients of whole models, as lists of shapes, and what there is to train."""
 
 import math
 from collections.abc import Callable
@@ -58,3 +58,6 @@ SETS: dict[str, Callable[[], list[Shape]]] = {
     "1000x1KB": many_small,
 }
 """By the names that the command line takes."""
+
+MODELS = {"resnet20": 272_282, "cnn": 4_216_522, "vgg": 14_487_946}
+"""Trained weights of the models of `models.py`, by the same names."""

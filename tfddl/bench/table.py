@@ -47,19 +47,20 @@ def rows(case: Case, timings: Mapping[str, Timing]) -> list[Row]:
         timings: By adapter.
     """
     titles = {name: adapter.title for name, adapter in (OWN | PEERS).items()}
-    made = [_row(case, name, titles.get(name, name), timing, timings) for name, timing in timings.items()]
+    row = _of_training if case.operation == "training" else _of_operation
+    made = [row(case, name, titles.get(name, name), timing, timings) for name, timing in timings.items()]
     if "copy" in timings:
         copies, copy = case.floor_copies(), timings["copy"]
         floor = Timing(tuple(copies * us for us in copy.blocks))
-        made.append(_row(case, "floor", f"floor: {copies:.2f} copies", floor, timings))
+        made.append(row(case, "floor", f"floor: {copies:.2f} copies", floor, timings))
     if {"chained", "tfddl"} <= set(timings) and case.bytes >= _SHARED_BYTES:
         pairs = zip(timings["chained"].blocks, timings["tfddl"].blocks, strict=True)
         second = Timing(tuple(twice - once for twice, once in pairs))
-        made.append(_row(case, "shared", "tfddl, tensor in shared memory", second, timings))
+        made.append(row(case, "shared", "tfddl, tensor in shared memory", second, timings))
     return made
 
 
-def _row(case: Case, name: str, title: str, timing: Timing, timings: Mapping[str, Timing]) -> Row:
+def _of_operation(case: Case, name: str, title: str, timing: Timing, timings: Mapping[str, Timing]) -> Row:
     moved = name in PEERS or name in ("tfddl", "shared", "floor")
     algbw = case.bytes / timing.median / 1e3 if moved and timing.median > 0 else None
     line: Row = {"set": case.set} if case.set else {}
@@ -79,6 +80,27 @@ def _row(case: Case, name: str, title: str, timing: Timing, timings: Mapping[str
         "excess us": timing.median - timings["nothing"].median
         if "nothing" in timings and name in ("tfddl", "horovod", "mwms")
         else None,
+        "#wrong": timing.wrong,
+    }
+
+
+def _of_training(case: Case, name: str, title: str, timing: Timing, timings: Mapping[str, Timing]) -> Row:
+    us, trains = timing.median, name not in ("copy", "floor")
+    compute, alone = timings.get("nothing"), timings.get("alone")
+    together = trains and name != "alone"
+    return {
+        "set": case.set,
+        "batch": case.batch,
+        "bytes": case.bytes,
+        "name": name,
+        "what": title,
+        "us": us,
+        "p10 us": timing.low,
+        "p90 us": timing.high,
+        "images/s": (case.ranks if together else 1) * case.batch / us * 1e6 if trains else None,
+        "x compute": us / compute.median if compute and together else None,
+        "excess us": us - compute.median if compute and together else None,
+        "efficiency %": 100 * alone.median / us if alone and together else None,
         "#wrong": timing.wrong,
     }
 

@@ -72,20 +72,23 @@ _HERE = "tfddl.bench.adapters."
 _TENSORFLOW = ("tensorflow", "mpi4py")
 _COLLECTIVES = ("allreduce", "broadcast", "allgather", "reducescatter", "alltoall")
 _ALL = (*_COLLECTIVES, "gradients")
+_TRAINS = (*_ALL, "training")
 
 OWN: dict[str, Adapter] = {
-    "tfddl": Adapter("tfddl", _HERE + "tfddl", _TENSORFLOW, _ALL),
-    "nothing": Adapter("op that does nothing", _HERE + "nothing", _TENSORFLOW, _ALL),
+    "tfddl": Adapter("tfddl", _HERE + "tfddl", _TENSORFLOW, _TRAINS),
+    "nothing": Adapter("op that does nothing", _HERE + "nothing", _TENSORFLOW, _TRAINS),
     "chained": Adapter("tfddl, twice in a row", _HERE + "chained", _TENSORFLOW, ("allreduce",)),
-    "copy": Adapter("copy on all ranks", _HERE + "copy", (), ("allreduce", "gradients")),
+    "copy": Adapter("copy on all ranks", _HERE + "copy", (), ("allreduce", "gradients", "training")),
     "futex": Adapter("futex ping-pong", _HERE + "futex", (), ("allreduce",)),
+    "in step": Adapter("ranks meet, nothing sent", _HERE + "in_step", _TENSORFLOW, ("training",)),
+    "alone": Adapter("one process alone", _HERE + "alone", _TENSORFLOW, ("training",)),
 }
 """tfddl, and what it is held against."""
 
 PEERS: dict[str, Adapter] = {
     "mpi4py": Adapter("mpi4py", _HERE + "mpi", ("mpi4py",), _ALL),
     "mpi4py-fused": Adapter("mpi4py, one buffer", _HERE + "mpi_fused", ("mpi4py",), ("gradients",)),
-    "horovod": Adapter("Horovod", _HERE + "horovod", ("horovod", "tensorflow"), _ALL),
+    "horovod": Adapter("Horovod", _HERE + "horovod", ("horovod", "tensorflow"), _TRAINS),
     "gloo": Adapter(
         "torch gloo", _HERE + "gloo", ("torch",), ("allreduce", "broadcast", "allgather", "gradients")
     ),
@@ -93,7 +96,7 @@ PEERS: dict[str, Adapter] = {
         "MultiWorkerMirroredStrategy",
         _HERE + "mwms",
         ("tensorflow",),
-        ("allreduce", "allgather", "gradients"),
+        ("allreduce", "allgather", "gradients", "training"),
     ),
 }
 """Others that do the same."""

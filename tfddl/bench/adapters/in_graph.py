@@ -1,4 +1,4 @@
-"""TensorFlow's part of the adapters: a function around one collective, a step that has gradients only."""
+"""TensorFlow's part of the adapters: a function around one collective, a step that has gradients only, a training step."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfddl import _compat
+from tfddl.bench import models
 from tfddl.bench.adapters import Place, Way, Ways
 from tfddl.bench.case import Case, count_wrong
+
+Finish = Callable[[tf.GradientTape, tf.Tensor, Sequence[tf.Variable]], Any]
+"""From a tape, a loss and variables to the gradients that a step goes on with."""
 
 
 def one_thread() -> None:
@@ -28,16 +33,22 @@ def of_library(hvd: Any, place: Place, operations: Mapping[str, Callable[..., An
     one_thread()
     hvd.init()
 
-    def averaged(tape: tf.GradientTape, loss: tf.Tensor, variables: Sequence[tf.Variable]) -> Any:
-        return hvd.DistributedGradientTape(tape).gradient(loss, variables)
+    averaged = through_tape(hvd)
 
     def way(case: Case) -> Way:
         if case.operation == "gradients":
             return step(case, place.rank, averaged, case.mean)
+        if case.operation == "training":
+            return Training(case, place.rank, averaged).way()
         run, name = operations[case.operation], f"bench.{case.operation}.{case.bytes}"
         return around(lambda t: run(t, name), case.values(place.rank), case.expected(place.rank))
 
     return way
+
+
+def through_tape(hvd: Any) -> Finish:
+    """Gradients by a library's `DistributedGradientTape`."""
+    return lambda tape, loss, variables: hvd.DistributedGradientTape(tape).gradient(loss, variables)
 
 
 def around(op: Callable[[tf.Tensor], tf.Tensor], x: Any, expected: Any) -> Way:
@@ -52,8 +63,8 @@ def around(op: Callable[[tf.Tensor], tf.Tensor], x: Any, expected: Any) -> Way:
     return Way(call, lambda: count_wrong(last[0].numpy(), expected))
 
 
-def step(case: Case, rank: int, finish: Callable[..., Any], expected: float) -> Way:
-    """A step that has gradients only; `finish(tape, loss, variables)` takes them.
+def step(case: Case, rank: int, finish: Finish, expected: float) -> Way:
+    """A step that has gradients only, which `finish` takes.
 
     The loss is `scale * sum of all variables`: every gradient is `scale` everywhere, and costs next to nothing.
     """
@@ -74,3 +85,46 @@ def _recorded(variables: Sequence[tf.Variable], scale: tf.Tensor) -> tuple[tf.Gr
     with tf.GradientTape() as tape:
         loss = scale * tf.add_n([tf.reduce_sum(variable) for variable in variables])
     return tape, loss
+
+
+class Training:
+    """A model that one batch trains again and again, by SGD with momentum; reading data is no part of the time.
+
+    Args:
+        case: Which model, how many images.
+        rank: Whose images.
+        finish: Takes the gradients.
+
+    Attributes:
+        model: Its weights are the same on all ranks at the start.
+    """
+
+    def __init__(self, case: Case, rank: int, finish: Finish):
+        keras = _compat.keras()
+        self.model = models.build(case.set)
+        self._batch = tuple(map(tf.constant, models.batch(rank, case.batch)))
+        self._finish = finish
+        self._loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        self._optimizer = keras.optimizers.SGD(1e-3, momentum=0.9)
+        self._optimizer.build(self.model.trainable_variables)
+
+    def step(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        """Trains with a batch; returns its loss."""
+        variables = self.model.trainable_variables
+        with tf.GradientTape() as tape:
+            loss = self._loss(labels, self.model(images, training=True))
+        gradients = self._finish(tape, loss, variables)
+        self._optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return loss
+
+    def way(self, run: Callable[..., Any] | None = None, *, equal: bool = True) -> Way:
+        """One step in a tf.function.
+
+        Args:
+            run: Takes `step` and its arguments. Defaults to None, which calls it.
+            equal: Whether weights that are not the same bits on all ranks are wrong.
+        """
+        function = tf.function(lambda *batch: run(self.step, batch) if run else self.step(*batch))
+        return Way(
+            lambda: function(*self._batch), lambda: models.different_weights(self.model) if equal else 0
+        )

@@ -24,6 +24,8 @@ def ways(place: Place) -> Ways:
     def way(case: Case) -> Way:
         if case.operation == "gradients":
             return _gradients(strategy, case, place.rank)
+        if case.operation == "training":
+            return _training(strategy, case, place.rank)
         run: Callable[[Any], Any] = _sum if case.operation == "allreduce" else _gather
         function = tf.function(lambda t: strategy.run(run, (t,)))
         x, expected = tf.constant(case.values(place.rank)), case.expected(place.rank)
@@ -66,3 +68,13 @@ def _gradients(strategy: Any, case: Case, rank: int) -> Way:
     return Way(
         call, lambda: sum(count_wrong(t.numpy(), case.mean) for t in last[0]) if last[0] else case.count
     )
+
+
+def _training(strategy: Any, case: Case, rank: int) -> Way:
+    """By Keras' optimizer, which adds up the gradients of a strategy's replicas."""
+    share = tf.constant(1 / case.ranks)
+    with strategy.scope():
+        trained = in_graph.Training(
+            case, rank, lambda tape, loss, variables: tape.gradient(loss, variables, share)
+        )
+    return trained.way(lambda step, batch: strategy.run(step, batch))

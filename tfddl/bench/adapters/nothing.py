@@ -20,6 +20,8 @@ def ways(place: Place) -> Ways:
     def way(case: Case) -> Way:
         if case.operation == "gradients":
             return in_graph.step(case, place.rank, through, case.scale(place.rank))
+        if case.operation == "training":
+            return in_graph.Training(case, place.rank, through).way(equal=False)
         x = case.values(place.rank)
         return in_graph.around(lambda t: nothing([t])[0], x, x)
 
