@@ -2,10 +2,12 @@
 
     tfddl bench allreduce -np 2 --sizes 4B,4K,64K,1M,16M,64M,256M --json allreduce.json
     tfddl bench gradients -np 2 --json gradients.json
-    python benchmarks/bars.py allreduce.json gradients.json
+    tfddl bench training -np 2 --json training.json
+    python benchmarks/bars.py allreduce.json gradients.json training.json
 
 Every bar is a ratio of medians of one run; `is` has to be at most `bar`. Base is the op that does nothing, floor the
-copies that cannot be left out (docs/performance.md). A bar that needs what was not measured is left out.
+copies that cannot be left out, compute the training step without communication (docs/performance.md). A bar that needs
+what was not measured is left out.
 """
 
 import argparse
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tfddl.bench import table
+from tfddl.bench.sets import MODELS
 
 Times = dict[str, float]
 
@@ -45,13 +48,23 @@ def of_gradients(name: str, us: Times) -> Iterator[tuple[str, float, float]]:
         yield "tfddl / Horovod", us["tfddl"] / us["horovod"], {"resnet50": 1 / 3, "vgg16": 1 / 2}[name]
 
 
+def of_training(us: Times) -> Iterator[tuple[str, float, float]]:
+    """Bars of a training step: what, is, bar."""
+    for floor in ("floor", "floor after a step"):
+        if floor in us:
+            yield f"step / (compute + 1.3 {floor})", us["tfddl"] / (us["nothing"] + 1.3 * us[floor]), 1.0
+
+
 def judged(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """A line for each bar that the rows of a run say something about."""
     cases: dict[Any, Times] = {}
     for row in rows:
         cases.setdefault(row.get("set") or row["bytes"], {})[row["name"]] = row["us"]
     for case, us in cases.items():
-        bars = of_gradients(case, us) if isinstance(case, str) else of_allreduce(case, us)
+        if case in MODELS:
+            bars = of_training(us)
+        else:
+            bars = of_gradients(case, us) if isinstance(case, str) else of_allreduce(case, us)
         for what, is_, bar in bars:
             label = case if isinstance(case, str) else table.human(case)
             yield {"case": label, "what": what, "is": is_, "bar": bar, "ok": "yes" if is_ <= bar else "NO"}
@@ -60,7 +73,9 @@ def judged(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def main() -> None:
     """Prints all bars."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("files", nargs="+", type=Path, help="JSON of tfddl bench allreduce or gradients")
+    parser.add_argument(
+        "files", nargs="+", type=Path, help="JSON of tfddl bench allreduce, gradients, training"
+    )
     lines = [
         line for path in parser.parse_args().files for line in judged(json.loads(path.read_text())["rows"])
     ]

@@ -12,6 +12,8 @@ sleep, without and with jit_compile, then all train with the distributed one. Th
 - `#wrong`: weights that are not the same bits on all ranks at the end.
 """
 
+import os
+import time
 from typing import Any
 
 import keras
@@ -19,9 +21,24 @@ import numpy as np
 import report
 import tensorflow as tf
 from mpi4py import MPI
-from training import pin_to_a_core, seconds, wait_asleep
 
 import tfddl as hvd
+from tfddl.bench import models as bench_models
+from tfddl.bench.rank import pin
+
+
+def seconds(model: keras.Model, data: tf.data.Dataset, steps: int, **options: Any) -> float:
+    """Seconds that `steps` steps of `fit` take on this rank."""
+    start = time.perf_counter()
+    model.fit(data, steps_per_epoch=steps, verbose=0, **options)
+    return time.perf_counter() - start
+
+
+def wait_asleep() -> None:
+    """A barrier that leaves the core to those that still work: MPI's own would spin."""
+    request = MPI.COMM_WORLD.Ibarrier()
+    while not request.Test():
+        time.sleep(0.002)
 
 
 def demo() -> keras.Model:
@@ -35,25 +52,6 @@ def demo() -> keras.Model:
     return keras.Sequential(
         [*model, layers.Flatten(), layers.Dense(128, activation="relu"), layers.Dense(10)]
     )
-
-
-def resnet20() -> keras.Model:
-    """He et al. 2015, section 4.2, with n = 3: 0.27 million weights."""
-    layers = keras.layers
-
-    def convolve(x: Any, filters: int, stride: int = 1) -> Any:
-        x = layers.Conv2D(filters, 3, strides=stride, padding="same", use_bias=False)(x)
-        return layers.BatchNormalization()(x)
-
-    images = keras.Input((32, 32, 3))
-    x = layers.ReLU()(convolve(images, 16))
-    for filters in (16, 32, 64):
-        for block in range(3):
-            stride = 2 if filters > 16 and block == 0 else 1
-            shortcut = x if stride == 1 else layers.Conv2D(filters, 1, strides=2, use_bias=False)(x)
-            y = layers.ReLU()(convolve(x, filters, stride))
-            x = layers.ReLU()(layers.Add()([convolve(y, filters), shortcut]))
-    return keras.Model(images, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
 
 
 def compiled(build: Any, distributed: bool, jit: bool) -> keras.Model:
@@ -73,12 +71,6 @@ def data_for(model: keras.Model, batch: int) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors((images, generator.integers(0, 10, batch))).repeat()
 
 
-def different_weights(model: keras.Model) -> int:
-    """How many trained weights have not rank 0's bits, over all ranks. (The moving averages are each rank's own.)"""
-    weights = np.concatenate([np.asarray(v).ravel() for v in model.trainable_variables]).view("int32")
-    return int(MPI.COMM_WORLD.allreduce(np.count_nonzero(weights != MPI.COMM_WORLD.bcast(weights)), MPI.SUM))
-
-
 def measure(name: str, build: Any, batch: int, steps: int, rounds: int) -> list[dict[str, Any]]:
     """The four lines of one model."""
     models = {
@@ -96,7 +88,9 @@ def measure(name: str, build: Any, batch: int, steps: int, rounds: int) -> list[
             slowest = MPI.COMM_WORLD.allreduce(mine, MPI.MAX) / steps
             if number > 0:  # the first round compiles
                 times[ranks, jit].append(slowest)
-    return [_row(name, key, times[key], different_weights(model)) for key, model in models.items()]
+    return [
+        _row(name, key, times[key], bench_models.different_weights(model)) for key, model in models.items()
+    ]
 
 
 def _row(name: str, key: tuple[int, bool], times: list[float], different: int) -> dict[str, Any]:
@@ -121,12 +115,13 @@ def main() -> None:
     arguments = parser.parse_args()
     tf.config.threading.set_intra_op_parallelism_threads(1)
     hvd.init()
-    cores = pin_to_a_core()
+    cores = len(os.sched_getaffinity(0))
+    pin(hvd.local_rank())
     rows: list[dict[str, Any]] = []
     for name in arguments.models:
         rows += measure(
             name,
-            {"demo": demo, "resnet20": resnet20}[name],
+            {"demo": demo, "resnet20": lambda: bench_models.build("resnet20")}[name],
             arguments.batch,
             arguments.steps,
             arguments.rounds,

@@ -30,6 +30,7 @@ _OPERATIONS = {
 }
 _PEERS = ("mpi4py", "mpi4py-fused", "horovod", "gloo", "mwms")
 _NAME = "tfddl bench"
+_NUMBER: dict[str, Any] = {"type": click.IntRange(min=1), "show_default": True, "metavar": "N"}
 
 
 @click.group(no_args_is_help=True)
@@ -74,14 +75,8 @@ def bench() -> None:
 
 def _common(command: Any) -> Any:
     options = [
-        click.option(
-            "-np", "--num-proc", "ranks", type=click.IntRange(min=1), default=2, show_default=True, metavar="N",
-            help="Number of ranks.",
-        ),
-        click.option(
-            "--rounds", type=click.IntRange(min=1), default=7, show_default=True, metavar="N",
-            help="Blocks of calls for each adapter.",
-        ),
+        click.option("-np", "--num-proc", "ranks", default=2, help="Number of ranks.", **_NUMBER),
+        click.option("--rounds", default=7, help="Blocks of calls for each adapter.", **_NUMBER),
         click.option(
             "--peers", type=Names(_PEERS), default="all", show_default=True, metavar="NAME,...",
             help=f"Beside what: {', '.join(_PEERS)}; all or none. What is not installed is left out.",
@@ -140,18 +135,8 @@ def gradients(ranks: int, sets: list[str], **options: Any) -> None:
     "--models", type=Names(("resnet20", "cnn", "vgg")), default="all", show_default=True, metavar="NAME,...",
     help="Which: resnet20 (0.27 million weights), cnn (4.2), vgg (14.5); or all.",
 )  # fmt: skip
-@click.option(
-    "--batch", type=click.IntRange(min=1), default=32, show_default=True, metavar="N",
-    help="Images of a rank in a step.",
-)  # fmt: skip
-@click.option(
-    "--steps",
-    type=click.IntRange(min=1),
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="Steps in a block.",
-)
+@click.option("--batch", default=32, help="Images of a rank in a step.", **_NUMBER)
+@click.option("--steps", default=10, help="Steps in a block.", **_NUMBER)
 def training(ranks: int, models: list[str], batch: int, steps: int, **options: Any) -> None:
     """Steps that train a model, with and without communication.
 

@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> None:
     module, directory, *ports = arguments
     rank = int(next(os.environ[name] for name in RANK_VARIABLES if name in os.environ))
     place = Place(rank, len(ports), Path(directory), tuple(map(int, ports)))
-    _pin(rank)
+    pin(rank)
     with Client(str(place.directory / SOCKET), "AF_UNIX") as driver:
         driver.send(rank)
         try:
@@ -53,10 +53,12 @@ def block(way: Way, calls: int) -> tuple[float, int]:
     warm up, which are not counted.
     """
     for _ in range(_WARM_UP_CALLS):
+        way.before()
         way.call()
     times = []
     gc.disable()
     for _ in range(calls):
+        way.before()
         start = time.perf_counter()
         way.call()
         times.append(time.perf_counter() - start)
@@ -82,7 +84,7 @@ def _serve(driver: Connection, ways: Ways) -> None:
         driver.send(way is not None)
 
 
-def _pin(rank: int) -> None:
+def pin(rank: int) -> None:
     """Binds this process to a core, each rank to another, as long as there are cores."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})

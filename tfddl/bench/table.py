@@ -14,6 +14,9 @@ from tfddl.bench.rounds import Timing
 from tfddl.launch import table as tables
 from tfddl.launch.table import cell
 
+_FLOORS = {"copy": "floor", "copy after a step": "floor after a step"}
+"""Made of copies, by the adapters that copy."""
+
 PACKAGES = (
     "tfddl",
     "tensorflow",
@@ -27,7 +30,7 @@ PACKAGES = (
     "torch",
 )
 
-LEFT_OUT = ("chained", "copy")
+LEFT_OUT = ("chained", *_FLOORS)
 """In pictures and Markdown: others are derived from these."""
 
 _SHARED_BYTES = 32 << 10
@@ -40,7 +43,7 @@ Row = dict[str, Any]
 
 
 def rows(case: Case, timings: Mapping[str, Timing]) -> list[Row]:
-    """The lines of one case, one for each adapter and two that are derived.
+    """The lines of one case, one for each adapter and some that are derived.
 
     Args:
         case: What was measured.
@@ -49,10 +52,10 @@ def rows(case: Case, timings: Mapping[str, Timing]) -> list[Row]:
     titles = {name: adapter.title for name, adapter in (OWN | PEERS).items()}
     row = _of_training if case.operation == "training" else _of_operation
     made = [row(case, name, titles.get(name, name), timing, timings) for name, timing in timings.items()]
-    if "copy" in timings:
-        copies, copy = case.floor_copies(), timings["copy"]
-        floor = Timing(tuple(copies * us for us in copy.blocks))
-        made.append(row(case, "floor", f"floor: {copies:.2f} copies", floor, timings))
+    copies = case.floor_copies()
+    for name in (name for name in _FLOORS if name in timings):
+        floor = Timing(tuple(copies * us for us in timings[name].blocks))
+        made.append(row(case, _FLOORS[name], f"{_FLOORS[name]}: {copies:.2f} copies", floor, timings))
     if {"chained", "tfddl"} <= set(timings) and case.bytes >= _SHARED_BYTES:
         pairs = zip(timings["chained"].blocks, timings["tfddl"].blocks, strict=True)
         second = Timing(tuple(twice - once for twice, once in pairs))
@@ -85,7 +88,7 @@ def _of_operation(case: Case, name: str, title: str, timing: Timing, timings: Ma
 
 
 def _of_training(case: Case, name: str, title: str, timing: Timing, timings: Mapping[str, Timing]) -> Row:
-    us, trains = timing.median, name not in ("copy", "floor")
+    us, trains = timing.median, name not in (*_FLOORS, *_FLOORS.values())
     compute, alone = timings.get("nothing"), timings.get("alone")
     together = trains and name != "alone"
     return {

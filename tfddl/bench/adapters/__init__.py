@@ -38,10 +38,12 @@ class Way:
     Attributes:
         call: Does it once; returns when the result is there.
         wrong: Counts the wrong elements of what the last call gave.
+        before: What comes before each call and is no part of its time.
     """
 
     call: Callable[[], object]
     wrong: Callable[[], int]
+    before: Callable[[], object] = lambda: None
 
 
 Ways = Callable[[Case], Way | None]
@@ -81,6 +83,7 @@ OWN: dict[str, Adapter] = {
     "copy": Adapter("copy on all ranks", _HERE + "copy", (), ("allreduce", "gradients", "training")),
     "futex": Adapter("futex ping-pong", _HERE + "futex", (), ("allreduce",)),
     "in step": Adapter("ranks meet, nothing sent", _HERE + "in_step", _TENSORFLOW, ("training",)),
+    "copy after a step": Adapter("copy after a step", _HERE + "copy_after", _TENSORFLOW, ("training",)),
     "alone": Adapter("one process alone", _HERE + "alone", _TENSORFLOW, ("training",)),
 }
 """tfddl, and what it is held against."""

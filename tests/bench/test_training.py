@@ -1,0 +1,102 @@
+"""`tfddl bench training`: what it trains, that weights which differ are counted, and what its table says."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.bench.support import bench
+from tests.harness import on_ranks
+from tfddl.bench import models
+from tfddl.bench.adapters import in_graph
+from tfddl.bench.case import training
+from tfddl.bench.sets import MODELS
+
+COLUMNS = {
+    "set", "batch", "bytes", "name", "what", "us", "p10 us", "p90 us", "images/s", "x compute", "excess us",
+    "efficiency %", "#wrong",
+}  # fmt: skip
+BATCH = 2
+
+
+def plain(tape, loss, variables):
+    """Takes a rank's own gradients."""
+    return tape.gradient(loss, variables)
+
+
+def weights(trained):
+    return [np.array(variable) for variable in trained.model.trainable_variables]
+
+
+@on_ranks(1, 2, 3)
+def test_the_step_is_that_of_one_process_with_all_batches(hvd):
+    case = training("cnn", hvd.size(), BATCH, 1)
+    trained = in_graph.Training(case, hvd.rank(), in_graph.through_tape(hvd))
+    before = weights(trained)
+    way = trained.way()
+    big = in_graph.Training(case, 0, plain)
+    batches = zip(*(models.batch(rank, BATCH) for rank in range(hvd.size())), strict=True)
+    big_batch = [tf.constant(np.concatenate(parts)) for parts in batches]
+    step = tf.function(big.step)
+    for _ in range(3):
+        way.call()
+        step(*big_batch)
+    assert way.wrong() == 0
+    for start, one, all_ in zip(before, weights(big), weights(trained), strict=True):
+        assert np.abs(one - start).max() > 1e-5
+        np.testing.assert_allclose(all_, one, rtol=0, atol=1e-6)
+
+
+@on_ranks(1, 2, 3)
+def test_weights_that_differ_are_counted(hvd):
+    case = training("resnet20", hvd.size(), BATCH, 1)
+    trained = in_graph.Training(case, hvd.rank(), in_graph.through_tape(hvd))
+    way = trained.way()
+    way.call()
+    assert way.wrong() == 0
+    last = trained.model.trainable_variables[-1]
+    if hvd.rank() == hvd.size() - 1:
+        last.assign(np.nextafter(np.array(last), np.float32(np.inf)))
+    assert way.wrong() == (models.CLASSES if hvd.size() > 1 else 0)
+
+    apart = in_graph.Training(case, hvd.rank(), plain)
+    ways = apart.way(), apart.way(equal=False)
+    ways[0].call()
+    assert (ways[0].wrong() > 0.9 * case.count) == (hvd.size() > 1)
+    assert ways[1].wrong() == 0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_have_as_many_weights_as_is_said(name):
+    assert sum(int(np.prod(v.shape)) for v in models.build(name).trainable_variables) == MODELS[name]
+
+
+def test_the_command(tmp_path):
+    path, plot, ranks = tmp_path / "result.json", tmp_path / "result.png", 2
+    result = bench(
+        "training", "-np", str(ranks), "--models", "cnn", "--batch", "2", "--steps", "1", "--rounds", "1",
+        "--peers", "mpi4py,mwms", "--json", str(path), "--plot", str(plot),
+    )  # fmt: skip
+    assert result.code == 0, result.output
+    document = json.loads(path.read_text())
+    assert document["failed"] == {}
+    rows = {row["name"]: row for row in document["rows"]}
+    steps = {"tfddl", "nothing", "in step", "mwms"}
+    copies = {"copy", "copy after a step", "floor", "floor after a step"}
+    assert set(rows) == steps | copies | {"alone"}
+    for name, row in rows.items():
+        assert set(row) == COLUMNS and row["#wrong"] == 0 and row["bytes"] == 4 * MODELS["cnn"]
+        if name in steps:
+            assert row["images/s"] == pytest.approx(ranks * 2 / row["us"] * 1e6)
+            assert row["x compute"] == pytest.approx(row["us"] / rows["nothing"]["us"])
+            assert row["excess us"] == row["us"] - rows["nothing"]["us"]
+            assert row["efficiency %"] == pytest.approx(100 * rows["alone"]["us"] / row["us"])
+        else:
+            assert row["x compute"] is row["excess us"] is row["efficiency %"] is None
+    assert rows["alone"]["images/s"] == pytest.approx(2 / rows["alone"]["us"] * 1e6)
+    for copy, floor in (("copy", "floor"), ("copy after a step", "floor after a step")):
+        assert rows[floor]["us"] == pytest.approx(1.5 * rows[copy]["us"])
+        assert rows[floor]["images/s"] is None and rows[copy]["us"] < rows["nothing"]["us"]
+    assert "training, 2 images a rank, 2 ranks" in result.output
+    assert plot.read_bytes().startswith(b"\x89PNG")
