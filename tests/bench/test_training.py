@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.bench.support import bench
-from tests.harness import on_ranks
+from tests.harness import on_ranks, run_script
 from tfddl.bench import models
 from tfddl.bench.adapters import in_graph
 from tfddl.bench.case import training
@@ -65,6 +65,43 @@ def test_weights_that_differ_are_counted(hvd):
     ways[0].call()
     assert (ways[0].wrong() > 0.9 * case.count) == (hvd.size() > 1)
     assert ways[1].wrong() == 0
+
+
+MWMS = """
+import os
+from pathlib import Path
+
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+import numpy as np
+import tensorflow as tf
+from mpi4py import MPI
+
+from tfddl.bench import models
+from tfddl.bench.adapters import Place, in_graph, mwms
+from tfddl.bench.case import training
+from tfddl.bench.job import _free_ports
+
+rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+case = training("cnn", size, 2, 1)
+ports = MPI.COMM_WORLD.bcast(_free_ports(size))
+way = mwms.ways(Place(rank, size, Path(), tuple(map(int, ports))))(case)
+losses = np.mean(MPI.COMM_WORLD.allgather([float(way.call()) for _ in range(4)]), axis=0)
+assert way.wrong() == 0
+if rank == 0:
+    big = in_graph.Training(case, 0, lambda tape, loss, variables: tape.gradient(loss, variables))
+    step = tf.function(big.step)
+    batch = [tf.constant(np.concatenate(parts)) for parts in zip(*(models.batch(n, 2) for n in range(size)))]
+    expected = [float(step(*batch)) for _ in range(4)]
+    assert expected[0] - expected[3] > 0.05, expected
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+MPI.COMM_WORLD.Barrier()
+"""
+
+
+def test_a_strategy_trains_alike():
+    """Its ranks could all have the same weights, and others than they should."""
+    result = run_script(2, MWMS)
+    assert result.code == 0, result.output
 
 
 @pytest.mark.parametrize("name", MODELS)

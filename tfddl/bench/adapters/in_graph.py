@@ -104,7 +104,7 @@ class Training:
         self.model = models.build(case.set)
         self._batch = tuple(map(tf.constant, models.batch(rank, case.batch)))
         self._finish = finish
-        self._loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        self._loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
         self._optimizer = keras.optimizers.SGD(1e-3, momentum=0.9)
         self._optimizer.build(self.model.trainable_variables)
 
@@ -112,7 +112,8 @@ class Training:
         """Trains with a batch; returns its loss."""
         variables = self.model.trainable_variables
         with tf.GradientTape() as tape:
-            loss = self._loss(labels, self.model(images, training=True))
+            # Not the mean of Keras: within a strategy that is a share of it, in some versions.
+            loss = tf.reduce_mean(self._loss(labels, self.model(images, training=True)))
         gradients = self._finish(tape, loss, variables)
         self._optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return loss
