@@ -24,6 +24,11 @@ def test_a_gradient_larger_than_the_limit_travels_alone():
     assert plan.buckets == ((2,), (1,), (0,))
 
 
+def test_a_gradient_of_more_than_half_a_bucket_travels_alone():
+    plan = plan_buckets(floats(10, 257, 10, 256, 10), BucketSizes(first=KB // 2, later=2 * KB))
+    assert plan.buckets == ((4,), (3, 2), (1,), (0,))
+
+
 def test_one_dtype_a_bucket_in_the_order_in_which_they_get_ready():
     gradients = [("float32", (1,)), ("float16", (1,)), ("float32", (1,)), ("float16", (1,))]
     plan = plan_buckets(gradients, BucketSizes(first=KB, later=KB))
@@ -42,7 +47,7 @@ def test_unknown_shapes_travel_alone():
 
 
 def test_scalars_empty_tensors_and_nothing():
-    assert plan_buckets([("float64", ()), ("float64", (0, 3))], BucketSizes(8, 8)).buckets == ((1, 0),)
+    assert plan_buckets([("float64", ()), ("float64", (0, 3))], BucketSizes(16, 16)).buckets == ((1, 0),)
     assert plan_buckets([], BucketSizes(8, 8)).buckets == ()
 
 

@@ -97,7 +97,8 @@ def plan_buckets(
     """Distributes gradients over buckets.
 
     A bucket holds one dtype and, unless its only member is larger, no more bytes than `sizes` says. A
-    gradient whose static shape is not fully known gets a bucket of its own.
+    gradient whose static shape is not fully known gets a bucket of its own, and so does one of more than half a later
+    bucket, since to pack it would be a copy for nothing.
 
     Args:
         gradients: Dtype name and static shape of each gradient, in the order of the model's variables.
@@ -117,14 +118,17 @@ def plan_buckets(
             closed.append([index])
             continue
         limit = sizes.later if closed else sizes.first
+        large = 2 * size > sizes.later
         bucket = open_buckets.get(dtype)
-        if bucket is not None and bucket.size + size > limit:
+        if bucket is not None and (large or bucket.size + size > limit):
             closed.append(bucket.members)
             bucket = None
         if bucket is None:
             bucket = open_buckets[dtype] = _Open([], 0)
         bucket.members.append(index)
         bucket.size += size
+        if large:
+            closed.append(open_buckets.pop(dtype).members)
     closed.extend(bucket.members for bucket in open_buckets.values())
     # A bucket is ready when its last member is: the later that comes in the backward pass, the lower its
     # index.
