@@ -83,7 +83,7 @@ TF_PYTHON ?= $(shell for p in python3.$(TF_NEWEST_PYTHON) python3.11 python3; do
   if $$p -c '$(PROBE)' >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info[1] > $(TF_NEWEST_PYTHON))'; then \
     echo $$p; break; fi; done)
 KERAS_2 := tests/keras2 tests/v1
-KERAS_3 := tests/gradients \
+KERAS_3 := $(addprefix tests/gradients/test_,buckets.py sparse.py tape.py) \
   $(addprefix tests/keras/test_,accumulation.py callbacks.py equal_to_one_process.py jit.py names.py optimizer.py overlap.py tape_and_optimizer.py) \
   tests/xla/test_fit.py
 EVERY_KERAS := $(addprefix tests/ops/test_,allreduce.py allgather.py broadcast.py gradients.py shared_results.py) \
@@ -95,7 +95,7 @@ ifeq ($(TF),2.15)
 	$(SMOKE) --ranks 2 $(EVERY_KERAS) $(KERAS_2) tests/examples/test_novograd.py
 else
 	$(SMOKE) $(EVERY_KERAS) $(KERAS_3)
-	TF_USE_LEGACY_KERAS=1 $(SMOKE) $(if $(filter 2.16,$(TF)),--ranks 2 tests/keras2/test_callbacks.py tests/v1,$(KERAS_2))
+	TF_USE_LEGACY_KERAS=1 $(SMOKE) --ranks 2 $(if $(filter 2.16,$(TF)),tests/keras2/test_callbacks.py tests/v1,$(KERAS_2))
 endif
 
 # tf_keras by itself: it asks for a second TensorFlow, `tensorflow` beside `tensorflow-cpu`.
