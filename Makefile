@@ -95,7 +95,7 @@ ifeq ($(TF),2.15)
 	$(SMOKE) --ranks 2 $(EVERY_KERAS) $(KERAS_2) tests/examples/test_novograd.py
 else
 	$(SMOKE) $(EVERY_KERAS) $(KERAS_3)
-	TF_USE_LEGACY_KERAS=1 $(SMOKE) --ranks 2 $(if $(filter 2.16,$(TF)),tests/keras2/test_callbacks.py tests/v1,$(KERAS_2))
+	TF_USE_LEGACY_KERAS=1 $(SMOKE) --ranks 2 $(if $(filter 2.16,$(TF)),-n 1 tests/keras2/test_several_optimizers.py tests/v1,$(KERAS_2))
 endif
 
 # tf_keras by itself: it asks for a second TensorFlow, `tensorflow` beside `tensorflow-cpu`.
