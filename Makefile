@@ -17,8 +17,8 @@ TF_INCLUDE = $(shell $(BIN)/python -c 'from tfddl.build.discover import find_ten
 CMAKE = $(BIN)/cmake -S custom_ops -DTFDDL_WITH_TENSORFLOW=OFF -DTFDDL_BUILD_TESTS=ON -DTFDDL_TF_INCLUDE=$(TF_INCLUDE)
 MODELS := $(basename $(notdir $(wildcard custom_ops/model/*.pml)))
 JOBS := $(shell nproc)
-# Each worker has ranks of its own; importing TensorFlow, tracing and waiting leave cores idle. `make WORKERS=1` runs one test at a time.
-WORKERS ?= 2
+# Each worker has ranks of its own; waiting leaves cores idle, so one more worker than cores. `make WORKERS=1` runs one test at a time.
+WORKERS ?= 3
 PYTEST_OPTIONS := -n $(WORKERS) --dist worksteal
 # The compiled op of a checkout stays in it, and `make clean` takes it away.
 export TFDDL_CACHE_DIR ?= $(CURDIR)/build/cache
@@ -74,8 +74,8 @@ TF_VERSIONS := $(patsubst constraints/tf%.txt,%,$(sort $(wildcard constraints/tf
 test-all: test
 	for version in $(TF_VERSIONS); do $(MAKE) test-tf TF=$$version; done
 
-# TensorFlow has wheels for Python 3.13 from 2.20 on, TensorFlow Addons for 3.11 at last. Two ranks find what differs between
-# versions. With TensorFlow 2.15 comes Keras 2; later ones are tested with tf_keras too.
+# TensorFlow has wheels for Python 3.13 from 2.20 on, TensorFlow Addons for 3.11 at last. With TensorFlow 2.15 comes Keras 2;
+# later ones are tested with tf_keras too, 2.16 with little of it: its AutoGraph converts tf_keras itself, 15 s in every process.
 TF ?= 2.16
 TF_ENV := build/env-tf$(TF)
 TF_NEWEST_PYTHON := $(if $(filter 2.15,$(TF)),11,12)
@@ -83,19 +83,19 @@ TF_PYTHON ?= $(shell for p in python3.$(TF_NEWEST_PYTHON) python3.11 python3; do
   if $$p -c '$(PROBE)' >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info[1] > $(TF_NEWEST_PYTHON))'; then \
     echo $$p; break; fi; done)
 KERAS_2 := tests/keras2 tests/v1
-KERAS_3 := tests/gradients \
+KERAS_3 := $(addprefix tests/gradients/test_,buckets.py sparse.py tape.py) \
   $(addprefix tests/keras/test_,accumulation.py callbacks.py equal_to_one_process.py jit.py names.py optimizer.py overlap.py tape_and_optimizer.py) \
   tests/xla/test_fit.py
 EVERY_KERAS := $(addprefix tests/ops/test_,allreduce.py allgather.py broadcast.py gradients.py shared_results.py) \
   $(addprefix tests/xla/test_,ops.py buckets.py gradients.py errors.py)
-SMOKE = timeout -k 10 1200 $(TF_ENV)/bin/python -m pytest $(PYTEST_OPTIONS) --ranks 2 -m "not slow"
+SMOKE = timeout -k 10 1500 $(TF_ENV)/bin/python -m pytest $(PYTEST_OPTIONS) --thin -m "not slow"
 test-tf: $(TF_ENV)/ready
 	$(TF_ENV)/bin/tfddl build
 ifeq ($(TF),2.15)
-	$(SMOKE) $(EVERY_KERAS) $(KERAS_2) tests/examples/test_novograd.py
+	$(SMOKE) --ranks 2 $(EVERY_KERAS) $(KERAS_2) tests/examples/test_novograd.py
 else
 	$(SMOKE) $(EVERY_KERAS) $(KERAS_3)
-	TF_USE_LEGACY_KERAS=1 $(SMOKE) $(KERAS_2)
+	TF_USE_LEGACY_KERAS=1 $(SMOKE) --ranks 2 $(if $(filter 2.16,$(TF)),-n 1 tests/keras2/test_several_optimizers.py tests/v1,$(KERAS_2))
 endif
 
 # tf_keras by itself: it asks for a second TensorFlow, `tensorflow` beside `tensorflow-cpu`.
@@ -124,13 +124,15 @@ $(MPICH_ENV)/ready: constraints.txt setup.cfg setup.py pyproject.toml
 	$(MPICH_ENV)/bin/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[test]'
 	touch $@
 
+# agreement_states_test has one thread: there is nothing for the thread sanitizer to see.
 # Some kernels place memory where the thread sanitizer cannot follow, which setarch turns off where it is allowed to.
 FIXED := $(shell setarch --addr-no-randomize true 2>/dev/null && echo setarch --addr-no-randomize)
 sanitize: setup
 	for sanitizer in thread address; do \
 	  $(CMAKE) -B build/$$sanitizer -DTFDDL_SANITIZE=$$sanitizer; \
 	  $(BIN)/cmake --build build/$$sanitizer --parallel $(JOBS); \
-	  $(FIXED) $(BIN)/ctest --test-dir build/$$sanitizer --parallel $(JOBS) --output-on-failure --no-tests=error; \
+	  $(FIXED) $(BIN)/ctest --test-dir build/$$sanitizer --parallel $(JOBS) --output-on-failure --no-tests=error \
+	    $$([ $$sanitizer != thread ] || echo --exclude-regex agreement_states_test); \
 	done
 
 # A model takes one core.

@@ -11,8 +11,13 @@ from tests.harness.rows import thinned
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds `--ranks`, to run one job size only while working on a test."""
+    """Adds `--ranks`, to run one job size only while working on a test, and `--thin`, for a look at everything."""
     parser.addoption("--ranks", type=int, default=None, help="run only the ranked tests of this size")
+    parser.addoption(
+        "--thin",
+        action="store_true",
+        help="every value of each parameter of a ranked test, not every combination",
+    )
 
 
 def pytest_report_header() -> str:
@@ -34,7 +39,7 @@ def _size(item: pytest.Item) -> int:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Puts tests of one job size side by side, so that each group of ranks starts once; leaves out rows of thin sizes."""
-    items[:] = sorted(thinned(items), key=_size)
+    items[:] = sorted(thinned(items, config.getoption("--thin")), key=_size)
     wanted = config.getoption("--ranks")
     if wanted is not None:
         config.hook.pytest_deselected(items=[item for item in items if _size(item) not in (0, wanted)])

@@ -24,11 +24,12 @@ def covering(rows: Sequence[Row], values: Callable[[Row], set[Hashable]]) -> lis
     return chosen
 
 
-def thinned(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+def thinned(items: Sequence[pytest.Item], everywhere: bool = False) -> list[pytest.Item]:
     """Leaves out rows of tests that are thin on a size: those that remain have every value of every parameter.
 
     Args:
         items: What pytest has collected.
+        everywhere: Whether every test is thin on every size.
 
     Returns:
         The items that stay, in their order.
@@ -36,8 +37,9 @@ def thinned(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     rows: dict[tuple[object, int], list[pytest.Item]] = defaultdict(list)
     for item in items:
         test, parameters = getattr(item, "function", None), getattr(item, "callspec", None)
-        if parameters and parameters.params.get("rank_group") in getattr(test, "thin", ()):
-            rows[test, parameters.params["rank_group"]].append(item)
+        size = parameters.params.get("rank_group") if parameters else None
+        if size is not None and (everywhere or size in getattr(test, "thin", ())):
+            rows[test, size].append(item)
     left_out = set()
     for several in rows.values():
         left_out |= set(several) - set(covering(several, _values))

@@ -68,6 +68,8 @@ def test_a_thin_size_has_every_value_and_the_others_every_combination():
     thin = kept[6:]
     assert len(thin) == 3 and {a for _, a, _ in thin} == {"x", "y", "z"}
     assert {b for *_, (b,) in thin} == {1, 2}
+    sizes = [item.callspec.params["rank_group"] for item in thinned(items, everywhere=True)]
+    assert sizes == [2, 2, 2, 3, 3, 3]
 
 
 @pytest.fixture

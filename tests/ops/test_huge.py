@@ -1,5 +1,7 @@
 """More elements than a 32-bit number counts. The engine's own tests vary the length of the pieces that travel."""
 
+import fcntl
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +57,16 @@ CALLS = {
 }
 
 
+@pytest.fixture
+def one_at_a_time(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Other workers of pytest wait: two of these tests need more memory than there may be."""
+    with (tmp_path_factory.getbasetemp().parent / "huge").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_at_a_time")
 @pytest.mark.parametrize("kind", CALLS)
 @on_ranks(2, limit=300)
 def test_beyond_32_bits(hvd, kind):
