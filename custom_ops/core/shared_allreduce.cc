@@ -13,7 +13,8 @@ namespace tfddl {
 namespace {
 
 constexpr size_t kPieceBytes = size_t{128} << 10;  // what ranks tell each other of
-constexpr size_t kChunkBytes = size_t{16} << 10;   // reduced, then copied from the first-level cache
+constexpr size_t kLead = 8;  // pieces staged ahead of what is reduced: they are still in the caches when read
+constexpr size_t kChunkBytes = size_t{16} << 10;  // reduced, then copied from the first-level cache
 constexpr size_t kBlockBytes = 1024;  // of a chunk: so short that reads, sums and writes of several overlap
 
 class SharedAllreduce : public Collective {
@@ -91,6 +92,7 @@ class SharedAllreduce : public Collective {
   // Through the caches at every size: its owner reads it next, and writes the same lines.
   void StagePiece(Peer* peer) {
     if (peer->staged == peer->pieces) return;
+    if (reduced_ < Pieces(lane_.transport->rank()) && peer->staged >= reduced_ + kLead) return;
     const auto [begin, length] = Piece(peer->rank, peer->staged++);
     std::memcpy(range_.out + begin, range_.in + begin, length);
   }
