@@ -13,6 +13,8 @@
 namespace tfddl {
 namespace {
 
+constexpr size_t kStepBytes = size_t{16} << 10;  // past the caches: short, so that reads and writes overlap
+
 // Each rank sends rows to each other: to all of them the same ones, or parts of its own.
 class RowExchange : public Collective {
  public:
@@ -99,14 +101,19 @@ class RowExchange : public Collective {
     return &transfers_.back();
   }
 
-  // A piece of each copy, so that what goes to several places is read once, while others' rows are under way.
-  // False when there is none left.
+  // A piece of each copy, in turns, so that what goes to several places is read once, while others' rows are
+  // under way. False when there is none left.
   bool CopyPieces() {
     const size_t piece = lane_.transport->piece_bytes();
-    for (Copy& copy : copies_) {
-      const size_t at = copy.copied, length = std::min(piece, copy.bytes - at);
-      CopyPart(copy.out + at, copy.in + at, length, copy.bytes);
-      copy.copied += length;
+    const bool past_caches =
+        std::any_of(copies_.begin(), copies_.end(), [](auto& copy) { return copy.bytes >= kStreamBytes; });
+    const size_t step = past_caches ? kStepBytes : piece;
+    for (size_t done = 0; done < piece; done += step) {
+      for (Copy& copy : copies_) {
+        const size_t at = copy.copied, length = std::min(step, copy.bytes - at);
+        CopyPart(copy.out + at, copy.in + at, length, copy.bytes);
+        copy.copied += length;
+      }
     }
     TellWhatIsWritten();
     return !copies_.empty();

@@ -13,8 +13,9 @@ namespace tfddl {
 namespace {
 
 constexpr size_t kPieceBytes = size_t{128} << 10;  // what ranks tell each other of
-constexpr size_t kPastCaches = size_t{16} << 20;   // the inputs and results of two ranks do not fit them
-constexpr size_t kChunkBytes = size_t{16} << 10;   // reduced, then copied from the first-level cache
+constexpr size_t kLead = 8;  // pieces staged ahead of what is reduced: they are still in the caches when read
+constexpr size_t kChunkBytes = size_t{16} << 10;  // reduced, then copied from the first-level cache
+constexpr size_t kBlockBytes = 1024;  // of a chunk: so short that reads, sums and writes of several overlap
 
 class SharedAllreduce : public Collective {
  public:
@@ -33,9 +34,10 @@ class SharedAllreduce : public Collective {
       peers_.back().rank = rank;
       peers_.back().pieces = Pieces(rank);
     }
-    const bool in_place = range.in == range.out || place_ == Arena::kNowhere;
+    in_place_ = range.in == range.out;
+    const bool unstaged = in_place_ || place_ == Arena::kNowhere;
     for (Peer& peer : peers_) {
-      peer.staged = in_place ? peer.pieces : 0;
+      peer.staged = unstaged ? peer.pieces : 0;
       peer.staging.Expect(lane.transport, peer.rank, lane.tag);
       StagePiece(&peer);
       Announce(&peer);
@@ -87,14 +89,12 @@ class SharedAllreduce : public Collective {
     return {begin, std::min(kPieceBytes, Begin(rank + 1) - begin)};
   }
 
+  // Through the caches at every size: its owner reads it next, and writes the same lines.
   void StagePiece(Peer* peer) {
     if (peer->staged == peer->pieces) return;
+    if (reduced_ < Pieces(lane_.transport->rank()) && peer->staged >= reduced_ + kLead) return;
     const auto [begin, length] = Piece(peer->rank, peer->staged++);
-    if (bytes_ < kPastCaches) {
-      std::memcpy(range_.out + begin, range_.in + begin, length);
-    } else {
-      StreamCopy(range_.out + begin, range_.in + begin, length);
-    }
+    std::memcpy(range_.out + begin, range_.in + begin, length);
   }
 
   void Announce(Peer* peer) {
@@ -147,23 +147,33 @@ class SharedAllreduce : public Collective {
     for (const Peer& peer : peers_) ready = std::min(ready, peer.ready);
     for (; reduced_ < ready; ++reduced_) {
       const auto [begin, length] = Piece(rank, reduced_);
-      for (size_t done = 0; done < length; done += kChunkBytes) {
-        ReduceChunk(begin + done, std::min(kChunkBytes, length - done));
-      }
+      ReducePiece(begin, length);
     }
     if (told_ || reduced_ < pieces) return;
     for (const Peer& peer : peers_) out_.Send(peer.rank, lane_.tag + 1, {place_, pieces});
     told_ = true;
   }
 
-  void ReduceChunk(size_t begin, size_t length) {
+  void ReducePiece(size_t begin, size_t length) {
+    const bool past_caches = !in_place_ && bytes_ >= kStreamBytes;
+    const size_t step = past_caches ? kBlockBytes : kChunkBytes;
+    alignas(64) char block[kBlockBytes];
+    for (size_t done = 0; done < length; done += step) {
+      const size_t at = begin + done, bytes = std::min(step, length - done);
+      char* const reduced = past_caches ? block : range_.out + at;
+      ReduceTo(reduced, at, bytes);
+      if (past_caches) StreamUnfenced(range_.out + at, reduced, bytes);
+      // Its lines have just been read, so that they lie in this core's caches.
+      for (const Peer& peer : peers_) std::memcpy(peer.result + at, reduced, bytes);
+    }
+    if (past_caches) StreamFence();
+  }
+
+  void ReduceTo(char* reduced, size_t begin, size_t length) {
     sources_.resize(static_cast<size_t>(reduction_.size));
     sources_[static_cast<size_t>(lane_.transport->rank())] = range_.in + begin;
     for (const Peer& peer : peers_) sources_[static_cast<size_t>(peer.rank)] = peer.result + begin;
-    const auto count = static_cast<int64_t>(length / SizeOf(reduction_.dtype));
-    Reduce(reduction_, sources_.data(), range_.out + begin, count);
-    // Its lines have just been read, so that they lie in this core's caches.
-    for (const Peer& peer : peers_) std::memcpy(peer.result + begin, range_.out + begin, length);
+    Reduce(reduction_, sources_.data(), reduced, static_cast<int64_t>(length / SizeOf(reduction_.dtype)));
   }
 
   Lane lane_;
@@ -173,6 +183,7 @@ class SharedAllreduce : public Collective {
   std::function<std::unique_ptr<Collective>()> otherwise_;
   std::unique_ptr<Collective> instead_;
   uint64_t place_;
+  bool in_place_ = false;
   NotesOut out_;
   std::deque<Peer> peers_;  // whose elements do not move
   std::vector<const void*> sources_;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/shared_job.h"
+#include "transport/copy.h"
 
 namespace tfddl {
 namespace {
@@ -155,6 +156,19 @@ void TestRows(size_t size) {
   job.End();
 }
 
+// Rows of which some go past the caches and others do not.
+void TestLargeRows() {
+  constexpr size_t kUnit = (kStreamBytes / sizeof(float) / Rows::kRow[0] + 1003) / 2;
+  Job::arena_bytes = size_t{32} << 20;
+  Job job(3);
+  for (Kind kind : {Kind::kAllgather, Kind::kAlltoall}) {
+    Exchange(&job, "large" + std::to_string(static_cast<int>(kind)), {kind, kUnit, 3},
+             {Home::kArena, Home::kElsewhere, Home::kArena});
+  }
+  job.End();
+  Job::arena_bytes = kArena;
+}
+
 }  // namespace
 }  // namespace tfddl
 
@@ -165,6 +179,7 @@ int main() {
     tfddl::TestBroadcast(size);
     tfddl::TestRows(size);
   }
+  tfddl::TestLargeRows();
   std::puts("shared moves: ok");
   return 0;
 }

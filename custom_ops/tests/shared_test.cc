@@ -8,6 +8,7 @@
 
 #include "core/reduce.h"
 #include "tests/shared_job.h"
+#include "transport/copy.h"
 #include "transport/host.h"
 
 namespace tfddl {
@@ -76,12 +77,18 @@ void TestAllreduce(size_t size) {
   job.End();
 }
 
-// What does not fit the caches is brought past them to where its owner reads it.
-void TestLarge() {
-  constexpr size_t kCount = (size_t{4} << 20) + 1001;
+// What does not fit the caches is written past them; beside a rank that has its input there, and in pieces of
+// which the last is short.
+void TestLarge(size_t size) {
   Job::arena_bytes = size_t{24} << 20;
-  Job job(3);
-  Allreduce(&job, "large", {Home::kArena, Home::kArenaInPlace, Home::kArena}, kCount);
+  Job job(static_cast<int>(size));
+  for (size_t count : {kStreamBytes / sizeof(float), kStreamBytes / sizeof(float) + 1001}) {
+    for (Home second : {Home::kArena, Home::kArenaInPlace}) {
+      std::vector<Home> homes(size, Home::kArena);
+      homes[1] = second;
+      Allreduce(&job, "large" + std::to_string(count + static_cast<size_t>(second)), homes, count);
+    }
+  }
   job.End();
   Job::arena_bytes = kArena;
 }
@@ -181,7 +188,7 @@ int main() {
     tfddl::TestGroup(size, false);
     tfddl::TestGroup(size, true);
   }
-  tfddl::TestLarge();
+  for (size_t size : {2, 3}) tfddl::TestLarge(size);
   tfddl::TestTwoHosts();
   std::puts("shared: ok");
   return 0;

@@ -13,7 +13,7 @@ namespace tfddl {
 
 #ifdef __SSE2__
 
-void StreamCopy(void* to, const void* from, size_t bytes) {
+void StreamUnfenced(void* to, const void* from, size_t bytes) {
   constexpr size_t kLine = 64;
   auto* target = static_cast<char*>(to);
   auto* source = static_cast<const char*>(from);
@@ -31,14 +31,22 @@ void StreamCopy(void* to, const void* from, size_t bytes) {
     _mm_stream_si128(out + 3, d);
   }
   std::memcpy(target + at, source + at, bytes - at);
-  _mm_sfence();  // before anything that tells others of the copy
 }
+
+void StreamFence() { _mm_sfence(); }
 
 #else
 
-void StreamCopy(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+void StreamUnfenced(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+
+void StreamFence() {}
 
 #endif
+
+void StreamCopy(void* to, const void* from, size_t bytes) {
+  StreamUnfenced(to, from, bytes);
+  StreamFence();
+}
 
 void CopyPart(void* to, const void* from, size_t bytes, size_t whole) {
   if (bytes == 0) return;  // then the pointers may be null

@@ -14,6 +14,11 @@ constexpr size_t kStreamBytes = size_t{4} << 20;
 // copy.
 void StreamCopy(void* to, const void* from, size_t bytes);
 
+// The same for many short ranges, between which the processor need not wait: StreamFence() belongs after the
+// last of them, before anything that tells others of the copies.
+void StreamUnfenced(void* to, const void* from, size_t bytes);
+void StreamFence();
+
 // Copies a part of a range of `whole` bytes.
 void CopyPart(void* to, const void* from, size_t bytes, size_t whole);
 
