@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kPieceBytes = size_t{128} << 10;  // what ranks tell each other of
 constexpr size_t kLead = 8;  // pieces staged ahead of what is reduced: they are still in the caches when read
 constexpr size_t kChunkBytes = size_t{16} << 10;  // reduced, then copied from the first-level cache
-constexpr size_t kBlockBytes = 1024;  // of a chunk: so short that reads, sums and writes of several overlap
+constexpr size_t kBlockBytes = 512;  // or past them: so short that reads, sums and writes of several overlap
 
 class SharedAllreduce : public Collective {
  public:

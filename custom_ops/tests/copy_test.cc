@@ -1,8 +1,10 @@
 // Copies past the caches: every length and alignment, and nothing beside the target.
 #include "transport/copy.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <vector>
 
 #include "tests/check.h"
@@ -27,6 +29,22 @@ void TestEveryAlignment() {
   }
 }
 
+void TestEveryWay() {
+  constexpr size_t kLine = 64, kLines = 5;
+  alignas(kLine) char to[(kLines + 1) * kLine];
+  std::vector<char> from(kLines * kLine + 3);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<char>(i * 37 + 1);
+  for (const auto way : WaysToStreamLines()) {
+    for (size_t bytes = 0; bytes <= kLines * kLine; bytes += kLine) {
+      std::fill(std::begin(to), std::end(to), 'x');
+      way(to, from.data() + 3, bytes);
+      StreamFence();
+      CHECK(std::equal(to, to + bytes, from.data() + 3));
+      CHECK(std::count(to + bytes, std::end(to), 'x') == static_cast<std::ptrdiff_t>(sizeof(to) - bytes));
+    }
+  }
+}
+
 void TestParts() {
   CopyPart(nullptr, nullptr, 0, 0);
   const std::vector<char> from(1000, 'a');
@@ -42,6 +60,7 @@ void TestParts() {
 
 int main() {
   tfddl::TestEveryAlignment();
+  tfddl::TestEveryWay();
   tfddl::TestParts();
   std::puts("copy: ok");
   return 0;

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #ifdef __SSE2__
-#include <emmintrin.h>
+#include <immintrin.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -13,16 +13,15 @@ namespace tfddl {
 
 #ifdef __SSE2__
 
-void StreamUnfenced(void* to, const void* from, size_t bytes) {
-  constexpr size_t kLine = 64;
-  auto* target = static_cast<char*>(to);
-  auto* source = static_cast<const char*>(from);
-  const size_t head = std::min(bytes, (kLine - reinterpret_cast<uintptr_t>(target) % kLine) % kLine);
-  std::memcpy(target, source, head);
-  size_t at = head;
-  for (; at + kLine <= bytes; at += kLine) {
-    const auto* in = reinterpret_cast<const __m128i*>(source + at);
-    auto* out = reinterpret_cast<__m128i*>(target + at);
+namespace {
+
+constexpr size_t kLine = 64;
+
+// Copies whole lines; `to` is at the beginning of one.
+void StreamLines(char* to, const char* from, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += kLine) {
+    const auto* in = reinterpret_cast<const __m128i*>(from + at);
+    auto* out = reinterpret_cast<__m128i*>(to + at);
     const __m128i a = _mm_loadu_si128(in), b = _mm_loadu_si128(in + 1);
     const __m128i c = _mm_loadu_si128(in + 2), d = _mm_loadu_si128(in + 3);
     _mm_stream_si128(out, a);
@@ -30,12 +29,38 @@ void StreamUnfenced(void* to, const void* from, size_t bytes) {
     _mm_stream_si128(out + 2, c);
     _mm_stream_si128(out + 3, d);
   }
+}
+
+// A line in one store, which no other store can break up on its way to memory.
+__attribute__((target("avx512f"))) void StreamWideLines(char* to, const char* from, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += kLine) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at), _mm512_loadu_si512(from + at));
+  }
+}
+
+}  // namespace
+
+std::vector<void (*)(char*, const char*, size_t)> WaysToStreamLines() {
+  if (__builtin_cpu_supports("avx512f")) return {StreamLines, StreamWideLines};
+  return {StreamLines};
+}
+
+void StreamUnfenced(void* to, const void* from, size_t bytes) {
+  static const auto stream_lines = WaysToStreamLines().back();
+  auto* target = static_cast<char*>(to);
+  auto* source = static_cast<const char*>(from);
+  const size_t head = std::min(bytes, (kLine - reinterpret_cast<uintptr_t>(target) % kLine) % kLine);
+  std::memcpy(target, source, head);
+  const size_t lines = (bytes - head) / kLine * kLine, at = head + lines;
+  stream_lines(target + head, source + head, lines);
   std::memcpy(target + at, source + at, bytes - at);
 }
 
 void StreamFence() { _mm_sfence(); }
 
 #else
+
+std::vector<void (*)(char*, const char*, size_t)> WaysToStreamLines() { return {}; }
 
 void StreamUnfenced(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 

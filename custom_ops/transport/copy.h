@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 namespace tfddl {
 
@@ -18,6 +19,9 @@ void StreamCopy(void* to, const void* from, size_t bytes);
 // last of them, before anything that tells others of the copies.
 void StreamUnfenced(void* to, const void* from, size_t bytes);
 void StreamFence();
+
+// How this processor can copy whole lines of 64 bytes so, the last of them the best.
+std::vector<void (*)(char* to, const char* from, size_t bytes)> WaysToStreamLines();
 
 // Copies a part of a range of `whole` bytes.
 void CopyPart(void* to, const void* from, size_t bytes, size_t whole);

@@ -1,7 +1,5 @@
 """More elements than a 32-bit number counts. The engine's own tests vary the length of the pieces that travel."""
 
-import fcntl
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -49,33 +47,24 @@ def to_the_other(hvd, row):
     return hvd.alltoall(tf.tile(row - row[0, 0], [ROWS, 1]), splits)[0]
 
 
-CALLS = {
-    "allreduce": (lambda hvd, row: hvd.allreduce(tf.tile(row, [ROWS, 1]), op=hvd.Sum), 2 * PATTERN + 1),
-    "broadcast": (lambda hvd, row: hvd.broadcast(tf.tile(row, [ROWS, 1]), 1), PATTERN + 1),
-    "allgather": (lambda hvd, row: hvd.allgather(tf.tile(row - row[0, 0], [mine(hvd), 1])), PATTERN),
-    "alltoall": (to_the_other, PATTERN),
-}
+CALLS = (
+    (lambda hvd, row: hvd.allreduce(tf.tile(row, [ROWS, 1]), op=hvd.Sum), 2 * PATTERN + 1),
+    (lambda hvd, row: hvd.broadcast(tf.tile(row, [ROWS, 1]), 1), PATTERN + 1),
+    (lambda hvd, row: hvd.allgather(tf.tile(row - row[0, 0], [mine(hvd), 1])), PATTERN),
+    (to_the_other, PATTERN),
+)
 
 
-@pytest.fixture
-def one_at_a_time(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Other workers of pytest wait: two of these tests need more memory than there may be."""
-    with (tmp_path_factory.getbasetemp().parent / "huge").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
+# One test, so that its calls take turns with the memory that there is.
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_at_a_time")
-@pytest.mark.parametrize("kind", CALLS)
-@on_ranks(2, limit=300)
-def test_beyond_32_bits(hvd, kind):
+@on_ranks(2, limit=400)
+def test_beyond_32_bits(hvd):
     from mpi4py import MPI
 
     free = MPI.COMM_WORLD.bcast(available())
     if free < NEEDED:
         pytest.skip(f"needs {NEEDED} GiB of memory, has {free:.2f}")
-    call, expected = CALLS[kind]
-    # In a function the temporary input becomes the output.
-    result = tf.function(lambda row: call(hvd, row))(tf.constant(PATTERN[np.newaxis] + np.uint8(hvd.rank())))
-    check(result, expected)
+    row = tf.constant(PATTERN[np.newaxis] + np.uint8(hvd.rank()))
+    for call, expected in CALLS:
+        # In a function the temporary input becomes the output.
+        check(tf.function(lambda row, call=call: call(hvd, row))(row), expected)
