@@ -1,6 +1,8 @@
 // The arithmetic of a reduction on the CPU.
 #pragma once
 
+#include <vector>
+
 #include "core/types.h"
 
 namespace tfddl {
@@ -32,5 +34,14 @@ void Reduce(const Reduction& reduction, const void* const* sources, void* out, i
 void ReducePartly(const Reduction& reduction, const void* const* sources, void* out, int64_t count);
 void FinishReduction(const Reduction& reduction, void* values, void* out, int64_t count);
 DataType AccumulatorType(DataType dtype);
+
+// What runs them, for each set of instructions that this processor has; the last is the widest, and in use.
+// All of them give the same bits.
+struct ReduceLoops {
+  decltype(&Reduce) reduce;
+  decltype(&ReducePartly) partly;
+  decltype(&FinishReduction) finish;
+};
+std::vector<ReduceLoops> ReduceLoopsHere();
 
 }  // namespace tfddl

@@ -181,6 +181,58 @@ void TestAllPieces() {
   }
 }
 
+bool IsFloating(DataType dtype) { return dtype <= DataType::kFloat64 || dtype >= DataType::kComplex64; }
+
+// Any bits but those of NaN and infinity, which one source alone has once: of two NaNs either may be the
+// result.
+std::vector<char> AnyValues(DataType dtype, int rank, size_t count) {
+  const size_t element = SizeOf(dtype), part = dtype >= DataType::kComplex64 ? element / 2 : element;
+  std::vector<char> values(count * element);
+  unsigned state = static_cast<unsigned>(rank) + 1;
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<char>((state = state * 1664525u + 1013904223u) >> 24);
+    if (dtype == DataType::kBool) values[i] &= 1;
+    if (IsFloating(dtype) && i % part == part - 1) values[i] &= static_cast<char>(0xbf);
+  }
+  if (IsFloating(dtype) && rank == 1) std::fill_n(values.begin() + 7 * element, element, '\x7f');
+  return values;
+}
+
+// Whatever instructions a processor has, the bits are the same.
+void TestEveryWidth(DataType dtype, ReduceOp op, int size, double prescale, double postscale) {
+  constexpr int64_t kCount = 2100;  // two blocks and a part of one
+  const Reduction reduction{dtype, op, prescale, postscale, size, size};
+  std::vector<std::vector<char>> parts;
+  std::vector<const void*> sources;
+  for (int rank = 0; rank < size; ++rank) parts.push_back(AnyValues(dtype, rank, kCount));
+  for (auto& part : parts) sources.push_back(part.data());
+  std::vector<std::vector<char>> results;
+  for (const ReduceLoops& loops : ReduceLoopsHere()) {
+    std::vector<char> whole(kCount * SizeOf(dtype)), steps(whole);
+    std::vector<char> values(kCount * SizeOf(AccumulatorType(dtype)));
+    loops.reduce(reduction, sources.data(), whole.data(), kCount);
+    loops.partly(reduction, sources.data(), values.data(), kCount);
+    loops.finish(reduction, values.data(), steps.data(), kCount);
+    CHECK(whole == steps);
+    results.push_back(whole);
+    CHECK(results.back() == results.front());
+  }
+}
+
+void TestAllWidths() {
+  for (int type = 0; type <= static_cast<int>(DataType::kComplex128); ++type) {
+    const auto dtype = static_cast<DataType>(type);
+    for (ReduceOp op :
+         {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
+      if (!Supports(op, dtype)) continue;
+      for (int size : {1, 2, 3}) {
+        TestEveryWidth(dtype, op, size, 1.0, 1.0);
+        if (dtype != DataType::kBool) TestEveryWidth(dtype, op, size, 0.7, 0.3);
+      }
+    }
+  }
+}
+
 void TestSupport() {
   CHECK(Supports(ReduceOp::kMin, DataType::kBool) && !Supports(ReduceOp::kSum, DataType::kBool));
   CHECK(Supports(ReduceOp::kSum, DataType::kComplex64) && !Supports(ReduceOp::kMax, DataType::kComplex128));
@@ -199,6 +251,7 @@ int main() {
   tfddl::TestProducts();
   tfddl::TestAllPieces();
   tfddl::TestFactorsOnIntegers();
+  tfddl::TestAllWidths();
   tfddl::TestSupport();
   std::puts("reduce: ok");
   return 0;
