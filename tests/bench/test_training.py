@@ -132,6 +132,6 @@ def test_the_command(tmp_path):
     assert rows["alone"]["images/s"] == pytest.approx(2 / rows["alone"]["us"] * 1e6)
     for copy, floor in (("copy", "floor"), ("copy after a step", "floor after a step")):
         assert rows[floor]["us"] == pytest.approx(1.5 * rows[copy]["us"])
-        assert rows[floor]["images/s"] is None and rows[copy]["us"] < rows["nothing"]["us"]
+        assert rows[floor]["images/s"] is None
     assert "training, 2 images a rank, 2 ranks" in result.output
     assert plot.read_bytes().startswith(b"\x89PNG")
