@@ -5,6 +5,14 @@ namespace {
 
 constexpr int64_t kBlock = 1024;  // elements; the accumulators stay in the first-level cache
 
+// Values of a block that are written before they are read: an array of complex numbers would be filled with
+// zeros first.
+template <typename A>
+struct Unset {
+  A* get() { return reinterpret_cast<A*>(memory); }
+  alignas(64) char memory[kBlock * sizeof(A)];
+};
+
 template <typename Run>
 void ForBlocks(int64_t count, Run run) {
   for (int64_t start = 0; start < count; start += kBlock) run(start, std::min(kBlock, count - start));
@@ -153,7 +161,8 @@ void FinishBlock(const Reduction& r, AccumulatorOf<T>* values, T* out, int64_t c
 template <typename T>
 void CombineScaled(const Reduction& r, const T* source, AccumulatorOf<T>* accumulator, int64_t length) {
   using A = AccumulatorOf<T>;
-  A scaled[kBlock];
+  Unset<A> block;
+  A* const scaled = block.get();
   LoadBlock(source, r.prescale, scaled, length);
   CombineBlock(r.op, accumulator, scaled, length, [](A value) { return value; });
 }
@@ -187,7 +196,8 @@ void ReduceTyped(const Reduction& r, const void* const* sources, T* out, int64_t
     return CombinePair(r.op, static_cast<const T*>(sources[0]), static_cast<const T*>(sources[1]), out, count,
                        [](A value) { return Arithmetic<T>::Store(value); });
   }
-  A accumulator[kBlock];
+  Unset<A> block;
+  A* const accumulator = block.get();
   ForBlocks(count, [&](int64_t start, int64_t length) {
     Accumulate<T>(r, sources, start, length, accumulator);
     FinishBlock(r, accumulator, out + start, length);

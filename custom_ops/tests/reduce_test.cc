@@ -194,7 +194,7 @@ std::vector<char> AnyValues(DataType dtype, int rank, size_t count) {
     if (dtype == DataType::kBool) values[i] &= 1;
     if (IsFloating(dtype) && i % part == part - 1) values[i] &= static_cast<char>(0xbf);
   }
-  if (IsFloating(dtype) && rank == 1) std::fill_n(values.begin() + 7 * element, element, '\x7f');
+  if (IsFloating(dtype) && rank == 1) std::fill_n(values.begin() + 7 * element, element, '\xff');
   return values;
 }
 

@@ -1,6 +1,6 @@
 """Models to train, for images of 32 x 32 x 3 in 10 classes: `build` by the names of `sets.MODELS`.
 
-Only what trains imports this, and with it Keras.
+Keras comes with `build`, MPI with `different_weights`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from tfddl import _compat
 
@@ -36,6 +35,8 @@ def different_weights(model: Any) -> int:
 
     The moving averages of batch normalization are each rank's own.
     """
+    from mpi4py import MPI  # which joins the world: not for those that only import this
+
     weights = np.concatenate([np.asarray(v).ravel() for v in model.trainable_variables]).view("int32")
     different = np.count_nonzero(weights != MPI.COMM_WORLD.bcast(weights))
     return int(MPI.COMM_WORLD.allreduce(different, MPI.SUM))
