@@ -15,6 +15,7 @@ namespace baseline {
 }
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define TFDDL_WIDE_LOOPS
 
 #pragma GCC push_options
 #pragma GCC target("avx2")
@@ -30,25 +31,19 @@ namespace avx512 {
 }
 #pragma GCC pop_options
 
+#endif
+
 std::vector<ReduceLoops> ReduceLoopsHere() {
-  std::vector<ReduceLoops> loops{{baseline::Reduce, baseline::ReducePartly, baseline::FinishReduction}};
-  if (__builtin_cpu_supports("avx2")) {
-    loops.push_back({avx2::Reduce, avx2::ReducePartly, avx2::FinishReduction});
-  }
+  std::vector<ReduceLoops> loops{baseline::kLoops};
+#ifdef TFDDL_WIDE_LOOPS
+  if (__builtin_cpu_supports("avx2")) loops.push_back(avx2::kLoops);
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    loops.push_back({avx512::Reduce, avx512::ReducePartly, avx512::FinishReduction});
+    loops.push_back(avx512::kLoops);
   }
+#endif
   return loops;
 }
-
-#else
-
-std::vector<ReduceLoops> ReduceLoopsHere() {
-  return {{baseline::Reduce, baseline::ReducePartly, baseline::FinishReduction}};
-}
-
-#endif
 
 namespace {
 

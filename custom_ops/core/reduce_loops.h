@@ -265,3 +265,5 @@ void FinishReduction(const Reduction& reduction, void* values, void* out, int64_
     });
   });
 }
+
+constexpr ReduceLoops kLoops{Reduce, ReducePartly, FinishReduction};

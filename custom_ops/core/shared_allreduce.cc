@@ -34,8 +34,7 @@ class SharedAllreduce : public Collective {
       peers_.back().rank = rank;
       peers_.back().pieces = Pieces(rank);
     }
-    in_place_ = range.in == range.out;
-    const bool unstaged = in_place_ || place_ == Arena::kNowhere;
+    const bool unstaged = InPlace() || place_ == Arena::kNowhere;
     for (Peer& peer : peers_) {
       peer.staged = unstaged ? peer.pieces : 0;
       peer.staging.Expect(lane.transport, peer.rank, lane.tag);
@@ -74,6 +73,8 @@ class SharedAllreduce : public Collective {
     bool over = false;   // it has written its slice of mine
     NotesIn staging, reducing;
   };
+
+  bool InPlace() const { return range_.in == range_.out; }
 
   // Slices begin on lines of their own.
   size_t Begin(int rank) const {
@@ -155,7 +156,7 @@ class SharedAllreduce : public Collective {
   }
 
   void ReducePiece(size_t begin, size_t length) {
-    const bool past_caches = !in_place_ && bytes_ >= kStreamBytes;
+    const bool past_caches = !InPlace() && bytes_ >= kStreamBytes;
     const size_t step = past_caches ? kBlockBytes : kChunkBytes;
     alignas(64) char block[kBlockBytes];
     for (size_t done = 0; done < length; done += step) {
@@ -183,7 +184,6 @@ class SharedAllreduce : public Collective {
   std::function<std::unique_ptr<Collective>()> otherwise_;
   std::unique_ptr<Collective> instead_;
   uint64_t place_;
-  bool in_place_ = false;
   NotesOut out_;
   std::deque<Peer> peers_;  // whose elements do not move
   std::vector<const void*> sources_;

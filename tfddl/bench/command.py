@@ -73,13 +73,19 @@ def bench() -> None:
     """
 
 
+def _names(flag: str, choices: Sequence[str], about: str) -> Any:
+    return click.option(
+        flag, type=Names(choices), default="all", show_default=True, metavar="NAME,...", help=about
+    )
+
+
 def _common(command: Any) -> Any:
     options = [
         click.option("-np", "--num-proc", "ranks", default=2, help="Number of ranks.", **_NUMBER),
         click.option("--rounds", default=7, help="Blocks of calls for each adapter.", **_NUMBER),
-        click.option(
-            "--peers", type=Names(_PEERS), default="all", show_default=True, metavar="NAME,...",
-            help=f"Beside what: {', '.join(_PEERS)}; all or none. What is not installed is left out.",
+        _names(
+            "--peers", _PEERS,
+            f"Beside what: {', '.join(_PEERS)}; all or none. What is not installed is left out.",
         ),
         file_option("--json", "json_path", about="Write all numbers."),
         file_option("--plot", "plot_path", about="Draw a picture, as .png or .svg."),
@@ -118,10 +124,11 @@ for _operation, _about in _OPERATIONS.items():
 
 @bench.command()
 @_common
-@click.option(
-    "--sets", type=Names(("resnet50", "vgg16", "1000x1KB")), default="all", show_default=True, metavar="NAME,...",
-    help="Which: resnet50 (161 tensors, 102 MB), vgg16 (32 tensors, 553 MB), 1000x1KB; or all.",
-)  # fmt: skip
+@_names(
+    "--sets",
+    ("resnet50", "vgg16", "1000x1KB"),
+    "Which: resnet50 (161 tensors, 102 MB), vgg16 (32 tensors, 553 MB), 1000x1KB; or all.",
+)
 def gradients(ranks: int, sets: list[str], **options: Any) -> None:
     """Mean of all gradients of a model, through the tape."""
     from tfddl.bench.case import gradients as case
@@ -131,10 +138,11 @@ def gradients(ranks: int, sets: list[str], **options: Any) -> None:
 
 @bench.command()
 @_common
-@click.option(
-    "--models", type=Names(("resnet20", "cnn", "vgg")), default="all", show_default=True, metavar="NAME,...",
-    help="Which: resnet20 (0.27 million weights), cnn (4.2), vgg (14.5); or all.",
-)  # fmt: skip
+@_names(
+    "--models",
+    ("resnet20", "cnn", "vgg"),
+    "Which: resnet20 (0.27 million weights), cnn (4.2), vgg (14.5); or all.",
+)
 @click.option("--batch", default=32, help="Images of a rank in a step.", **_NUMBER)
 @click.option("--steps", default=10, help="Steps in a block.", **_NUMBER)
 def training(ranks: int, models: list[str], batch: int, steps: int, **options: Any) -> None:
