@@ -1,6 +1,7 @@
 // How the members of a host come to share memory, and that they fall back together.
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +16,21 @@
 
 #include "tests/check.h"
 #include "transport/shm_segment.h"
+
+namespace {
+
+uint64_t megabytes = 1 << 20, megabytes_left = 1 << 20;  // of every file system, as far as this program knows
+
+}  // namespace
+
+// Instead of the system's.
+extern "C" int fstatvfs(int /*file*/, struct statvfs* system) {
+  *system = {};
+  system->f_frsize = 1 << 20;
+  system->f_blocks = megabytes;
+  system->f_bavail = megabytes_left;
+  return 0;
+}
 
 namespace tfddl {
 namespace {
@@ -115,21 +131,26 @@ void TestWays(const fs::path& directory) {
   CHECK(OpenFiles() == open_files);
 }
 
+std::vector<ShmArenas> MakeArenas(const std::vector<ShmOptions>& options) {
+  constexpr size_t kArena = size_t{8} << 20;
+  Meeting meeting(options.size());
+  std::vector<ShmArenas> arenas(options.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < options.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      auto gather = [&](const std::string& mine) { return meeting.Gather(rank, mine); };
+      arenas[rank] = ShareArenas(rank, kArena, gather, options[rank]);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  return arenas;
+}
+
 // What one member writes into a block of its arena, or the others do, all read; or nobody has an arena.
 void TestArenas(const std::vector<ShmOptions>& options, bool made) {
-  constexpr size_t kArena = size_t{8} << 20;
   const size_t open_files = OpenFiles();
   {
-    Meeting meeting(options.size());
-    std::vector<ShmArenas> arenas(options.size());
-    std::vector<std::thread> threads;
-    for (size_t rank = 0; rank < options.size(); ++rank) {
-      threads.emplace_back([&, rank] {
-        auto gather = [&](const std::string& mine) { return meeting.Gather(rank, mine); };
-        arenas[rank] = ShareArenas(rank, kArena, gather, options[rank]);
-      });
-    }
-    for (auto& thread : threads) thread.join();
+    const auto arenas = MakeArenas(options);
     for (size_t owner = 0; owner < arenas.size(); ++owner) {
       CHECK(!arenas[owner].mine == !made && arenas[owner].all.empty() == !made);
       if (!made) continue;
@@ -142,6 +163,23 @@ void TestArenas(const std::vector<ShmOptions>& options, bool made) {
     }
   }
   CHECK(OpenFiles() == open_files);
+}
+
+// Half of what a file system had left stays free, also when all members take memory at once.
+void TestRoomForOthers(const ShmOptions& files) {
+  constexpr size_t kBlock = size_t{2} << 20;
+  megabytes_left = 16;
+  const auto arenas = MakeArenas({files, files});
+  Arena* const arena = arenas[0].mine.get();
+  megabytes_left = 11;
+  CHECK(!arena->Allocate(kBlock));
+  megabytes_left = 12;
+  const auto block = arena->Allocate(kBlock);
+  CHECK(block);
+  megabytes_left = 0;
+  CHECK(!arena->Allocate(kBlock));
+  megabytes = 0;  // without a limit
+  CHECK(arena->Allocate(kBlock));
 }
 
 // How many pages this process can touch without a fault.
@@ -190,6 +228,7 @@ int main() {
   tfddl::TestArenas({both, files, both}, true);
   tfddl::TestArenas({both, none}, false);
   tfddl::TestMapUpTo();
+  tfddl::TestRoomForOthers(files);
   CHECK(std::filesystem::is_empty(directory));
   std::filesystem::remove_all(directory);
   std::puts("segments: ok");

@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <random>
@@ -175,6 +177,13 @@ std::vector<ShmSegment> ShareEitherWay(size_t bytes, bool sparse, const ShmGathe
 #define MADV_POPULATE_WRITE 23
 #endif
 
+// Bytes that are left where a file lies, or SIZE_MAX where nothing limits them, as with a memfd.
+size_t Room(const File& file) {
+  struct statvfs system{};
+  if (fstatvfs(file.get(), &system) != 0 || system.f_blocks == 0) return SIZE_MAX;
+  return static_cast<size_t>(system.f_bavail) * system.f_frsize;
+}
+
 // Without it, writing where there is no memory left would end in SIGBUS.
 bool Commit(const File& file, char* memory, size_t begin, size_t end) {
   if (madvise(memory + begin, end - begin, MADV_POPULATE_WRITE) == 0) return true;
@@ -221,8 +230,11 @@ ShmArenas ShareArenas(size_t rank, size_t bytes, const ShmGather& gather, const 
     if (owner != rank) madvise(memory, bytes, MADV_DONTFORK);
   }
   char* memory = arenas.all[rank].get();
-  arenas.mine = std::make_shared<Arena>(arenas.all[rank], bytes, [file, memory](size_t begin, size_t end) {
-    return Commit(*file, memory, begin, end);
+  // Half of the room is left to others: MPI writes to segments of its own without asking. All members may
+  // commit at once.
+  const size_t members = arenas.all.size(), keep = Room(*file) / 2;
+  arenas.mine = std::make_shared<Arena>(arenas.all[rank], bytes, [=](size_t begin, size_t end) {
+    return Room(*file) >= keep + members * (end - begin) && Commit(*file, memory, begin, end);
   });
   return arenas;
 }
