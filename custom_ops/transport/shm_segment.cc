@@ -211,10 +211,11 @@ size_t MapUpTo(char* memory, size_t begin, size_t end) {
 }
 
 size_t ArenaBytes(int size) {
-  constexpr size_t kMost = size_t{1} << 30;
+  // For the gradients of two steps of a large model: results take at most half (tensorflow/shared_output.cc).
+  constexpr size_t kMost = size_t{4} << 30;
   const size_t memory =
       static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  return std::min(memory / 8 / static_cast<size_t>(size) / kPage * kPage, kMost);
+  return std::min(memory / 4 / static_cast<size_t>(size) / kPage * kPage, kMost);
 }
 
 ShmArenas ShareArenas(size_t rank, size_t bytes, const ShmGather& gather, const ShmOptions& options) {
