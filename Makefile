@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint test-core test-python test-all test-tf test-mpich sanitize model format clean
+.PHONY: help setup setup-tf demo test lint test-core test-python test-all test-tf test-mpich sanitize model format clean
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -17,6 +17,8 @@ TF_INCLUDE = $(shell $(BIN)/python -c 'from tfddl.build.discover import find_ten
 CMAKE = $(BIN)/cmake -S custom_ops -DTFDDL_WITH_TENSORFLOW=OFF -DTFDDL_BUILD_TESTS=ON -DTFDDL_TF_INCLUDE=$(TF_INCLUDE)
 MODELS := $(basename $(notdir $(wildcard custom_ops/model/*.pml)))
 JOBS := $(shell nproc)
+# The engine's tests wait for each other's threads more than they work.
+CTEST = $(BIN)/ctest --parallel $(shell expr 2 \* $(JOBS)) --output-on-failure --no-tests=error
 # Each worker has ranks of its own; waiting leaves cores idle, so one more worker than cores. `make WORKERS=1` runs one test at a time.
 WORKERS ?= 3
 PYTEST_OPTIONS := -n $(WORKERS) --dist worksteal
@@ -63,7 +65,7 @@ lint: setup
 test-core: setup
 	$(CMAKE) -B build/core
 	$(BIN)/cmake --build build/core --parallel $(JOBS)
-	$(BIN)/ctest --test-dir build/core --parallel $(JOBS) --output-on-failure --no-tests=error
+	$(CTEST) --test-dir build/core
 
 test-python: setup
 	$(BIN)/tfddl build
@@ -89,7 +91,9 @@ KERAS_3 := $(addprefix tests/gradients/test_,buckets.py sparse.py tape.py) \
 EVERY_KERAS := $(addprefix tests/ops/test_,allreduce.py allgather.py broadcast.py gradients.py shared_results.py) \
   $(addprefix tests/xla/test_,ops.py buckets.py gradients.py errors.py)
 SMOKE = timeout -k 10 1500 $(TF_ENV)/bin/python -m pytest $(PYTEST_OPTIONS) --thin -m "not slow"
-test-tf: $(TF_ENV)/ready
+setup-tf: $(TF_ENV)/ready
+
+test-tf: setup-tf
 	$(TF_ENV)/bin/tfddl build
 ifeq ($(TF),2.15)
 	$(SMOKE) --ranks 2 $(EVERY_KERAS) $(KERAS_2) tests/examples/test_novograd.py
@@ -131,7 +135,7 @@ sanitize: setup
 	for sanitizer in thread address; do \
 	  $(CMAKE) -B build/$$sanitizer -DTFDDL_SANITIZE=$$sanitizer; \
 	  $(BIN)/cmake --build build/$$sanitizer --parallel $(JOBS); \
-	  $(FIXED) $(BIN)/ctest --test-dir build/$$sanitizer --parallel $(JOBS) --output-on-failure --no-tests=error \
+	  $(FIXED) $(CTEST) --test-dir build/$$sanitizer \
 	    $$([ $$sanitizer != thread ] || echo --exclude-regex agreement_states_test); \
 	done
 

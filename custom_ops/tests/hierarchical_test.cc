@@ -289,7 +289,10 @@ int main() {
   tfddl::TestHosts();
   for (const auto& hosts : tfddl::kLayouts) {
     tfddl::Cluster cluster(hosts, true);
-    tfddl::TestTypes(&cluster);
+#if defined(__SANITIZE_THREAD__)  // which sees no type, and takes a minute for all of them on all layouts
+    if (&hosts == &tfddl::kLayouts.front())
+#endif
+      tfddl::TestTypes(&cluster);
     tfddl::TestLengths(&cluster);
     cluster.End();
     tfddl::TestBits(hosts);

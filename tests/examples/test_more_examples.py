@@ -26,9 +26,9 @@ def number(output, name):
     return float(re.search(rf"{name}: ([\d.,]+)", output).group(1).replace(",", ""))
 
 
-@pytest.mark.parametrize(("policy", "size"), [("mixed_float16", 2), ("mixed_bfloat16", 0)])
-def test_mixed_precision(policy, size):
-    output = run("mixed_precision.py", "--policy", policy, "--epochs", "8", size=size)
+@pytest.mark.parametrize(("policy", "size", "epochs"), [("mixed_float16", 2, 5), ("mixed_bfloat16", 0, 8)])
+def test_mixed_precision(policy, size, epochs):
+    output = run("mixed_precision.py", "--policy", policy, "--epochs", str(epochs), size=size)
     assert number(output, "held-out accuracy") >= 0.95 and number(output, "images/s") > 0
     scales = re.findall(r"loss scales: (\S+) (\S+)", output)
     assert scales == [(scales[0][0],) * 2] if policy == "mixed_float16" else scales == []

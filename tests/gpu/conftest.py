@@ -1,5 +1,6 @@
 """GPUs where there are none: doubles of CUDA and NCCL, and what shows them to TensorFlow."""
 
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from tests.harness import run_script
 from tests.harness.script import ScriptResult
+from tfddl.build.cache import locked
 from tfddl.build.discover import find_tensorflow
 
 SOURCES = Path(__file__).parents[2] / "custom_ops"
@@ -18,8 +20,16 @@ LIMIT = 300.0
 
 @pytest.fixture(scope="session")
 def doubles(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the doubles and of the plugin for TensorFlow."""
-    directory = tmp_path_factory.mktemp("doubles")
+    """The directory of the doubles and of the plugin for TensorFlow, which all workers of a test run share."""
+    mine = tmp_path_factory.getbasetemp()
+    directory = (mine.parent if "PYTEST_XDIST_WORKER" in os.environ else mine) / "doubles"
+    with locked(directory.with_suffix(".lock")):
+        if not directory.exists():
+            _compile(directory)
+    return directory
+
+
+def _compile(directory: Path) -> None:
     tensorflow = find_tensorflow()
     assert tensorflow is not None
     tool = str(Path(cmake.CMAKE_BIN_DIR) / "cmake")
@@ -43,7 +53,6 @@ def doubles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-    return directory
 
 
 @pytest.fixture

@@ -246,9 +246,10 @@ def test_tfddl_build_without_xla_kernels(monkeypatch):
 def test_tfddl_build_fails_in_one_sentence(monkeypatch):
     from tfddl.build import compile, locate
 
-    def fail():
+    def fail(again=None):
         raise compile.CompileError("no compiler")
 
     monkeypatch.setattr(locate, "locate_library", fail)
+    monkeypatch.setattr(locate, "locate_xla_library", fail)
     result = CliRunner().invoke(cli.main, ["build"])
     assert (result.exit_code, result.output) == (1, "Error: no compiler\n")

@@ -51,9 +51,9 @@ def mean(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def call(mode: str, function: Callable[..., Any], *inputs: Any) -> Any:
-    """Runs `function` on the inputs as tensors, eagerly or as a tf.function."""
+    """Runs `function` on the inputs as tensors, eagerly or as a tf.function (AutoGraph would find nothing to do)."""
     tensors = tf.nest.map_structure(tf.constant, list(inputs))
-    return (tf.function(function) if mode == "graph" else function)(*tensors)
+    return (tf.function(function, autograph=False) if mode == "graph" else function)(*tensors)
 
 
 @contextlib.contextmanager

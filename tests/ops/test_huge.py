@@ -1,5 +1,6 @@
 """More elements than a 32-bit number counts. The engine's own tests vary the length of the pieces that travel."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.harness import on_ranks
+from tests.harness.group import GroupPool
 
 PATTERN = np.arange(251, dtype="uint8")
 """A prime number of bytes: what lands at a wrong offset, by a power of two, shows."""
@@ -53,6 +55,13 @@ CALLS = (
     (lambda hvd, row: hvd.allgather(tf.tile(row - row[0, 0], [mine(hvd), 1])), PATTERN),
     (to_the_other, PATTERN),
 )
+
+
+@pytest.fixture(autouse=True)
+def last_of_its_ranks(rank_groups: GroupPool) -> Iterator[None]:
+    """TensorFlow keeps freed memory for its next tensors, here 6 GiB a rank: it goes with the ranks."""
+    yield
+    rank_groups.close()
 
 
 # One test, so that its calls take turns with the memory that there is.

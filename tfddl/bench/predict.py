@@ -6,8 +6,9 @@ For n ranks, g of them on a host, h = n/g hosts, and gradients of S bytes in k b
     step       = C + max(comm / k, comm - (1 - 1/k) 2/3 C)
     efficiency = C / step
 
-alpha + beta S is what a bucket takes in a host, by shared memory. Between hosts each rank exchanges its own slice, so
-that a host sends and receives 2 (h-1)/h of the data.
+k = S / 25 MB, rounded up; that large gradients travel alone changes it by a few. alpha + beta S is what a bucket takes in a
+host, by shared memory. Between hosts each rank exchanges its own slice, so that a host sends and receives 2 (h-1)/h of
+the data.
 C is the time of a step without communication. The backward pass is two thirds of it, and its gradients become ready
 evenly, so that bucket i of k can start i/k into it; the last has nothing to hide behind. A bucket costs one vote, whose
 rounds go there and back log2 h times. No rank is ever late, no link shared, and the rate is the line's: what a real

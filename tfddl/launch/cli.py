@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import click
 
@@ -48,16 +49,25 @@ def build() -> None:
     from tfddl.build.locate import locate_library, locate_xla_library
     from tfddl.build.support import UnsupportedError
 
+    errors = (CompileError, DiscoveryError, UnsupportedError)
+    kernels, missing = None, None
+    # At the same time, since the kernels are one long unit for one core. They are this thread's: Ctrl-C ends it, and is
+    # no failure that the next start would remember.
+    with ThreadPoolExecutor(1) as pool:
+        library = pool.submit(locate_library)
+        if os.environ.get("TFDDL_XLA") != "0":
+            try:
+                kernels = locate_xla_library(again=True)
+            except errors as error:
+                missing = error
     try:
-        click.echo(locate_library())
-    except (CompileError, DiscoveryError, UnsupportedError) as error:
+        click.echo(library.result())
+    except errors as error:
         raise click.ClickException(str(error)) from None
-    if os.environ.get("TFDDL_XLA") == "0":
-        return
-    try:
-        click.echo(locate_xla_library(again=True))
-    except CompileError as error:
-        click.echo(f"tfddl: jit_compile=True is not available, all else is: {error}", err=True)
+    if kernels:
+        click.echo(kernels)
+    if missing:
+        click.echo(f"tfddl: jit_compile=True is not available, all else is: {missing}", err=True)
 
 
 if __name__ == "__main__":
