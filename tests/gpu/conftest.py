@@ -19,10 +19,16 @@ LIMIT = 300.0
 
 
 @pytest.fixture(scope="session")
-def doubles(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the doubles and of the plugin for TensorFlow, which all workers of a test run share."""
+def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that all workers of a test run share: what takes minutes to compile is compiled once."""
     mine = tmp_path_factory.getbasetemp()
-    directory = (mine.parent if "PYTEST_XDIST_WORKER" in os.environ else mine) / "doubles"
+    return mine.parent if "PYTEST_XDIST_WORKER" in os.environ else mine
+
+
+@pytest.fixture(scope="session")
+def doubles(run_directory: Path) -> Path:
+    """The directory of the doubles and of the plugin for TensorFlow."""
+    directory = run_directory / "doubles"
     with locked(directory.with_suffix(".lock")):
         if not directory.exists():
             _compile(directory)

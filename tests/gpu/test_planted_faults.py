@@ -9,6 +9,7 @@ from pathlib import Path
 import cmake
 import pytest
 
+from tfddl.build.cache import locked
 from tfddl.build.discover import find_tensorflow
 
 SOURCES = Path(__file__).parents[2] / "custom_ops"
@@ -119,12 +120,18 @@ FAULTS = {
 
 
 class Copy:
-    """A copy of the sources, built without MPI and with nothing of TensorFlow but headers, not optimised."""
+    """A copy of the sources, built without MPI and with nothing of TensorFlow but headers, not optimised.
+
+    Args:
+        directory: Where it is, or else will be.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.sources = directory / "custom_ops"
         self._build = directory / "build"
         self._cmake = str(Path(cmake.CMAKE_BIN_DIR) / "cmake")
+        if directory.exists():
+            return
         shutil.copytree(SOURCES, self.sources)
         options = ["-DTFDDL_WITH_TENSORFLOW=OFF", "-DTFDDL_BUILD_TESTS=ON", "-DCMAKE_BUILD_TYPE=Debug"]
         options += ["-DCMAKE_CXX_FLAGS_DEBUG=", "-DTFDDL_UNITY=OFF"]  # no debug symbols; single files change
@@ -153,9 +160,12 @@ class Copy:
         return done.returncode == 0
 
 
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
-    yield Copy(tmp_path_factory.mktemp("planted"))
+@pytest.fixture
+def copy(run_directory: Path) -> Iterator[Copy]:
+    """The copy of this test run, in which one fault is planted at a time."""
+    directory = run_directory / "planted"
+    with locked(directory.with_suffix(".lock")):
+        yield Copy(directory)
 
 
 @pytest.mark.slow
