@@ -89,6 +89,28 @@ def test_results_of_results(hvd):
         np.testing.assert_array_equal(variable.numpy(), x * hvd.size() ** 2)
 
 
+@on_ranks(2, 3)
+def test_what_is_made_of_a_result_takes_its_memory(hvd):
+    """Nothing of ours holds a result once it is there."""
+
+    @tf.function
+    def halves(x):
+        results = [
+            hvd.allreduce(x, op=hvd.Sum, name="one"),
+            *hvd.grouped_allreduce([x, x], op=hvd.Sum, name="two"),
+            hvd.allgather(x, name="rows"),
+            hvd.alltoall(tf.tile(x, [hvd.size()]), name="parts"),
+        ]
+        return [result * 0.5 for result in results]
+
+    x = np.arange(32_000, dtype="float32")  # whole cache lines
+    expected = 3 * [x * hvd.size() / 2] + 2 * [np.tile(x / 2, hvd.size())]
+    results = halves(tf.constant(x))
+    assert [in_shared_memory(result) for result in results] == 5 * [True]
+    for result, right in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(result, right)
+
+
 @on_ranks(1, 2, 3)
 def test_results_of_a_group(hvd):
     """They stay in the block in which the group was packed, but for what TensorFlow could not read there."""
