@@ -273,7 +273,7 @@ void Engine::Complete(Request request, Status status) {
 
 void Engine::Answer(Request request, Status status) {
   completion_.Post([request = std::make_shared<Request>(std::move(request)), status = std::move(status)] {
-    // Before done(), in which TensorFlow goes on: only a tensor that nobody else holds is changed where it lies.
+    // Before done(), in which TensorFlow goes on: it changes a tensor in place only if nobody else holds it.
     request->allocate = nullptr;
     request->keep_alive = nullptr;
     request->done(status);
