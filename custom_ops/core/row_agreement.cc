@@ -8,6 +8,13 @@
 #include "transport/arena.h"
 
 namespace tfddl {
+namespace {
+
+constexpr char kOtherRows[] =
+    " has compiled its program for other rows, as its own error says: all ranks have to bring equally many, "
+    "or it has to do without jit_compile=True";
+
+}  // namespace
 
 RowAgreement::RowAgreement(Lane lane, const Request& request, std::function<void(std::function<void()>)> post)
     : lane_(lane),
@@ -123,8 +130,13 @@ void RowAgreement::Allocate() {
   }
   post_([shared = shared_, allocate = allocate_, rows = std::move(rows)] {
     shared->status = allocate(rows, &shared->out);
-    shared->verdict.store(shared->status.ok() ? 1 : 0, std::memory_order_release);
+    shared->verdict.store(VerdictOf(shared->status), std::memory_order_release);
   });
+}
+
+int RowAgreement::VerdictOf(const Status& status) {
+  if (status.ok()) return kTaken;
+  return status.code() == Code::kInvalidArgument ? kRefused : kNoMemory;
 }
 
 void RowAgreement::SendVerdicts() {
@@ -144,9 +156,12 @@ void RowAgreement::SendVerdicts() {
 void RowAgreement::Judge() {
   status_ = shared_->status;
   for (size_t place = 0; place < size_ && status_.ok(); ++place) {
-    if (verdicts_[Verdict(place)]) continue;
-    status_ = Status(Code::kResourceExhausted, "rank " + std::to_string(attendance_.members[Rank(place)]) +
-                                                   " could not allocate its result");
+    const std::string rank = "rank " + std::to_string(attendance_.members[Rank(place)]);
+    if (verdicts_[Verdict(place)] == kNoMemory) {
+      status_ = Status(Code::kResourceExhausted, rank + " could not allocate its result");
+    } else if (verdicts_[Verdict(place)] == kRefused) {
+      status_ = Status(Code::kInvalidArgument, rank + kOtherRows);
+    }
   }
 }
 

@@ -38,7 +38,9 @@ class RowAgreement {
 
  private:
   enum class Phase { kRows, kAllocate, kVerdicts };
-  static constexpr int kUndecided = 2;
+  // Whether a rank has memory for the rows that come. A program compiled for other rows refuses them.
+  enum : int { kNoMemory, kTaken, kRefused, kUndecided };
+  static int VerdictOf(const Status& status);
   struct Shared {  // with the completion thread, which may outlive this object when the job fails
     std::atomic<int> verdict{kUndecided};
     std::vector<void*> out;

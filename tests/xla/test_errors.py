@@ -55,6 +55,18 @@ def test_allgather_of_different_numbers_of_rows(hvd):
 
 
 @on_ranks(2, 3)
+def test_rows_that_only_a_compiled_peer_refuses(hvd):
+    """The others have the memory and could take any rows: they hear why the call fails all the same."""
+    run = (jit if hvd.rank() == 0 else tf.function)(lambda x: hvd.allgather(x, name="rows"))
+    reason = (
+        "needs equally many rows" if hvd.rank() == 0 else "rank 0 has compiled its program for other rows"
+    )
+    with pytest.raises(tf.errors.OpError, match=reason):
+        run(tf.ones([hvd.rank() + 1, 2]))
+    _goes_on(hvd)
+
+
+@on_ranks(2, 3)
 def test_alltoall_that_does_not_split_evenly(hvd):
     x = tf.range(hvd.size() + 1)
     for splits in (None, tf.constant([2, *[1] * (hvd.size() - 1)])):
