@@ -162,6 +162,8 @@ void TestLeavesNothingUnsent() {
     Request request = Allreduce("x", &values[rank], outcomes.At(rank));
     request.kind = Kind::kBroadcast;
     engines[rank]->Submit(std::move(request));
+  }
+  for (size_t rank = 0; rank < 2; ++rank) {  // none before all have submitted: it would fail what waits
     threads.emplace_back([&engines, rank] {
       CHECK(engines[rank]->Shutdown(250));
       engines[rank]->Stop();
