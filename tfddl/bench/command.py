@@ -35,7 +35,7 @@ _NUMBER: dict[str, Any] = {"type": click.IntRange(min=1), "show_default": True, 
 
 @click.group(no_args_is_help=True)
 def bench() -> None:
-    """Measures collectives on this machine, beside others that do the same.
+    """Measures collectives here, beside others.
 
     \b
     Examples:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -53,6 +54,7 @@ class Job:
         self._stack = contextlib.ExitStack()
         self._directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tfddl-bench-")))
         self._ranks: list[Connection] = []
+        self._processes: list[int] = []
         try:
             self._start(ranks)
         except BaseException:
@@ -74,6 +76,7 @@ class Job:
 
     def close(self) -> None:
         """Ends all ranks."""
+        self._signal(signal.SIGCONT)
         for rank in self._ranks:
             rank.close()
         try:
@@ -94,24 +97,35 @@ class Job:
             line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | _ENVIRONMENT
         )
         deadline = time.monotonic() + START_LIMIT_S
-        said = [self._accept(listener, deadline) for _ in range(ranks)]
-        self._ranks = [connection for _, connection in sorted(said, key=lambda pair: pair[0])]
+        said = sorted(self._accept(listener, deadline) for _ in range(ranks))
+        self._ranks = [connection for _, _, connection in said]
+        self._processes = [process for _, process, _ in said]
         self._answers(deadline)
+        self._signal(signal.SIGSTOP)
 
-    def _accept(self, listener: socket.socket, deadline: float) -> tuple[int, Connection]:
+    def _accept(self, listener: socket.socket, deadline: float) -> tuple[int, int, Connection]:
         while not select.select([listener], [], [], 0.5)[0]:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise self._error("its processes did not start")
         connection = Connection(listener.accept()[0].detach())
-        return connection.recv(), connection
+        return *connection.recv(), connection
 
     def _ask(self, what: object) -> list[Any]:
+        self._signal(signal.SIGCONT)
         try:
             for rank in self._ranks:
                 rank.send(what)
         except OSError as error:
             raise self._error(f"a rank is gone ({error})") from None
-        return self._answers(time.monotonic() + ANSWER_LIMIT_S)
+        answers = self._answers(time.monotonic() + ANSWER_LIMIT_S)
+        self._signal(signal.SIGSTOP)
+        return answers
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Lets the ranks of a restless adapter go on, or stops them."""
+        for process in self._processes if self.adapter.restless else ():
+            with contextlib.suppress(ProcessLookupError):  # its end is seen where it is asked
+                os.kill(process, number)
 
     def _answers(self, deadline: float) -> list[Any]:
         """One of each rank, read in order of arrival: who dies first is the cause."""

@@ -1,8 +1,8 @@
 """A process of a measured job: `python -m tfddl.bench.rank MODULE DIRECTORY PORT...`, one port for each process.
 
-It connects to the driver's socket, says its rank, and answers what the driver asks until that hangs up: a `Case` is made
-ready, a number is that many calls of it, None drops it. A string as the answer is an error. It sleeps meanwhile, and
-leaves its core to the jobs whose turn it is.
+It connects to the driver's socket, says its rank and process, and answers what the driver asks until that hangs up: a
+`Case` is made ready, a number is that many calls of it, None drops it. A string as the answer is an error. It sleeps
+meanwhile, and leaves its core to the jobs whose turn it is.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> None:
     place = Place(rank, len(ports), Path(directory), tuple(map(int, ports)))
     pin(rank)
     with Client(str(place.directory / SOCKET), "AF_UNIX") as driver:
-        driver.send(rank)
+        driver.send((rank, os.getpid()))
         try:
             _serve(driver, importlib.import_module(module).ways(place))
         except Exception as error:

@@ -58,12 +58,14 @@ class Adapter:
         module: Where its `ways` is.
         packages: What has to be installed, as imported.
         operations: What it can do.
+        restless: Whether threads of it work between its turns too, so that its ranks have to be stopped meanwhile.
     """
 
     title: str
     module: str
     packages: tuple[str, ...]
     operations: tuple[str, ...]
+    restless: bool = False
 
     def missing(self) -> list[str]:
         """Which of its packages are not installed."""
@@ -91,7 +93,7 @@ OWN: dict[str, Adapter] = {
 PEERS: dict[str, Adapter] = {
     "mpi4py": Adapter("mpi4py", _HERE + "mpi", ("mpi4py",), _ALL),
     "mpi4py-fused": Adapter("mpi4py, one buffer", _HERE + "mpi_fused", ("mpi4py",), ("gradients",)),
-    "horovod": Adapter("Horovod", _HERE + "horovod", ("horovod", "tensorflow"), _TRAINS),
+    "horovod": Adapter("Horovod", _HERE + "horovod", ("horovod", "tensorflow"), _TRAINS, restless=True),
     "gloo": Adapter(
         "torch gloo", _HERE + "gloo", ("torch",), ("allreduce", "broadcast", "allgather", "gradients")
     ),
