@@ -97,7 +97,7 @@ int tfddl_finish(const char* call, size_t length, void* const* out, int gpu, voi
   });
 }
 
-int tfddl_place(const char* what, int process_set, int* answer) {
+int tfddl_place(const char* what, const char* name, int process_set, int* answer) {
   const Status status = tfddl::FindPlace(what, process_set, answer);
-  return status.ok() ? 0 : Failed(status, what);
+  return status.ok() ? 0 : Failed(status, name);
 }

@@ -22,5 +22,5 @@ TFDDL_EXPORT int tfddl_start(const char* call, size_t length, const void* const*
 TFDDL_EXPORT int tfddl_finish(const char* call, size_t length, void* const* out, int gpu, void* stream,
                               int32_t run);
 
-// Stores this process's place in a process set (core/place.h) in *answer.
-TFDDL_EXPORT int tfddl_place(const char* what, int process_set, int* answer);
+// Stores this process's place in a process set (core/place.h) in *answer; `name` is who asks, for the reason.
+TFDDL_EXPORT int tfddl_place(const char* what, const char* name, int process_set, int* answer);

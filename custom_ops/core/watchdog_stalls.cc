@@ -145,13 +145,14 @@ void Watchdog::ReportDifferent(const Inquiry& inquiry) {
       who + " wait for different collectives, none of which can run: " + Describe(inquiry.answers, sets_) +
       ".";
   const bool certain = Stuck(inquiry.answers, transport_->rank(), kCertainMicros, sets_) == stuck;
-  if (certain && HasNote(inquiry.answers, stuck)) return FailAll("Stopped: " + report);
+  const bool noted = HasNote(inquiry.answers, stuck);
+  if (certain && noted) return FailAll("Stopped: " + report);
   if (different_ == inquiry.waited) return;
   different_ = inquiry.waited;
-  Print(report +
-        " Ranks must run the same collectives, the same number of times. The job goes on waiting, in case "
-        "another thread submits what is missing, until TFDDL_STALL_LIMIT=" +
-        std::to_string(static_cast<int64_t>(options_.limit_s)) + " seconds.");
+  Print(report + " Ranks must run the same collectives, the same number of times. The job " +
+        (noted ? "is stopped after " + Seconds(kCertainMicros) + " without progress."
+               : "goes on waiting, in case another thread submits what is missing, until TFDDL_STALL_LIMIT=" +
+                     std::to_string(static_cast<int64_t>(options_.limit_s)) + " seconds."));
 }
 
 void Watchdog::ReportStall(const Inquiry& inquiry) {
@@ -162,8 +163,9 @@ void Watchdog::ReportStall(const Inquiry& inquiry) {
                              DescribeKey(key, set, sets_) + "; " + missing +
                              ". All ranks: " + Describe(inquiry.answers, sets_) + ".";
   if (inquiry.cause == Cause::kLimit) {
-    FailAll("Stalled: " + report + " The limit is TFDDL_STALL_LIMIT=" +
-            std::to_string(static_cast<int64_t>(options_.limit_s)) + " seconds.");
+    FailAll("Stalled: " + report +
+            " The limit is TFDDL_STALL_LIMIT=" + std::to_string(static_cast<int64_t>(options_.limit_s)) +
+            " seconds. Ranks must run the same collectives; set a higher limit where one is only slow.");
     return;
   }
   for (int rank = 0; rank < transport_->rank(); ++rank) {  // the lowest rank that waits for it speaks for all

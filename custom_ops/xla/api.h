@@ -12,7 +12,7 @@ struct TfddlEngineFunctions {  // core/call_api.h, core/c_api.h
   int (*start)(const char* call, size_t length, const void* const* in, void* const* out, int gpu,
                void* stream, int32_t* run);
   int (*finish)(const char* call, size_t length, void* const* out, int gpu, void* stream, int32_t run);
-  int (*place)(const char* what, int process_set, int* answer);
+  int (*place)(const char* what, const char* name, int process_set, int* answer);
   const char* (*last_error)(void);
 };
 

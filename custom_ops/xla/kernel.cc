@@ -9,8 +9,8 @@ namespace tf = tensorflow;
 
 absl::Status FindPlace(Call* call) {
   const auto& engine = EngineFunctions();
-  int code = engine.place("rank", call->process_set, &call->rank);
-  if (code == 0) code = engine.place("size", call->process_set, &call->size);
+  int code = engine.place("rank", call->name.c_str(), call->process_set, &call->rank);
+  if (code == 0) code = engine.place("size", call->name.c_str(), call->process_set, &call->size);
   if (code == 0) return absl::OkStatus();
   const std::string reason = engine.last_error();
   return static_cast<Code>(code) == Code::kInvalidArgument ? absl::InvalidArgumentError(reason)

@@ -37,7 +37,7 @@ def _ask(directory: Path, fails: bool, ready: object, outcomes: object) -> None:
     ready.wait()  # type: ignore[attr-defined]
     try:
         found = cached_or_built(
-            library, lambda: _fail_slowly(builds) if fails else _build_slowly(library, builds), "compiling"
+            library, lambda: _fail_slowly(builds) if fails else _build_slowly(library, builds)
         )
         outcomes.put(found.read_text())  # type: ignore[attr-defined]
     except CompileError as error:
@@ -66,7 +66,7 @@ def test_a_failure_reaches_all_who_wait_and_is_tried_again_later(tmp_path: Path)
     assert _ask_together(tmp_path, fails=True) == ["the compiler is on strike"] * PROCESSES
     assert (tmp_path / "builds").read_text().splitlines() == ["failed"]
     library = tmp_path / "cache" / "lib.so"
-    cached_or_built(library, lambda: library.write_text("mended"), "compiling")
+    cached_or_built(library, lambda: library.write_text("mended"))
     assert library.read_text() == "mended"
 
 
@@ -81,13 +81,13 @@ def test_sources_that_do_not_compile_are_tried_once(tmp_path: Path, kind: type[C
 
     for _ in range(3):
         with pytest.raises(CompileError, match="on strike"):
-            cached_or_built(library, build, "compiling", once=True)
+            cached_or_built(library, build, once=True)
     assert len(tries) == (1 if kind is CompilationFailed else 3)
     with pytest.raises(CompileError, match="on strike") as caught:
-        cached_or_built(library, build, "compiling", once=True)
+        cached_or_built(library, build, once=True)
     assert ("`tfddl build` tries again" in str(caught.value)) == (kind is CompilationFailed)
     forget_failure(library)
-    cached_or_built(library, lambda: library.write_text("mended"), "compiling", once=True)
+    cached_or_built(library, lambda: library.write_text("mended"), once=True)
     assert library.read_text() == "mended"
 
 
@@ -106,22 +106,13 @@ def test_a_killed_build_blocks_nobody(tmp_path: Path) -> None:
     assert holder.pid is not None
     os.kill(holder.pid, signal.SIGKILL)
     holder.join(60)
-    assert cached_or_built(library, lambda: library.write_text("library"), "compiling") == library
-
-
-def test_the_announcement_is_made_only_when_building(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    library = tmp_path / "lib.so"
-    for _ in range(2):
-        cached_or_built(library, lambda: library.write_text("library"), "compiling, please wait")
-    assert capsys.readouterr().err == "compiling, please wait\n"
+    assert cached_or_built(library, lambda: library.write_text("library")) == library
 
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CompileError, match=r"file/cache; set TFDDL_CACHE_DIR .* Received: "):
-        cached_or_built(tmp_path / "file" / "cache" / "lib.so", lambda: None, "compiling")
+        cached_or_built(tmp_path / "file" / "cache" / "lib.so", lambda: None)
 
 
 def test_cache_directory_follows_the_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

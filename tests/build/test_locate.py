@@ -63,7 +63,7 @@ def test_a_library_for_something_else_is_never_taken(
 
 
 def test_without_a_compiler_one_sentence_says_what_there_is(
-    packaged: Path, monkeypatch: pytest.MonkeyPatch
+    packaged: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _pretend(monkeypatch, "2.21.0")
     tensorflow = discover.TensorFlow("2.21.0", "/nowhere", "/nowhere", ())
@@ -76,6 +76,7 @@ def test_without_a_compiler_one_sentence_says_what_there_is(
     assert "a C++ compiler (g++)" in message
     assert "a library for tf2.20.0-openmpi-5-linux_x86_64" in message
     assert "\n" not in message
+    assert capsys.readouterr().err == ""
 
 
 def test_a_tensorflow_that_is_not_supported_is_refused_first(
@@ -100,7 +101,9 @@ def test_init_says_what_is_missing(missing: str, sentence: str) -> None:
     assert sentence in done.stderr.splitlines()[-1]
 
 
-def test_a_failed_compile_quotes_its_first_error_and_keeps_the_log(tmp_path: Path) -> None:
+def test_a_failed_compile_quotes_its_first_error_and_keeps_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tensorflow = discover.TensorFlow("2.21.0", "/nowhere", "/nowhere/lib.so", ("-fno-such-flag-at-all",))
     with pytest.raises(CompileError) as caught:
         compile_library(tensorflow, discover.find_mpi(), tmp_path)
@@ -109,4 +112,8 @@ def test_a_failed_compile_quotes_its_first_error_and_keeps_the_log(tmp_path: Pat
     (log,) = tmp_path.glob("*.log")
     assert str(log) in message
     assert "error: " in message
+    (announcement,) = capsys.readouterr().err.splitlines()
+    assert announcement.startswith(
+        "tfddl: compiling its native library for TensorFlow 2.21.0 and Open MPI 5 (once;"
+    )
     assert not list(tmp_path.glob("*.so"))

@@ -22,6 +22,10 @@ def test_ranks_that_wait_for_different_collectives(ranks):
     check_quoted(result, DIFFERENT, f"{others}: 'metric' (for ", "Stalled: rank ")
     assert re.search(rf"{DIFFERENT}: rank 0: 'gradient' \(for \d+ s\)", result.output)
     assert result.output.count(DIFFERENT) == 1
+    assert (
+        "TFDDL_STALL_LIMIT=5 seconds. Ranks must run the same collectives; set a higher limit"
+        in result.output
+    )
 
 
 def test_a_thread_that_submits_later_ends_such_a_wait():

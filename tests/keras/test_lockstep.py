@@ -144,7 +144,8 @@ def test_validation_may_be_uneven(hvd):
 
 def test_a_rank_whose_data_ends_early():
     """Keras does not know the number of batches: the others wait for the gradients of a rank that is done."""
-    result = run_script(2, SHORT, limit=120)
+    result = run_script(2, SHORT, limit=120, environment={"TFDDL_STALL_WARNING": "12"})  # a sixth of it
     assert result.code != 0
     assert "Stopped: the ranks wait for different collectives" in result.output
+    assert "The job is stopped after 10 s without progress." in result.output
     assert "end_of_epoch' (at the end of epoch 1, after 6 batches; give each rank" in result.output

@@ -118,7 +118,14 @@ def test_inside_a_function_there_is_no_object(hvd):
     def step():
         return hvd.broadcast_object(1)
 
-    with pytest.raises(ValueError, match=r"cannot become part of a tf.function or graph"):
+    with pytest.raises(
+        ValueError, match=r"cannot become part of .* Received: a call in the tf.function 'step'"
+    ):
         step()
+    with (
+        tf.Graph().as_default(),
+        pytest.raises(ValueError, match=r"Received: a call in a graph, without a session"),
+    ):
+        hvd.broadcast_object(1)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"root_rank.*Received: 7"):
         hvd.broadcast_object(1, root_rank=7)

@@ -123,10 +123,13 @@ def test_a_root_that_is_no_rank(hvd):
 def test_after_shutdown(hvd):
     run = jit(lambda x: hvd.allreduce(x) + tf.cast(hvd.rank_op(), tf.float32))
     run(tf.ones([2]))
+    traced = jit(lambda x: hvd.allreduce(x, name="compiled.late")).get_concrete_function(tf.ones([2]))
     hvd.shutdown()
     try:
         with pytest.raises(tf.errors.OpError, match=r"tfddl has not been initialized; use hvd.init\(\)"):
             run(tf.ones([2]))
+        with pytest.raises(tf.errors.OpError, match=r"'compiled.late': tfddl has not been initialized"):
+            traced(tf.ones([2]))
     finally:
         hvd.init()
     np.testing.assert_array_equal(run(tf.ones([2])), [1.0, 1.0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,15 +21,12 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "tfddl"
 
 
-def cached_or_built(
-    library: Path, build: Callable[[], object], announcement: str, once: bool = False
-) -> Path:
+def cached_or_built(library: Path, build: Callable[[], object], once: bool = False) -> Path:
     """Gives a library from the cache; builds it first, in one process only, where it is not there.
 
     Args:
         library: path that `build` fills.
         build: function that makes `library` or raises `CompileError`.
-        announcement: string, the line for stderr that says what takes so long.
         once: whether a build that failed before is not tried again, until `forget_failure(library)`.
 
     Returns:
@@ -55,7 +51,6 @@ def cached_or_built(
         _raise_failure_since(asked, lock)
         if once and failed.is_file():
             raise CompileError(f"{failed.read_text()} (said before; `tfddl build` tries again)")
-        print(announcement, file=sys.stderr, flush=True)
         try:
             build()
         except Exception as error:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +28,7 @@ class CompilationFailed(CompileError):
 def compile_library(
     tensorflow: TensorFlow | None, mpi: Mpi, output_dir: Path, build_dir: Path | None = None
 ) -> Path:
-    """Compiles the native library for one TensorFlow and one MPI.
+    """Compiles the native library for one TensorFlow and one MPI, and says on stderr what takes so long.
 
     Args:
         tensorflow: a `TensorFlow`; None leaves the TensorFlow ops out, which serves tests of the transport.
@@ -48,6 +49,7 @@ def compile_library(
     return _compile(
         "tfddl",
         f"its native library for {target}",
+        "once; it takes about a minute",
         lambda: library_stem(version, mpi.tag),
         lambda: _definitions(tensorflow, mpi),
         output_dir,
@@ -60,6 +62,7 @@ def compile_xla_library(tensorflow: TensorFlow, output_dir: Path, build_dir: Pat
     return _compile(
         "tfddl_xla",
         f"its XLA kernels for TensorFlow {tensorflow.version}",
+        "once, for jit_compile=True; it takes about a minute; TFDDL_XLA=0 does without",
         lambda: xla_library_stem(tensorflow.version),
         lambda: _xla_definitions(tensorflow),
         output_dir,
@@ -70,12 +73,14 @@ def compile_xla_library(tensorflow: TensorFlow, output_dir: Path, build_dir: Pat
 def _compile(
     cmake_target: str,
     what: str,
+    remark: str,
     stem_of_sources: Callable[[], str],
     definitions: Callable[[], list[str]],
     output_dir: Path,
     build_dir: Path | None,
 ) -> Path:
     cmake = _find_tools(what)
+    print(f"tfddl: compiling {what} ({remark})...", file=sys.stderr, flush=True)
     output_dir.mkdir(parents=True, exist_ok=True)
     stem = stem_of_sources()
     log = output_dir / f"{stem}.log"

@@ -46,12 +46,8 @@ def locate_library() -> Path:
     """
     version = check_environment()
     mpi = discover.find_mpi()
-    announcement = (
-        f"tfddl: compiling its native library for TensorFlow {version} and {mpi.name} "
-        "(once; it takes about a minute)..."
-    )
     try:
-        return _located(library_stem(version, mpi.tag), lambda: _build(version, mpi), announcement)
+        return _located(library_stem(version, mpi.tag), lambda: _build(version, mpi))
     except CompileError as error:
         raise CompileError(f"{error}{_packaged_hint()}") from None
 
@@ -74,23 +70,19 @@ def locate_xla_library(again: bool = False) -> Path:
         CompileError: there is no library that fits, and it could not be compiled.
     """
     version = check_environment()
-    announcement = (
-        f"tfddl: compiling its XLA kernels for TensorFlow {version} (once, for jit_compile=True; it takes about "
-        "a minute; TFDDL_XLA=0 does without)..."
-    )
     stem = xla_library_stem(version)
     if again:
         forget_failure(_cached(stem))
-    return _located(stem, lambda: _build_xla(version), announcement, once=True)
+    return _located(stem, lambda: _build_xla(version), once=True)
 
 
 def _cached(stem: str) -> Path:
     return cache_directory() / f"lib{stem}.so"
 
 
-def _located(stem: str, build: Callable[[], object], announcement: str, once: bool = False) -> Path:
+def _located(stem: str, build: Callable[[], object], once: bool = False) -> Path:
     packaged = PACKAGED / f"lib{stem}.so"
-    return packaged if packaged.is_file() else cached_or_built(_cached(stem), build, announcement, once)
+    return packaged if packaged.is_file() else cached_or_built(_cached(stem), build, once)
 
 
 def _build(version: str, mpi: discover.Mpi) -> Path:

@@ -8,14 +8,14 @@ from tfddl.keras.keras2 import optimizer as keras2_optimizer
 from tfddl.keras.keras2 import state
 from tfddl.keras.optimizer import is_distributed
 from tfddl.runtime import xla
-from tfddl.runtime.log import warn
+from tfddl.runtime.log import warn_on_each_host
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
 
 def turn_off_jit(model: Any) -> None:
     """Keeps Keras from compiling the train step with XLA where there are no XLA kernels."""
     if getattr(model, "jit_compile", False) and not xla.xla_built():
-        warn(
+        warn_on_each_host(
             f"jit_compile is switched off for this model, for tfddl has no XLA kernels ({xla.why_not()}). "
             "Say model.compile(..., jit_compile=False) to be rid of this line."
         )

@@ -38,7 +38,9 @@ main.add_command(timeline)
 
 @main.command()
 def build() -> None:
-    """Compile the native libraries, unless ones that fit are there, and print their paths.
+    """Compiles the native libraries.
+
+    Unless ones that fit are there; prints their paths.
 
     They are made for the TensorFlow and the MPI of this Python and kept in the user's cache (TFDDL_CACHE_DIR).
     The first use of tfddl does the same, and the first use of jit_compile=True for the one with the XLA kernels;

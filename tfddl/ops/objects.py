@@ -129,9 +129,15 @@ def _run(
             return send(tf.constant(value), part).numpy()
     session = session or tf.compat.v1.get_default_session()
     if session is None:
+        graph = tf.compat.v1.get_default_graph()
+        where = (
+            f"in the tf.function {graph.name!r}"
+            if graph.building_function
+            else "in a graph, without a session"
+        )
         raise ValueError(
             f"{kind} runs at once, and cannot become part of a tf.function or graph: call it in eager mode, or with "
-            "a tf.compat.v1.Session. Received: session=None"
+            f"a tf.compat.v1.Session. Received: a call {where}"
         )
     graph, key = session.graph, (kind, part, *more)
     if not hasattr(graph, "_tfddl_objects"):

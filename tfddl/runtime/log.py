@@ -15,6 +15,12 @@ def warn(message: str, process_set: ProcessSet = global_process_set) -> None:
         _logger.warning(message)
 
 
+def warn_on_each_host(message: str) -> None:
+    """Logs a warning, on the first rank of each host: it concerns what is installed there."""
+    if not basics.is_initialized() or basics.local_rank() == 0:
+        _logger.warning(message)
+
+
 @functools.cache
 def warn_once(message: str, process_set: ProcessSet = global_process_set) -> None:
     """Logs a warning the first time only."""
