@@ -1,6 +1,8 @@
 """A job of `tfddl bench`, driven directly."""
 
 import dataclasses
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -43,3 +45,24 @@ def test_ranks_that_do_not_rest_are_stopped_between_their_turns(restless):
     finally:
         job.close()
     assert not any(Path(f"/proc/{process}").exists() for process in processes)
+
+
+def test_nothing_is_left_of_a_driver_that_is_killed():
+    """Of ranks that are stopped neither."""
+    script = """
+import dataclasses
+import time
+from tfddl.bench.adapters import OWN
+from tfddl.bench.job import Job
+job = Job(dataclasses.replace(OWN["copy"], restless=True), 2)
+print(*job._processes, flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as driver:
+        processes = [int(process) for process in driver.stdout.readline().split()]
+        wait_until_stopped(processes)
+        driver.kill()
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{process}").exists() for process in processes):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
 import signal
@@ -23,6 +24,7 @@ START_LIMIT_S = 180.0
 ANSWER_LIMIT_S = 300.0
 _END_LIMIT_S = 20.0
 _LINES_SHOWN = 15
+_PR_SET_PDEATHSIG = 1
 
 _ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "-1",
@@ -94,7 +96,12 @@ class Job:
         line = [sys.executable, "-m", "tfddl.launch.run", "-np", str(ranks), sys.executable, "-m"]
         line += ["tfddl.bench.rank", self.adapter.module, str(self._directory), *_free_ports(ranks)]
         self._process = subprocess.Popen(
-            line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | _ENVIRONMENT
+            line,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=os.environ | _ENVIRONMENT,
+            preexec_fn=_end_with_driver,
         )
         deadline = time.monotonic() + START_LIMIT_S
         said = sorted(self._accept(listener, deadline) for _ in range(ranks))
@@ -155,6 +162,11 @@ class Job:
     def _error(self, what: str) -> JobError:
         lines = (self._directory / "output").read_text(errors="replace").splitlines()
         return JobError("\n".join([f"{self.adapter.title}: {what}", *lines[-_LINES_SHOWN:]]))
+
+
+def _end_with_driver() -> None:
+    """Of tfddlrun: ranks see their driver hang up, but not those that are stopped when it is killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _free_ports(count: int) -> list[str]:
