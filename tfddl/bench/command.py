@@ -188,9 +188,9 @@ def training(ranks: int, models: list[str], batch: int, steps: int, **options: A
     help="Of a message between hosts, us.",
 )
 def predict(measured: Path | None, gbit: float, latency: float) -> None:
-    """What a model says of 8 to 512 ranks, next to what Horovod has published.
+    """What a model says of 8 to 512 ranks.
 
-    Formula, sources and what is left out: the top of tfddl/bench/predict.py.
+    Next to what Horovod has published. Formula, sources and what is left out: the top of tfddl/bench/predict.py.
     """
     check_packages(_NAME, None)
     from tfddl.bench import predict as model
