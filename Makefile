@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tf demo test lint test-core test-python test-all test-tf test-mpich sanitize model format clean
+.PHONY: help setup setup-tf demo test lint test-core test-python test-all test-tf test-mpich bench-horovod sanitize model format clean
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -32,6 +32,7 @@ help:
 	@echo "make test-tf TF=2.16   the tests nearest to TensorFlow and Keras on an older TensorFlow ($(TF_VERSIONS))"
 	@echo "make test-all  make test, then make test-tf with every older TensorFlow"
 	@echo "make test-mpich        the collectives, process sets and gradients on MPICH, with 2 and 3 ranks"
+	@echo "make bench-horovod     allreduces, gradients and training beside Horovod, on TensorFlow 2.15 (Python 3.11)"
 	@echo "make lint      ruff, mypy, clang-format: check only"
 	@echo "make sanitize  the engine's tests under the thread and address sanitizers"
 	@echo "make model     check the model of the protocol (needs spin)"
@@ -111,6 +112,26 @@ $(TF_ENV)/ready: constraints/tf$(TF).txt setup.cfg setup.py pyproject.toml
 	$(TF_ENV)/bin/python -m pip install --quiet -c $< setuptools wheel cmake
 	$(TF_ENV)/bin/python -m pip install --quiet -c $< --no-build-isolation -e '.[$(if $(filter 2.15,$(TF)),addons,cpu),test]'
 	$(if $(filter 2.15,$(TF)),,$(TF_ENV)/bin/python -m pip install --quiet -c $< --no-deps tf_keras)
+	touch $@
+
+# Horovod's last release builds for TensorFlow 2.15; CMake 4 reads its files only if told so.
+HOROVOD_ENV := build/env-horovod
+HOROVOD_BUILD := CMAKE_POLICY_VERSION_MINIMUM=3.5 MAKEFLAGS=-j$(JOBS) HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_MPI=1 \
+  $(addprefix HOROVOD_WITHOUT_,$(addsuffix =1,GLOO PYTORCH MXNET))
+BESIDE_HOROVOD = $(HOROVOD_ENV)/bin/tfddl bench $(1) -np 2 --rounds 3 --json build/horovod-$(2).json
+bench-horovod: $(HOROVOD_ENV)/ready
+	$(HOROVOD_ENV)/bin/tfddl build
+	$(call BESIDE_HOROVOD,allreduce,allreduce) --sizes 4B,64K,1M,16M --peers mpi4py,horovod
+	$(call BESIDE_HOROVOD,gradients,gradients) --sets resnet50,1000x1KB --peers mpi4py,horovod
+	$(call BESIDE_HOROVOD,gradients,vgg) --sets vgg16 --peers horovod
+	$(call BESIDE_HOROVOD,training,training) --models cnn,resnet20 --peers horovod
+
+$(HOROVOD_ENV)/ready: constraints/horovod.txt constraints/tf2.15.txt setup.cfg setup.py pyproject.toml
+	test -x $(HOROVOD_ENV)/bin/python || python3.11 -m venv $(HOROVOD_ENV)
+	$(HOROVOD_ENV)/bin/python -m pip install --quiet -c $< setuptools wheel cmake
+	$(HOROVOD_ENV)/bin/python -m pip install --quiet -c $< --no-build-isolation -e '.[addons,bench]'
+	PATH=$(CURDIR)/$(HOROVOD_ENV)/bin:$$PATH $(HOROVOD_BUILD) \
+	  $(HOROVOD_ENV)/bin/python -m pip install --quiet -c $< --no-build-isolation horovod
 	touch $@
 
 # An environment of its own, since the wheels of both MPIs bring an mpirun.
