@@ -116,7 +116,8 @@ Status Submit(const std::shared_ptr<Engine>& engine, const Call& call, const voi
   const Status refusal = Refusal(*engine, call);
   if (!refusal.ok()) return refusal;
   *started = std::make_shared<StartedCall>();
-  Request request = ToRequest(call, call.shapes);
+  Request request = ToRequest(call);
+  request.signature = call.Signature(call.shapes);
   request.step = context.step;
   request.root = call.kind == Kind::kBroadcast ? engine->MemberOf(call.root) : 0;
   // The vote alone makes up a barrier.
@@ -156,10 +157,9 @@ Status End(const StartedCall& started, const Call& call, void* const* out, const
 
 }  // namespace
 
-Request ToRequest(const Call& call, const std::vector<Shape>& inputs) {
+Request ToRequest(const Call& call) {
   Request request;
   request.name = call.name;
-  request.signature = call.Signature(inputs);
   request.bucket = call.bucket;
   request.buckets = call.buckets;
   request.kind = call.kind;
@@ -181,7 +181,7 @@ Status StartCall(const std::shared_ptr<Engine>& engine, const Call& call, const 
 
 Status FinishCall(const std::shared_ptr<Engine>& engine, const Call& call, void* const* out,
                   const CallContext& context) {
-  Request names = ToRequest(call, call.shapes);
+  Request names = ToRequest(call);
   if (context.gpu >= 0) AgreeAlone(&names);
   const auto started = CallsInFlight::Global().Take(engine, context.step, names.key());
   if (!started) return Status(Code::kUnknown, "the program ends a call that it has not started");

@@ -10,8 +10,8 @@
 
 namespace tfddl {
 
-// The request of `call` on tensors of these shapes, less what concerns memory, its root and whom to tell.
-Request ToRequest(const Call& call, const std::vector<Shape>& inputs);
+// The request of `call`, less its signature and what concerns memory, its root and whom to tell.
+Request ToRequest(const Call& call);
 
 // What a call belongs to, and where its tensors lie.
 struct CallContext {

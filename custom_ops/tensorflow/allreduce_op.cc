@@ -78,6 +78,8 @@ class AllreduceKernel : public CollectiveKernel {
                              ? AllocateOrForward(context, arena.get(), 0, outs.data())
                              : AllocateGroup(context, arena.get(), &outs, &request.packed),
                          done);
+    request.buffers.reserve(outs.size());
+    keep->reserve(2 * outs.size());
     for (int i = 0; i < context->num_inputs(); ++i) {
       const tf::Tensor& out = *outs[static_cast<size_t>(i)];
       request.buffers.push_back({context->input(i).data(), out.data(), out.NumElements()});

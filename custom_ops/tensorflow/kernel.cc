@@ -15,7 +15,7 @@ namespace tf = tensorflow;
 
 namespace {
 
-Shape ToShape(const tf::Tensor& x) {
+Shape ToShape(const tf::TensorShape& x) {
   Shape shape;
   for (int i = 0; i < x.dims(); ++i) shape.push_back(x.dim_size(i));
   return shape;
@@ -46,7 +46,7 @@ absl::Status ToStatus(const Status& status, const std::string& name) {
   return MakeStatus(code, "tfddl '" + name + "': " + status.message());
 }
 
-int64_t RowElements(const tf::Tensor& x) { return RowElements(ToShape(x)); }
+int64_t RowElements(const tf::Tensor& x) { return RowElements(ToShape(x.shape())); }
 
 absl::Status WithOpenRows(tf::shape_inference::InferenceContext* context, tf::shape_inference::ShapeHandle x,
                           tf::shape_inference::ShapeHandle* y) {
@@ -85,12 +85,27 @@ std::shared_ptr<Engine> CollectiveKernel::RequireEngine(tf::OpKernelContext* con
 }
 
 Request CollectiveKernel::MakeRequest(tf::OpKernelContext* context, int count) const {
-  std::vector<Shape> shapes;
-  for (int i = 0; i < count; ++i) shapes.push_back(ToShape(context->input(i)));
-  Request request = ToRequest(call_, shapes);
+  Request request = ToRequest(call_);
+  request.signature = Signature(context, count);
   // An op that runs eagerly is a step of its own, and all of them share one number.
   request.step = context->step_id();
   return request;
+}
+
+std::string CollectiveKernel::Signature(tf::OpKernelContext* context, int count) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  bool known = !signature_.empty() && described_.size() == static_cast<size_t>(count);
+  for (int i = 0; known && i < count; ++i) {
+    known = context->input(i).shape() == described_[static_cast<size_t>(i)];
+  }
+  if (known) return signature_;
+  described_.clear();
+  std::vector<Shape> shapes;
+  for (int i = 0; i < count; ++i) {
+    described_.push_back(context->input(i).shape());
+    shapes.push_back(ToShape(described_.back()));
+  }
+  return signature_ = call_.Signature(shapes);
 }
 
 bool CollectiveKernel::RequireRows(tf::OpKernelContext* context, int count, const DoneCallback& done) const {

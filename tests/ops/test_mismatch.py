@@ -123,6 +123,23 @@ def test_between_signatures_that_are_both_known(hvd):
         call()
 
 
+@on_ranks(2, 3)
+def test_shapes_that_change_from_call_to_call_of_one_op(hvd):
+    """The op keeps its last description: a member of other shape is another one."""
+
+    @tf.function(input_signature=[tf.TensorSpec(None, tf.float32)] * 2)
+    def group(*tensors):
+        return hvd.grouped_allreduce(tensors, op=hvd.Sum, name="mismatch.changing")
+
+    def run(last):
+        return lambda: group(tf.ones([2]), tf.ones(last))
+
+    for last in ([3], [4], [2, 2], [3]):
+        check(run(last)()[1], np.full(last, hvd.size(), "float32"))
+    mismatch(hvd, [run([3]), run([4])], "rank 0: float32 [3]", "rank 1: float32 [4]")
+    mismatch(hvd, [run([2, 2]), run([3])], "rank 0: float32 [2, 2]", "rank 1: float32 [3]")
+
+
 @on_ranks(3)
 def test_the_third_rank_comes_late(hvd):
     for _ in range(2):  # First with a new name, then with a known one.
