@@ -17,7 +17,6 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tfddl import data as data
-    from tfddl.gradients.compression import Compression as Compression
     from tfddl.gradients.tape import DistributedGradientTape as DistributedGradientTape
     from tfddl.gradients.tape import PartialDistributedGradientTape as PartialDistributedGradientTape
     from tfddl.keras import callbacks as callbacks
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from tfddl.ops.alltoall import alltoall as alltoall
     from tfddl.ops.barrier import barrier as barrier
     from tfddl.ops.broadcast import broadcast as broadcast
+    from tfddl.ops.compression import Compression as Compression
     from tfddl.ops.constants import Adasum as Adasum
     from tfddl.ops.constants import Average as Average
     from tfddl.ops.constants import Max as Max
@@ -86,7 +86,6 @@ if TYPE_CHECKING:
     from tfddl.v1.broadcast import broadcast_global_variables as broadcast_global_variables
 
 _MODULES = {
-    "tfddl.gradients.compression": ["Compression"],
     "tfddl.gradients.tape": ["DistributedGradientTape", "PartialDistributedGradientTape"],
     "tfddl.keras.load": ["load_model"],
     "tfddl.keras.optimizer": ["DistributedOptimizer", "PartialDistributedOptimizer"],
@@ -97,6 +96,7 @@ _MODULES = {
     "tfddl.ops.alltoall": ["alltoall"],
     "tfddl.ops.barrier": ["barrier"],
     "tfddl.ops.broadcast": ["broadcast"],
+    "tfddl.ops.compression": ["Compression"],
     "tfddl.ops.constants": ["Adasum", "Average", "Max", "Min", "Product", "Sum"],
     "tfddl.ops.join": ["join"],
     "tfddl.ops.objects": ["allgather_object", "broadcast_object", "broadcast_object_fn"],

@@ -8,11 +8,11 @@ import tensorflow as tf
 from tfddl import _compat
 from tfddl.gradients import groups
 from tfddl.gradients.buckets import bucket_sizes, plan_buckets
-from tfddl.gradients.compression import run_compressed
 from tfddl.gradients.local import LocalSources, scaled
 from tfddl.gradients.marks import is_reduced, leave_own, mark
 from tfddl.gradients.options import Options
 from tfddl.ops import allreduce_gradient, names, native  # noqa: F401 the first registers the gradient
+from tfddl.ops.compression import run_compressed
 from tfddl.ops.constants import Adasum, Max
 from tfddl.ops.sparse import allreduce_slices
 from tfddl.runtime import xla

@@ -4,11 +4,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl.gradients.compression import Compression, Compressor
 from tfddl.gradients.local import LocalSources, check_layers
 from tfddl.gradients.options import checked
 from tfddl.gradients.reduction import reduce_gradients
 from tfddl.ops import names
+from tfddl.ops.compression import Compression, Compressor
 from tfddl.ops.constants import Average
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 

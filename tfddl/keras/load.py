@@ -6,8 +6,8 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 
 from tfddl import _compat
-from tfddl.gradients.compression import Compression, Compressor
 from tfddl.keras.optimizer import DistributedOptimizer
+from tfddl.ops.compression import Compression, Compressor
 
 
 def load_model(

@@ -5,7 +5,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.gradients.compression import Compression, Compressor
 from tfddl.gradients.local import check_layers
 from tfddl.gradients.options import check_bool, checked
 from tfddl.keras import loss_scale
@@ -14,6 +13,7 @@ from tfddl.keras.adoption import Settings, adopt, is_adopted, set_settings, sett
 from tfddl.keras.distributed import Distributed
 from tfddl.keras.keras2 import optimizer as keras2_optimizer
 from tfddl.keras.multi import DistributedMulti
+from tfddl.ops.compression import Compression, Compressor
 from tfddl.ops.constants import NAMES, Average
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 from tfddl.v1 import optimizer as v1_optimizer

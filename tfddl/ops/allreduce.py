@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfddl.gradients.compression import Compression, run_compressed
 from tfddl.ops import allreduce_gradient, native  # noqa: F401 the first registers the gradient
 from tfddl.ops.collective import check_callable, check_list, name_of, prepare, without_devices
+from tfddl.ops.compression import Compression, run_compressed
 from tfddl.ops.constants import Average, Sum
 from tfddl.ops.groups import in_groups
 from tfddl.ops.sparse import allreduce_slices

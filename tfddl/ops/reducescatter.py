@@ -8,10 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.gradients.compression import Compression, run_compressed
 from tfddl.ops import names, native
 from tfddl.ops.blocks import put_back
 from tfddl.ops.collective import check_list, name_of, prepare_rows, without_devices
+from tfddl.ops.compression import Compression, run_compressed
 from tfddl.ops.constants import Average, Sum
 from tfddl.ops.groups import in_groups
 from tfddl.ops.support_table import SCATTERED, check_factors, check_op

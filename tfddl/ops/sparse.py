@@ -7,8 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.gradients.compression import Compression, run_compressed
 from tfddl.ops import native
+from tfddl.ops.compression import Compression, run_compressed
 from tfddl.ops.constants import NAMES, Average, Sum
 from tfddl.ops.support_table import check_dtype
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of

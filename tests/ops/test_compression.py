@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.harness import on_ranks
-from tfddl.gradients.compression import Compression, Compressor, check_compression
+from tfddl.ops.compression import Compression, Compressor, check_compression
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32", "int64"])
