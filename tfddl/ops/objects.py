@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfddl.ops import native
 from tfddl.ops.collective import check_callable
 from tfddl.runtime import basics
+from tfddl.runtime.agreement import by_rank
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 _DEVICE = "CPU:0"  # where the bytes come from and go to
@@ -169,5 +170,5 @@ def _unpickled(kind: str, rank: int, codes: np.ndarray) -> Any:
 
 
 def _not_pickled(kind: str, failed: dict[int, np.ndarray]) -> str:
-    reasons = "; ".join(f"rank {rank}: {codes.tobytes().decode()}" for rank, codes in failed.items())
+    reasons = by_rank({rank: codes.tobytes().decode() for rank, codes in failed.items()})
     return f"{kind} sends objects that pickle takes: send the parts of it that are plain data. {reasons}"

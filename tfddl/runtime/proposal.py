@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from tfddl.runtime.agreement import by_rank
+
 
 @dataclass(frozen=True)
 class Proposal:
@@ -49,14 +51,14 @@ def agreed_groups(mine: Proposal, proposals: list[Proposal]) -> list[list[list[i
         ValueError: On all ranks alike, when one objects or they do not fit together.
     """
     if any(proposal.objection for proposal in proposals):
-        objections = [(rank, proposal) for rank, proposal in enumerate(proposals) if proposal.objection]
-        raise ValueError(f"{mine.call} has failed. Received: {_quoted(objections)}")
+        objections = {rank: proposal for rank, proposal in enumerate(proposals) if proposal.objection}
+        raise ValueError(f"{mine.call} has failed. Received: {by_rank(objections)}")
     groups = [_groups_of(slot, proposals) for slot in range(len(mine.sets))]
     alike = all(other.call == mine.call and len(other.sets) == len(mine.sets) for other in proposals)
     if not alike or any(found is None for found in groups):
         raise ValueError(
             "All ranks, members or not, have to change the process sets by the same calls, in the same order, with the "
-            f"same ranks. Received: {_quoted(list(enumerate(proposals)))}"
+            f"same ranks. Received: {by_rank(dict(enumerate(proposals)))}"
         )
     return [found for found in groups if found is not None]
 
@@ -73,13 +75,3 @@ def _groups_of(slot: int, proposals: list[Proposal]) -> list[list[int]] | None:
     found = sorted({tuple(ranks) for ranks in lists if ranks})
     fits = all(lists[rank] == list(group) for group in found for rank in group)
     return [list(group) for group in found] if fits else None
-
-
-def _quoted(proposals: list[tuple[int, Proposal]]) -> str:
-    texts: dict[str, list[str]] = {}
-    for rank, proposal in proposals:
-        texts.setdefault(str(proposal), []).append(str(rank))
-    return "; ".join(
-        f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(ranks)}: {text}"
-        for text, ranks in texts.items()
-    )

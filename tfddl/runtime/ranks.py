@@ -6,6 +6,8 @@ import operator
 import time
 from typing import Any
 
+from tfddl.runtime import agreement
+
 _TAG = 32001  # MPI gives at least 32767
 _SLEEP = 0.001  # seconds between two looks for messages
 
@@ -77,12 +79,11 @@ def _compare(MPI: Any, mine: list[int]) -> None:
             continue
         source = status.Get_source()
         theirs = world.recv(source=source, tag=_TAG)
-        if theirs != mine:
-            if source not in peers:
-                world.send(mine, source, _TAG)  # it waits for us
-            raise ValueError(
-                "Ranks that belong to one job have to give init(comm=...) the same ranks. Received: "
-                f"rank {world.rank}: {mine}; rank {source}: {theirs}"
-            )
+        if theirs != mine and source not in peers:
+            world.send(mine, source, _TAG)  # the source waits for this list
+        agreement.check_equal(
+            {world.rank: mine, source: theirs},
+            "Ranks that belong to one job have to give init(comm=...) the same ranks.",
+        )
         missing.discard(source)
     MPI.Request.waitall(sent)

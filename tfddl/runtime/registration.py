@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from tfddl.runtime import fork, library, roll_call
+from tfddl.runtime.agreement import in_words
 from tfddl.runtime.process_sets import Job, ProcessSet, current, global_process_set, lock, serials
 from tfddl.runtime.proposal import Proposal, agreed_groups
 from tfddl.runtime.ranks import part
@@ -196,9 +197,9 @@ def _gather(job: Job, mine: Proposal) -> list[Proposal]:
     if text is None:
         raise RuntimeError(f"{mine.call}: {native.tfddl_last_error().decode()}")
     lines = text.decode().split("\n")[:-1]
-    joined = [str(rank) for rank, line in enumerate(lines) if not line]
+    joined = [rank for rank, line in enumerate(lines) if not line]
     if joined:
-        who = f"ranks {', '.join(joined)} have" if len(joined) > 1 else f"rank {joined[0]} has"
+        who = f"{in_words(joined)} {'has' if len(joined) == 1 else 'have'}"
         raise ValueError(
             f"{mine.call} needs all ranks, and {who} joined (hvd.join()). Call it before hvd.join(), or after that has "
             f"returned. Received: {mine}"

@@ -1,4 +1,4 @@
-"""Compares what the ranks run: different versions would hang, or compute something else, without a word."""
+"""Compares the software of the ranks: ranks with different versions would hang, or compute something else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tfddl.build import discover
-from tfddl.runtime import library
+from tfddl.runtime import agreement, library
 
 
 def check_equal(world: Any) -> None:
@@ -21,32 +21,23 @@ def check_equal(world: Any) -> None:
         ValueError: The versions or the sources of tfddl, its native library, TensorFlow or Keras differ. The
             message lists what differs, by rank.
     """
-    ranks = world.allgather(_mine())
-    differing = [name for name in ranks[0] if any(rank[name] != ranks[0][name] for rank in ranks)]
-    if not differing:
-        return
-    groups: dict[str, list[str]] = {}
-    for number, rank in enumerate(ranks):
-        groups.setdefault(", ".join(f"{name} {rank[name]}" for name in differing), []).append(str(number))
-    received = "; ".join(
-        f"{'rank' if len(members) == 1 else 'ranks'} {', '.join(members)}: {software}"
-        for software, members in groups.items()
-    )
-    raise ValueError(
-        f"All ranks have to run the same software; install it alike on all hosts. Received: {received}"
+    versions = dict(enumerate(world.allgather(_versions())))
+    agreement.check_equal(
+        agreement.differences(versions),
+        "All ranks have to run the same software; install the same versions on all hosts.",
     )
 
 
-def _mine() -> dict[str, str]:
+def _versions() -> list[str]:
     import tfddl
 
-    return {
-        "tfddl": tfddl.__version__,
-        "Python sources": _hash_of_sources(),
-        "native library": library.native().tfddl_build_info().decode(),
-        "TensorFlow": str(discover.tensorflow_version()),
-        "Keras": str(discover.keras_version()),
-    }
+    return [
+        f"tfddl {tfddl.__version__}",
+        f"Python sources {_hash_of_sources()}",
+        f"native library {library.native().tfddl_build_info().decode()}",
+        f"TensorFlow {discover.tensorflow_version()}",
+        f"Keras {discover.keras_version()}",
+    ]
 
 
 @functools.cache
