@@ -15,14 +15,14 @@ MODES = ("eager", "graph")
 @pytest.mark.parametrize("mode", MODES)
 @on_ranks(2)
 def test_none_passes_and_results_are_marked(hvd, mode):
-    from tfddl.gradients import marks, reduction
-    from tfddl.gradients.options import Options
+    from tfddl.gradients import reduced_marks, reduction
+    from tfddl.gradients.gradient_options import Options
 
     def step(x):
-        assert not marks.all_reduced([None, x]) and not marks.all_reduced([None])
+        assert not reduced_marks.all_reduced([None, x]) and not reduced_marks.all_reduced([None])
         results = reduction.reduce_gradients([None, x, None], owner="marks", options=Options(op=hvd.Sum))
-        assert results[0] is None and results[2] is None and marks.all_reduced(results)
-        assert not marks.is_reduced(results[1] * 2)
+        assert results[0] is None and results[2] is None and reduced_marks.all_reduced(results)
+        assert not reduced_marks.is_reduced(results[1] * 2)
         return results[1]
 
     step = tf.function(step) if mode == "graph" else step
@@ -32,7 +32,7 @@ def test_none_passes_and_results_are_marked(hvd, mode):
 @on_ranks(2)
 def test_only_what_is_not_marked_is_reduced(hvd):
     from tfddl.gradients import reduction
-    from tfddl.gradients.options import Options
+    from tfddl.gradients.gradient_options import Options
 
     first = reduction.reduce_gradients(
         [tf.constant(1.0 + hvd.rank())], owner="some", options=Options(op=hvd.Sum)
@@ -57,15 +57,17 @@ def test_nothing_to_reduce_asks_for_nothing(hvd):
 
 @on_ranks(1)
 def test_gradients_computed_from_reduced_ones_are_recognised(hvd):
-    from tfddl.gradients import marks, reduction
+    from tfddl.gradients import reduced_marks, reduction
 
     @tf.function
     def step(x):
         (reduced,) = reduction.reduce_gradients([x], owner="near")
         clipped, _ = tf.clip_by_global_norm([reduced], 1.0)
-        assert marks.comes_from_a_reduction(clipped)
-        assert marks.comes_from_a_reduction([tf.clip_by_norm(reduced * 3 + 1, 2.0)])
-        assert not marks.comes_from_a_reduction([x * 2]) and not marks.comes_from_a_reduction([reduced])
+        assert reduced_marks.comes_from_a_reduction(clipped)
+        assert reduced_marks.comes_from_a_reduction([tf.clip_by_norm(reduced * 3 + 1, 2.0)])
+        assert not reduced_marks.comes_from_a_reduction([x * 2]) and not reduced_marks.comes_from_a_reduction(
+            [reduced]
+        )
         return clipped
 
     step(tf.ones([2]))

@@ -110,14 +110,14 @@ def test_a_tape_and_an_optimizer_reduce_once(hvd):
 
 @on_ranks(2)
 def test_clipped_slices_come_from_a_reduction(hvd):
-    from tfddl.gradients import marks, reduction
+    from tfddl.gradients import reduced_marks, reduction
 
     @tf.function
     def step(rows):
         (reduced,) = reduction.reduce_gradients([tf.IndexedSlices(rows, [0, 0], [4, 1])], owner="clip")
-        assert marks.is_reduced(reduced)
+        assert reduced_marks.is_reduced(reduced)
         clipped, _ = tf.clip_by_global_norm([reduced], 1.0)
-        assert not marks.is_reduced(clipped[0]) and marks.comes_from_a_reduction(clipped)
+        assert not reduced_marks.is_reduced(clipped[0]) and reduced_marks.comes_from_a_reduction(clipped)
         return clipped[0].values
 
     step(tf.ones([2, 1]))

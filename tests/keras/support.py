@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.keras.adoption import is_adopted
+from tfddl.keras.distributed.adoption import is_adopted
 
 FEATURES, CLASSES, STEPS, BATCH = 6, 3, 5, 4
 

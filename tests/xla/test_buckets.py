@@ -14,7 +14,7 @@ from mpi4py import MPI
 from tests.harness import on_ranks, run_script
 from tests.xla.support import counts, jit, recorded
 from tfddl.gradients import reduction
-from tfddl.gradients.options import Options
+from tfddl.gradients.gradient_options import Options
 from tfddl.ops import native
 
 ONE_EACH = {"TFDDL_BUCKET_MB": "0.0001,0.0001"}

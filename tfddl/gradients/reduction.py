@@ -6,11 +6,11 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.gradients import groups
+from tfddl.gradients import gradient_groups
 from tfddl.gradients.buckets import bucket_sizes, plan_buckets
-from tfddl.gradients.local import LocalSources, scaled
-from tfddl.gradients.marks import is_reduced, leave_own, mark
-from tfddl.gradients.options import Options
+from tfddl.gradients.gradient_options import Options
+from tfddl.gradients.local_sources import LocalSources, scaled
+from tfddl.gradients.reduced_marks import is_reduced, leave_own, mark
 from tfddl.ops import allreduce_gradient, names, native  # noqa: F401 the first registers the gradient
 from tfddl.ops.compression import run_compressed
 from tfddl.ops.constants import Adasum, Max
@@ -151,7 +151,7 @@ def _reduce_dense(
         return
     mine = None if variables is None else [variables[index] for index in dense]
     tensors = [_dense(results[index], mine and mine[place]) for place, index in enumerate(dense)]
-    together = groups.places(options.groups, len(dense), mine)
+    together = gradient_groups.places(options.groups, len(dense), mine)
     # Two ranks that lack the gradient of different variables may have equal shapes otherwise; and one for which an embedding
     # is local would leave the others waiting for its rows.
     context = "" if len(dense) == len(results) else f"dense gradients {list(dense)} of {len(results)}"
@@ -190,7 +190,7 @@ def _reduce_in_buckets(
     # only at run time, and in eager mode, where each op is a step of its own, each bucket is agreed on by itself.
     apart = tf.executing_eagerly() or not all(tensor.shape.is_fully_defined() for tensor in tensors)
     # Groups of other gradients may have equal shapes.
-    context = f"{context} {groups.description(together)}".strip()
+    context = f"{context} {gradient_groups.description(together)}".strip()
     shared: dict[str, Any] = {
         "prescale": 1 / options.gradient_predivide_factor,
         "postscale": options.gradient_predivide_factor,

@@ -4,8 +4,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl.gradients.local import LocalSources, check_layers
-from tfddl.gradients.options import checked
+from tfddl.gradients.gradient_options import checked
+from tfddl.gradients.local_sources import LocalSources, check_layers
 from tfddl.gradients.reduction import reduce_gradients
 from tfddl.ops import names
 from tfddl.ops.compression import Compression, Compressor

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tfddl import _compat, runtime
-from tfddl.keras.keras2 import optimizer as keras2_optimizer
-from tfddl.keras.keras2 import state
+from tfddl.keras.keras2 import aggregation as keras2_optimizer
+from tfddl.keras.keras2 import optimizer_state
 from tfddl.keras.optimizer import is_distributed
 from tfddl.runtime import xla
 from tfddl.runtime.log import warn_on_each_host
@@ -111,6 +111,10 @@ def all_variables(model: Any) -> list[Any]:
     """The variables of the model and of its optimizers."""
     variables = list(model.variables)
     for optimizer in optimizers_of(model):
-        own = state.variables(optimizer, model.variables) if _compat.is_keras_2() else optimizer.variables
+        own = (
+            optimizer_state.variables(optimizer, model.variables)
+            if _compat.is_keras_2()
+            else optimizer.variables
+        )
         variables.extend(own)
     return variables

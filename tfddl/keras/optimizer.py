@@ -5,14 +5,14 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.gradients.local import check_layers
-from tfddl.gradients.options import check_bool, checked
-from tfddl.keras import loss_scale
-from tfddl.keras.accumulation import accumulate, check_passes
-from tfddl.keras.adoption import Settings, adopt, is_adopted, set_settings, settings_of
-from tfddl.keras.distributed import Distributed
-from tfddl.keras.keras2 import optimizer as keras2_optimizer
-from tfddl.keras.multi import DistributedMulti
+from tfddl.gradients.gradient_options import check_bool, checked
+from tfddl.gradients.local_sources import check_layers
+from tfddl.keras.distributed import loss_scale_optimizer
+from tfddl.keras.distributed.adoption import Settings, adopt, is_adopted, set_settings, settings_of
+from tfddl.keras.distributed.backward_passes import accumulate, check_passes
+from tfddl.keras.distributed.base_optimizer import Distributed
+from tfddl.keras.distributed.multi import DistributedMulti
+from tfddl.keras.keras2 import aggregation as keras2_optimizer
 from tfddl.ops.compression import Compression, Compressor
 from tfddl.ops.constants import NAMES, Average
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
@@ -163,10 +163,10 @@ def distribute(optimizer: Any, settings: Settings) -> Any:
     """Adopts `optimizer`, and the one inside a loss scale optimizer, unless that has been done."""
     if _compat.is_keras_2():
         return keras2_optimizer.distribute(optimizer, settings)
-    loss_scale.watch_loss_scale_optimizers()
+    loss_scale_optimizer.watch_loss_scale_optimizers()
     if _compat.is_loss_scale_optimizer(optimizer):
         distribute(optimizer.inner_optimizer, settings)
-        loss_scale.adopt_loss_scale(optimizer)
+        loss_scale_optimizer.adopt_loss_scale(optimizer)
     elif not is_adopted(optimizer):
         set_settings(optimizer, settings)
         if _compat.has_inner_optimizers(optimizer):

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl.gradients.passes import dense, mean_or_sum
+from tfddl.gradients.gradient_sums import dense, mean_or_sum
 
 v1 = tf.compat.v1
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfddl.gradients import marks
-from tfddl.gradients.apart import checksum, listed
+from tfddl.gradients import reduced_marks
+from tfddl.gradients.checksum import checksum, listed
 from tfddl.ops import names, native
 from tfddl.runtime import basics, process_sets
 from tfddl.runtime.log import warn
@@ -41,7 +41,7 @@ class ApartWatch:
     def __init__(self, graph: Any) -> None:
         shared = set(map(id, v1.global_variables()))
         self._variables = [
-            each for each in v1.trainable_variables() if id(each) in shared and not marks.is_own(each)
+            each for each in v1.trainable_variables() if id(each) in shared and not reduced_marks.is_own(each)
         ]
         self._training = Training(graph, self._variables)
         self._unseen = set(self._training.trained)

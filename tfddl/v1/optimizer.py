@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl.gradients import marks, reduction
-from tfddl.gradients.options import Options
+from tfddl.gradients import reduced_marks, reduction
+from tfddl.gradients.gradient_options import Options
 from tfddl.ops import names
 from tfddl.runtime.log import warn_once
 from tfddl.runtime.process_sets import id_of
@@ -132,7 +132,7 @@ class _Distributed:
             return settings.accumulation.apply(
                 lambda: plain.apply_gradients(pairs, global_step, *arguments, **options), global_step
             )
-        if not settings.computed and not marks.comes_from_a_reduction(gradients):
+        if not settings.computed and not reduced_marks.comes_from_a_reduction(gradients):
             gradients = settings.reduce(gradients, variables)
         elif settings.computed:
             _warn_of_unreduced(gradients, variables, settings)
@@ -151,7 +151,7 @@ def _warn_of_unreduced(gradients: Sequence[Any], variables: Sequence[Any], setti
         for gradient, variable in zip(gradients, variables, strict=True)
         if gradient is not None
         and tf.is_symbolic_tensor(getattr(gradient, "values", gradient))
-        and not (marks.is_reduced(gradient) or marks.comes_from_a_reduction([gradient]))
+        and not (reduced_marks.is_reduced(gradient) or reduced_marks.comes_from_a_reduction([gradient]))
     ]
     if own:
         warn_once(

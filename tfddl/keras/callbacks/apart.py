@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfddl import _compat
-from tfddl.gradients.apart import checksum, listed
+from tfddl.gradients.checksum import checksum, listed
 from tfddl.keras import model_check
 from tfddl.keras.exchange import differing_lists
 from tfddl.keras.optimizer import is_distributed

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.keras import model_check
-from tfddl.keras.keras2 import optimizer as keras2_optimizer
+from tfddl.keras.keras2 import aggregation as keras2_optimizer
 from tfddl.keras.optimizer import is_distributed
 from tfddl.ops.variables import has_broadcast
 from tfddl.runtime import basics

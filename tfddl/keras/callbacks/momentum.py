@@ -3,7 +3,7 @@
 from typing import Any
 
 from tfddl import _compat
-from tfddl.keras.keras2 import state
+from tfddl.keras.keras2 import optimizer_state
 
 
 def follow(optimizer: Any, before: float, after: float) -> None:
@@ -21,6 +21,6 @@ def follow(optimizer: Any, before: float, after: float) -> None:
     """
     if before in (0.0, after):
         return
-    for each in state.nested(optimizer):
+    for each in optimizer_state.nested(optimizer):
         for slot in _compat.momentum_with_learning_rate(each):
             slot.assign(slot * (after / before))

@@ -6,9 +6,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.gradients.passes import dense, mean_or_sum
-from tfddl.keras.adoption import Settings
-from tfddl.keras.handover import reduce_as_set
+from tfddl.gradients.gradient_sums import dense, mean_or_sum
+from tfddl.keras.distributed.adoption import Settings
+from tfddl.keras.distributed.handover import reduce_as_set
 
 Pairs = Sequence[tuple[Any, Any]]
 

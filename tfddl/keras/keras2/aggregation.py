@@ -10,14 +10,14 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.gradients import marks
-from tfddl.keras import places
-from tfddl.keras.adoption import Adopted, Settings, adopt, is_adopted, set_settings, settings_of
-from tfddl.keras.distributed import applying, refuse_global_norm
-from tfddl.keras.handover import complete, reduce_as_set
-from tfddl.keras.keras2 import state
+from tfddl.gradients import reduced_marks
+from tfddl.keras.distributed import places
+from tfddl.keras.distributed.adoption import Adopted, Settings, adopt, is_adopted, set_settings, settings_of
+from tfddl.keras.distributed.base_optimizer import applying, refuse_global_norm
+from tfddl.keras.distributed.handover import complete, reduce_as_set
+from tfddl.keras.keras2 import optimizer_state
 from tfddl.keras.keras2.accumulation import Accumulation
-from tfddl.keras.keras2.agreement import finite_everywhere
+from tfddl.keras.keras2.finite import finite_everywhere
 
 Pairs = Sequence[tuple[Any, Any]]
 _ACCUMULATION = "_tfddl_accumulation"
@@ -80,7 +80,7 @@ def check_not_inside(optimizer: Any) -> None:
     Raises:
         ValueError: If there is one.
     """
-    for inner in state.nested(optimizer):
+    for inner in optimizer_state.nested(optimizer):
         if is_adopted(inner):
             _refuse_inside(inner, type(_compat.innermost(optimizer)).__name__)
 
@@ -116,7 +116,7 @@ class _Distributed(Adopted):
         refuse_global_norm(self, settings, grads, variables)
         optimizer: Any = self
         accumulation: Accumulation = vars(self)[_ACCUMULATION]
-        reduced = marks.all_reduced(grads)
+        reduced = reduced_marks.all_reduced(grads)
         if settings.backward_passes_per_step > 1 and pairs:
             with applying(settings, True, variables):
                 accumulation.apply(optimizer, plain, pairs, reduced)

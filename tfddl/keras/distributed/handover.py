@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tfddl.gradients import marks, reduction
-from tfddl.keras import places
-from tfddl.keras.adoption import Settings
+from tfddl.gradients import reduced_marks, reduction
+from tfddl.keras.distributed import places
+from tfddl.keras.distributed.adoption import Settings
 from tfddl.ops.constants import Sum
 from tfddl.runtime.log import warn_once
 
@@ -46,13 +46,15 @@ def complete(settings: Settings, grads: list[Any], variables: Sequence[Any] | No
     If a tape has reduced only some of them, the others are reduced now. With op=Sum, gradients that were
     computed from reduced ones would be summed twice, which a warning says where it can be seen.
     """
-    if settings.options.op == Sum and marks.comes_from_a_reduction(grads):
+    if settings.options.op == Sum and reduced_marks.comes_from_a_reduction(grads):
         warn_once(
             "Gradients given to DistributedOptimizer(op=tfddl.Sum) were computed from gradients that a "
             "DistributedGradientTape has reduced, and are summed over the ranks a second time: use a plain "
             "tf.GradientTape or a plain optimizer."
         )
     pairs = zip(grads, variables or grads, strict=True)
-    if not any(marks.is_reduced(grad) for grad, variable in pairs if not reduction.is_overwritten(variable)):
+    if not any(
+        reduced_marks.is_reduced(grad) for grad, variable in pairs if not reduction.is_overwritten(variable)
+    ):
         return grads
     return reduce_as_set(settings, grads, variables)

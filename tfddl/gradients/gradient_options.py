@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tfddl.gradients.groups import Groups, checked_groups
+from tfddl.gradients.gradient_groups import Groups, checked_groups
 from tfddl.ops.compression import Compression, Compressor, check_compression
 from tfddl.ops.constants import NAMES, Adasum, Average, Sum
 from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set

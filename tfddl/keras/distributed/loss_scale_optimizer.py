@@ -13,10 +13,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.gradients import marks
-from tfddl.keras.adoption import Adopted, adopt, is_adopted, settings_of
-from tfddl.keras.distributed import applying, refuse_global_norm
-from tfddl.keras.handover import complete, reduce_as_set, reduce_overwritten
+from tfddl.gradients import reduced_marks
+from tfddl.keras.distributed.adoption import Adopted, adopt, is_adopted, settings_of
+from tfddl.keras.distributed.base_optimizer import applying, refuse_global_norm
+from tfddl.keras.distributed.handover import complete, reduce_as_set, reduce_overwritten
 from tfddl.ops import names
 from tfddl.ops.allreduce import allreduce
 from tfddl.ops.constants import Sum
@@ -38,7 +38,7 @@ class DistributedLossScale(Adopted):
         settings = settings_of(self)
         process_set = settings.options.process_set
         number = id_of(process_set, settings.name)
-        common = settings.done and not any(map(marks.is_local, grads))
+        common = settings.done and not any(map(reduced_marks.is_local, grads))
         if common or process_set.included() is False:
             return finite
         name = names.unique(f"{settings.owner}.finite", number)
@@ -66,7 +66,7 @@ def apply_in_agreement(optimizer: Any, apply: Any, grads: Sequence[Any], trainab
     if not inner.gradient_accumulation_steps:
         grads = reduce_as_set(settings, grads, variables)
     refuse_global_norm(inner, settings, grads, variables)
-    with applying(settings, marks.all_reduced(grads)):
+    with applying(settings, reduced_marks.all_reduced(grads)):
         return apply(grads, trainable_variables)
 
 

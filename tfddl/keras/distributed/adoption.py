@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tfddl import _compat
-from tfddl.gradients.local import LocalSources, check_variable
-from tfddl.gradients.options import Options
+from tfddl.gradients.gradient_options import Options
+from tfddl.gradients.local_sources import LocalSources, check_variable
 from tfddl.ops import names
 from tfddl.runtime.process_sets import id_of
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from tfddl.keras.accumulation import accumulate
-from tfddl.keras.adoption import Adopted, is_adopted, settings_of
-from tfddl.keras.distributed import applying
+from tfddl.keras.distributed.adoption import Adopted, is_adopted, settings_of
+from tfddl.keras.distributed.backward_passes import accumulate
+from tfddl.keras.distributed.base_optimizer import applying
 
 
 class DistributedMulti(Adopted):

@@ -6,11 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl.gradients import marks, reduction
-from tfddl.keras import places
-from tfddl.keras.accumulation import undo_mean
-from tfddl.keras.adoption import Adopted, Settings, settings_of
-from tfddl.keras.handover import complete, reduce_as_set, reduce_overwritten
+from tfddl.gradients import reduced_marks, reduction
+from tfddl.keras.distributed import places
+from tfddl.keras.distributed.adoption import Adopted, Settings, settings_of
+from tfddl.keras.distributed.backward_passes import undo_mean
+from tfddl.keras.distributed.handover import complete, reduce_as_set, reduce_overwritten
 
 
 class Distributed(Adopted):
@@ -38,7 +38,7 @@ class Distributed(Adopted):
             for grad, variable in zip(grads, variables, strict=True)
             if grad is not None and not reduction.is_overwritten(variable)
         ]
-        done = settings.done or marks.all_reduced(grad for grad, _ in waiting)
+        done = settings.done or reduced_marks.all_reduced(grad for grad, _ in waiting)
         with applying(settings, done, [variable for _, variable in waiting]):
             result = plain.apply(grads, None if trainable_variables is None else variables)
             _check_asked(self, settings)
@@ -68,7 +68,7 @@ def refuse_global_norm(
     optimizer: Any, settings: Settings, grads: Sequence[Any], variables: Sequence[Any]
 ) -> None:
     """A norm over local gradients is another one on each rank, and would make all weights differ."""
-    local = any(map(marks.is_local, grads)) or settings.local.among(variables)
+    local = any(map(reduced_marks.is_local, grads)) or settings.local.among(variables)
     if local and optimizer.global_clipnorm:
         raise ValueError(
             "global_clipnorm cannot go with local variables, whose gradients differ by rank: use clipnorm or clipvalue. "
