@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tf demo test lint test-core test-python test-all test-tf test-mpich bench-horovod sanitize model format clean
+.PHONY: help setup setup-tf demo test test-full lint test-core test-python test-rest test-all test-tf test-mpich bench-horovod sanitize model format clean
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -28,9 +28,10 @@ export TFDDL_CACHE_DIR ?= $(CURDIR)/build/cache
 help:
 	@echo "make setup     make $(VENV) with everything that the other targets need"
 	@echo "make demo      train on handwritten digits with 2 processes"
-	@echo "make test      lint, the engine's tests, then every Python test"
+	@echo "make test      lint, the engine's tests, then Python tests of every value of each parameter"
+	@echo "make test-full make test, then the rest: every combination of parameters, and the slow tests"
 	@echo "make test-tf TF=2.16   the tests nearest to TensorFlow and Keras on an older TensorFlow ($(TF_VERSIONS))"
-	@echo "make test-all  make test, then make test-tf with every older TensorFlow"
+	@echo "make test-all  make test-full, then make test-tf with every older TensorFlow"
 	@echo "make test-mpich        the collectives, process sets and gradients on MPICH, with 2 and 3 ranks"
 	@echo "make bench-horovod     allreduces, gradients and training beside Horovod, on TensorFlow 2.15 (Python 3.11)"
 	@echo "make lint      ruff, mypy, clang-format: check only"
@@ -57,6 +58,10 @@ demo: setup
 
 test: lint test-core test-python
 
+# One after the other, since `make -j` would run both at the same time.
+test-full: test
+	$(MAKE) test-rest
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -70,11 +75,15 @@ test-core: setup
 
 test-python: setup
 	$(BIN)/tfddl build
-	timeout -k 10 4200 $(BIN)/python -m pytest $(PYTEST_OPTIONS)
+	timeout -k 10 1800 $(BIN)/python -m pytest $(PYTEST_OPTIONS)
+
+# What `make test` leaves out.
+test-rest: setup
+	timeout -k 10 3600 $(BIN)/python -m pytest $(PYTEST_OPTIONS) --rest
 
 # Each makes its environment first, where it is not there. On one machine they share the cores, so one after the other.
 TF_VERSIONS := $(patsubst constraints/tf%.txt,%,$(sort $(wildcard constraints/tf*.txt)))
-test-all: test
+test-all: test-full
 	for version in $(TF_VERSIONS); do $(MAKE) test-tf TF=$$version; done
 
 # TensorFlow has wheels for Python 3.13 from 2.20 on, TensorFlow Addons for 3.11 at last. With TensorFlow 2.15 comes Keras 2;
@@ -91,7 +100,7 @@ KERAS_3 := $(addprefix tests/gradients/test_,buckets.py sparse.py tape.py) \
   tests/xla/test_fit.py
 EVERY_KERAS := $(addprefix tests/ops/test_,allreduce.py allgather.py broadcast.py gradients.py shared_results.py) \
   $(addprefix tests/xla/test_,ops.py buckets.py gradients.py errors.py)
-SMOKE = timeout -k 10 1500 $(TF_ENV)/bin/python -m pytest $(PYTEST_OPTIONS) --thin -m "not slow"
+SMOKE = timeout -k 10 1500 $(TF_ENV)/bin/python -m pytest $(PYTEST_OPTIONS)
 setup-tf: $(TF_ENV)/ready
 
 test-tf: setup-tf
@@ -139,7 +148,7 @@ MPICH_ENV := build/env-mpich
 test-mpich: $(MPICH_ENV)/ready
 	$(MPICH_ENV)/bin/tfddl build
 	for ranks in 2 3; do \
-	  timeout -k 10 1800 $(MPICH_ENV)/bin/python -m pytest $(PYTEST_OPTIONS) --ranks $$ranks -m "not slow" tests/ops tests/sets tests/gradients; \
+	  timeout -k 10 1800 $(MPICH_ENV)/bin/python -m pytest $(PYTEST_OPTIONS) --ranks $$ranks tests/ops tests/sets tests/gradients; \
 	done
 
 $(MPICH_ENV)/ready: constraints.txt setup.cfg setup.py pyproject.toml

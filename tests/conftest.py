@@ -7,17 +7,21 @@ import pytest
 
 from tests.harness.group import GroupPool, RankGroup
 from tests.harness.mpirun import mpi_version
-from tests.harness.rows import thinned
+from tests.harness.rows import selected
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds `--ranks`, to run one job size only while working on a test, and `--thin`, for a look at everything."""
+    """Adds `--thin` (the default), `--full` and `--rest`, which choose how much runs, and `--ranks`."""
     parser.addoption("--ranks", type=int, default=None, help="run only the ranked tests of this size")
-    parser.addoption(
-        "--thin",
-        action="store_true",
-        help="every value of each parameter of a ranked test, not every combination",
-    )
+    extents = {
+        "thin": "run every value of each parameter, and no slow test (the default)",
+        "full": "run every combination of the parameters, and the slow tests",
+        "rest": "run only the tests of --full that --thin leaves out",
+    }
+    for name, text in extents.items():
+        parser.addoption(
+            f"--{name}", dest="extent", action="store_const", const=name, default="thin", help=text
+        )
 
 
 def pytest_report_header() -> str:
@@ -38,12 +42,13 @@ def _size(item: pytest.Item) -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Puts tests of one job size side by side, so that each group of ranks starts once; leaves out rows of thin sizes."""
-    items[:] = sorted(thinned(items, config.getoption("--thin")), key=_size)
-    wanted = config.getoption("--ranks")
+    """Selects the tests of `--thin`, `--full` or `--rest`, and sorts them by size: each group of ranks starts once."""
+    chosen, wanted = selected(items, config.getoption("extent")), config.getoption("--ranks")
     if wanted is not None:
-        config.hook.pytest_deselected(items=[item for item in items if _size(item) not in (0, wanted)])
-        items[:] = [item for item in items if _size(item) in (0, wanted)]
+        chosen = [item for item in chosen if _size(item) in (0, wanted)]
+    left_out = set(items) - set(chosen)
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = sorted(chosen, key=_size)
 
 
 @pytest.fixture(scope="session")

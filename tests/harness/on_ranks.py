@@ -30,7 +30,7 @@ def on_ranks(
         sizes: Numbers of ranks.
         limit: Seconds until a rank that has not ended is called hung. The whole group is killed then, and the
             next case gets a new one.
-        thin: Sizes on which not every combination of several parameters runs, but every value of each.
+        thin: Sizes on which fewer combinations of the parameters run (`tests.harness.rows.selected`).
     """
 
     def decorate(body: Callable[..., None]) -> Callable[..., None]:

@@ -24,25 +24,49 @@ def covering(rows: Sequence[Row], values: Callable[[Row], set[Hashable]]) -> lis
     return chosen
 
 
-def thinned(items: Sequence[pytest.Item], everywhere: bool = False) -> list[pytest.Item]:
-    """Leaves out rows of tests that are thin on a size: those that remain have every value of every parameter.
+def selected(items: Sequence[pytest.Item], extent: str) -> list[pytest.Item]:
+    """Chooses the tests of a run.
 
     Args:
         items: What pytest has collected.
-        everywhere: Whether every test is thin on every size.
+        extent: `full`, `thin` or `rest`, the tests of `full` that `thin` leaves out.
+
+            ================= ============================== ======================
+            tests             `full`                         `thin`
+            ================= ============================== ======================
+            on a usual size   every combination of values    every value at least once
+            on a thin size    every value at least once      one combination
+            marked `slow`     run                            left out
+            without ranks     run                            run
+            ================= ============================== ======================
 
     Returns:
-        The items that stay, in their order.
+        The items that run, in their order.
     """
-    rows: dict[tuple[object, int], list[pytest.Item]] = defaultdict(list)
+    full = _reduced(items, thin=False)
+    if extent == "full":
+        return full
+    thin = {item for item in _reduced(full, thin=True) if item.get_closest_marker("slow") is None}
+    return [item for item in full if (item in thin) == (extent == "thin")]
+
+
+def _reduced(items: Sequence[pytest.Item], thin: bool) -> list[pytest.Item]:
+    """Leaves out combinations of values of the ranked tests."""
+    tests: dict[Any, dict[int, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
     for item in items:
-        test, parameters = getattr(item, "function", None), getattr(item, "callspec", None)
+        parameters = getattr(item, "callspec", None)
         size = parameters.params.get("rank_group") if parameters else None
-        if size is not None and (everywhere or size in getattr(test, "thin", ())):
-            rows[test, size].append(item)
+        if size is not None:
+            tests[item.function][size].append(item)  # type: ignore[attr-defined]
     left_out = set()
-    for several in rows.values():
-        left_out |= set(several) - set(covering(several, _values))
+    for test, sizes in tests.items():
+        thin_sizes = set(getattr(test, "thin", ()))
+        for size, rows in sizes.items():
+            if thin and size in thin_sizes and not thin_sizes.issuperset(sizes):
+                chosen = covering(rows, _values)
+                left_out |= set(rows) - {chosen[size % len(chosen)]}
+            elif thin or size in thin_sizes:
+                left_out |= set(rows) - set(covering(rows, _values))
     return [item for item in items if item not in left_out]
 
 
