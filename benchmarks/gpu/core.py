@@ -33,7 +33,7 @@ from tfddl.build.compile import compile_library
 from tfddl.build.discover import find_mpi
 from tfddl.runtime import library
 
-# The numbers of custom_ops/core/types.h; NumPy has no bfloat16.
+# The numbers of custom_ops/base/types.h; NumPy has no bfloat16.
 _NAMES = (
     "float16 - float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool complex64 complex128"
 )
@@ -96,7 +96,7 @@ class Engine:
 
 
 def _encode(kind: int, name: str, dtype: int, op: int, root: int, shapes: Sequence[Sequence[int]]) -> bytes:
-    """A call as text, field by field as custom_ops/core/call.cc reads it."""
+    """A call as text, field by field as custom_ops/core/compiled/call.cc reads it."""
 
     def number(*values: int) -> bytes:
         return struct.pack(f"={len(values)}q", *values)

@@ -34,9 +34,9 @@
 #include <string>
 #include <vector>
 
-#include "core/engine.h"
-#include "core/signature.h"
-#include "core/vote.h"
+#include "base/signature.h"
+#include "core/agreement/vote.h"
+#include "core/engine/engine.h"
 #include "transport/memory.h"
 
 namespace tfddl {

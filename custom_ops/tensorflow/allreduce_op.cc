@@ -14,7 +14,7 @@ namespace {
 namespace tf = tensorflow;
 
 // The inputs of one op are one group: agreed on, reduced and completed together. An op with
-// `buckets` > 1 is one bucket of a sequence (core/request.h), which `tensor_name` names and whose
+// `buckets` > 1 is one bucket of a sequence (base/request.h), which `tensor_name` names and whose
 // `context` describes all its buckets; of another op it is what else ranks must agree on.
 REGISTER_OP("TfddlAllreduce")
     .Input("x: N * T")

@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "core/call.h"
-#include "core/support.h"
+#include "base/support.h"
+#include "core/compiled/call.h"
 #include "tensorflow/compat.h"
 
 namespace tfddl {

@@ -1,7 +1,7 @@
 #include "tensorflow/gpu.h"
 
+#include "gpu/nccl_support.h"
 #include "tensorflow/core/framework/device_base.h"
-#include "transport/nccl_support.h"
 #include "xla/stream_executor/stream.h"
 #include "xla/stream_executor/stream_executor.h"
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "core/run_call.h"
+#include "core/compiled/run_call.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/gpu.h"
 #include "tensorflow/shared_output.h"

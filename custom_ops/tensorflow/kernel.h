@@ -6,19 +6,19 @@
 #include <string>
 #include <vector>
 
-#include "core/call.h"
-#include "core/process.h"
+#include "core/compiled/call.h"
+#include "core/process/process.h"
 #include "tensorflow/attributes.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
 namespace tfddl {
 
-// The types that an op takes (DataType in core/types.h).
+// The types that an op takes (DataType in base/types.h).
 constexpr char kTypeAttr[] =
     "T: {half, bfloat16, float, double, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool, "
     "complex64, complex128}";
 
-// The number of the process set (core/process.h) whose members run the op.
+// The number of the process set (core/process/process.h) whose members run the op.
 constexpr char kProcessSetAttr[] = "process_set: int = 0";
 
 // For shape functions: *y is `x` with an open first dimension.

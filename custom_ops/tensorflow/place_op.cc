@@ -1,6 +1,6 @@
 #include <string>
 
-#include "core/place.h"
+#include "core/process/place.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/kernel.h"

@@ -3,7 +3,7 @@
 #include <memory>
 #include <utility>
 
-#include "core/collective.h"
+#include "core/collectives/collective.h"
 #include "tensorflow/core/framework/allocation_description.pb.h"
 
 namespace tfddl {

@@ -15,7 +15,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "core/host_name.h"
+#include "base/host_name.h"
 
 namespace tfddl {
 namespace {

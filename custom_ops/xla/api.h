@@ -7,7 +7,7 @@
 
 extern "C" {
 
-struct TfddlEngineFunctions {  // core/call_api.h, core/c_api.h
+struct TfddlEngineFunctions {  // api/call_api.h, api/c_api.h
   int (*call)(const char* call, size_t length, const void* const* in, void* const* out, int32_t* run);
   int (*start)(const char* call, size_t length, const void* const* in, void* const* out, int gpu,
                void* stream, int32_t* run);

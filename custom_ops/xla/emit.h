@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "core/call.h"
+#include "core/compiled/call.h"
 #include "tensorflow/compat.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "xla/compat.h"

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/types.h"
+#include "base/types.h"
 #include "xla/api.h"
 #include "xla/ffi/api/ffi.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/call.h"
+#include "core/compiled/call.h"
 #include "tensorflow/attributes.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "xla/compat.h"

@@ -15,7 +15,7 @@ class BroadcastKernel : public CallKernel {
 };
 
 // A compiled program has fixed shapes: all ranks have to bring as many rows as this one, which is checked
-// when it runs (core/run_call.cc).
+// when it runs (core/compiled/run_call.cc).
 class AllgatherKernel : public CallKernel {
  public:
   explicit AllgatherKernel(tf::OpKernelConstruction* context) : CallKernel(context, Kind::kAllgather) {

@@ -37,5 +37,5 @@ def test_wheel_without_a_target_carries_sources_only(tmp_path: Path) -> None:
     wheel = build_wheel(tmp_path, TFDDL_BUILD_PYTHON="none")
     assert wheel.name.endswith("-py3-none-any.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert "tfddl/custom_ops/core/engine.h" in names
+    assert "tfddl/custom_ops/core/engine/engine.h" in names
     assert not [name for name in names if name.endswith(".so")]

@@ -34,7 +34,7 @@ LEFT_OUT = ("chained", *_FLOORS)
 """In pictures and Markdown: others are derived from these."""
 
 _SHARED_BYTES = 32 << 10
-"""Smaller results do not lie in shared memory: kSharedBytes of custom_ops/core/collective.h."""
+"""Smaller results do not lie in shared memory: kSharedBytes of custom_ops/core/collectives/collective.h."""
 
 LOAD_AT_START = os.getloadavg()[0]
 """Processes that wanted a core before we did anything: above 0.5 or so, the numbers are not worth keeping."""

@@ -9,16 +9,16 @@ from pathlib import Path
 _PACKAGE = Path(__file__).resolve().parent.parent
 # What the two libraries are made of; tests and models are not. Few sources are in the second one, because it takes
 # minutes to compile: a change of the engine leaves it as it is.
-_MAIN = ("CMakeLists.txt", "core/*", "transport/*", "tensorflow/*")
+_MAIN = ("CMakeLists.txt", "base/*", "transport/*", "core/*/*", "gpu/*", "api/*", "tensorflow/*")
 _XLA = (
     "CMakeLists.txt",
     "xla/*",
-    "core/call.*",
-    "core/rows.h",
-    "core/signature.*",
-    "core/support.*",
-    "core/types.*",
-    "core/wire.h",
+    "core/compiled/call.*",
+    "base/rows.h",
+    "base/signature.*",
+    "base/support.*",
+    "base/types.*",
+    "base/wire.h",
     "tensorflow/attributes.h",
     "tensorflow/compat.h",
 )

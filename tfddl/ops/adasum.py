@@ -12,7 +12,7 @@ from tfddl.runtime.process_sets import ProcessSet, id_of, members, place_in
 
 
 def tree(vectors: tf.Tensor, seats: tf.Tensor) -> tf.Tensor:
-    """What allreduce with op=Adasum computes, in one process: the tree is told in custom_ops/core/adasum.h.
+    """What allreduce with op=Adasum computes, in one process: the tree is told in custom_ops/core/collectives/adasum.h.
 
     Args:
         vectors: `[rows, ...]`, of a floating-point dtype: one for each rank that takes part, and a last one of zeros,

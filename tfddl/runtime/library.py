@@ -82,5 +82,5 @@ def ops() -> ModuleType:
 
 
 def native() -> ctypes.CDLL:
-    """The C ABI of the engine (custom_ops/core/c_api.h). Calls release the GIL."""
+    """The C ABI of the engine (custom_ops/api/c_api.h). Calls release the GIL."""
     return _load()[1]

@@ -31,8 +31,8 @@ function(tfddl_use_doubles name)
   add_dependencies(${name} tfddl_fake_cuda_broken tfddl_fake_nccl_broken tfddl_fake_nccl_old)
 endfunction()
 
-file(GLOB cuda_sources CONFIGURE_DEPENDS ${double_dir}/cuda_*.cc ${double_dir}/control.cc ${double_dir}/stream.cc)
-file(GLOB nccl_sources CONFIGURE_DEPENDS ${double_dir}/nccl_*.cc)
+file(GLOB cuda_sources CONFIGURE_DEPENDS ${double_dir}/cuda/cuda_*.cc ${double_dir}/cuda/stream.cc ${double_dir}/control.cc)
+file(GLOB nccl_sources CONFIGURE_DEPENDS ${double_dir}/nccl/*.cc)
 tfddl_add_double_objects(tfddl_fake_cuda_objects ${cuda_sources})
 tfddl_add_double_objects(tfddl_fake_nccl_objects ${nccl_sources})
 
@@ -48,7 +48,7 @@ endforeach()
 
 # What shows the doubles' GPUs to TensorFlow.
 if(TFDDL_TF_INCLUDE)
-  add_library(tfddl_fake_gpu SHARED ${double_dir}/gpu_plugin.cc)
+  add_library(tfddl_fake_gpu SHARED ${double_dir}/cuda/gpu_plugin.cc)
   target_include_directories(tfddl_fake_gpu PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
   target_include_directories(tfddl_fake_gpu SYSTEM PRIVATE ${TFDDL_TF_INCLUDE})
   target_compile_options(tfddl_fake_gpu PRIVATE -Wall -Wextra)

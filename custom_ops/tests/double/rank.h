@@ -10,8 +10,8 @@
 
 #include "tests/check.h"
 #include "tests/double/control.h"
-#include "tests/double/cuda_abi.h"
-#include "tests/double/nccl_abi.h"
+#include "tests/double/cuda/cuda_abi.h"
+#include "tests/double/nccl/nccl_abi.h"
 
 namespace fake {
 

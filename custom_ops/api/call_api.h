@@ -1,0 +1,27 @@
+// The C ABI by which code that a compiler made reaches the engine (custom_ops/xla).
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "api/c_api.h"
+
+// All return 0, or a Code (base/types.h) and leave the reason to tfddl_last_error(). `call` is a Call as text
+// (core/compiled/call.h), `in` and `out` the memory of the op's inputs and outputs. `gpu` is -1 and `stream`
+// null on the host, else they say where the program runs (core/compiled/run_call.h).
+
+// Runs a call to its end, on the host. *run is a number of the program's run, and 0 where the caller knows
+// none: then it is made here.
+TFDDL_EXPORT int tfddl_call(const char* call, size_t length, const void* const* in, void* const* out,
+                            int32_t* run);
+
+// The same in two, which belong together by the call's name and the run. What asks for a place is done with
+// the first.
+TFDDL_EXPORT int tfddl_start(const char* call, size_t length, const void* const* in, void* const* out,
+                             int gpu, void* stream, int32_t* run);
+TFDDL_EXPORT int tfddl_finish(const char* call, size_t length, void* const* out, int gpu, void* stream,
+                              int32_t run);
+
+// Stores this process's place in a process set (core/process/place.h) in *answer; `name` is who asks, for the
+// reason.
+TFDDL_EXPORT int tfddl_place(const char* what, const char* name, int process_set, int* answer);

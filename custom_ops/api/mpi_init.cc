@@ -1,0 +1,54 @@
+// tfddl_init() and tfddl_add_set() over MPI, and NCCL: the place where engines meet their transports.
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "api/c_api.h"
+#include "core/process/process.h"
+#include "gpu/nccl.h"
+#include "transport/mpi.h"
+
+namespace {
+
+// The GPU of this process, whatever jobs it joins. Leaked, as TensorFlow's own: kernels may run to the end.
+std::shared_ptr<tfddl::DevicePlane> Gpu() {
+  static const auto* plane = new std::shared_ptr<tfddl::DevicePlane>(tfddl::MakeNcclPlane());
+  return *plane;
+}
+
+template <typename Function>
+int Caught(Function function) {
+  try {
+    function();
+    return 0;
+  } catch (const std::exception& error) {
+    tfddl::SetLastError(error.what());
+    return -1;
+  }
+}
+
+}  // namespace
+
+int tfddl_init(const void* data, const void* control, double warning_s, double limit_s) {
+  return Caught([&] {
+    tfddl::StartProcess(tfddl::MakeDataTransport(data), tfddl::MakeMpiTransport(control),
+                        {warning_s, limit_s, 0}, Gpu());
+  });
+}
+
+int tfddl_add_set(int set, const int* ranks, int count, const void* data) {
+  return Caught([&] {
+    tfddl::AddSet(set, std::vector<int>(ranks, ranks + count),
+                  data ? tfddl::MakeDataTransport(data) : nullptr);
+  });
+}
+
+void tfddl_set_nccl_wheel(const char* path) { tfddl::SetNcclWheel(path); }
+
+int tfddl_nccl_version(void) {
+  std::string error;
+  const int version = tfddl::FindNccl(&error);
+  if (version == 0) tfddl::SetLastError(error);
+  return version;
+}

@@ -1,0 +1,22 @@
+// The adaptive sum of two vectors (adasum.h): its arithmetic.
+#pragma once
+
+#include "base/types.h"
+
+namespace tfddl {
+
+struct AdasumDots {
+  double aa = 0;
+  double ab = 0;
+  double bb = 0;
+};
+
+// The dot products of two vectors, in float64. The order of the sums depends on `count` alone.
+AdasumDots AdasumDotsOf(DataType dtype, const void* a, const void* b, int64_t count);
+
+// out = (1 - ab / 2aa) a + (1 - ab / 2bb) b, in float64, rounded once. A vector without a length is
+// orthogonal to all. `out` may be `a` or `b`.
+void AdasumPair(DataType dtype, const AdasumDots& dots, const void* a, const void* b, void* out,
+                int64_t count);
+
+}  // namespace tfddl

@@ -1,0 +1,101 @@
+#include <cstring>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/collectives/slice_reduction.h"
+
+namespace tfddl {
+namespace {
+
+// Members of a group travel as one: packed rank by rank, so that each rank's rows of all members are one
+// slice, which is reduced in place and unpacked. So do rows between which those of joined ranks are left out.
+class Reducescatter : public Collective {
+ public:
+  Reducescatter(Lane lane, ScratchPool* pool, const Reduction& reduction, const Request& request)
+      : pool_(pool),
+        buffers_(request.buffers),
+        element_(SizeOf(request.dtype)),
+        attendance_(*lane.attendance) {
+    const int place = lane.transport->rank();
+    rank_ = attendance_.ranks[static_cast<size_t>(place)];
+    packed_apart_ = buffers_.size() > 1 || !attendance_.complete();
+    std::vector<size_t> bounds(1, 0);
+    for (int owner : attendance_.ranks) {
+      size_t bytes = 0;
+      for (const Buffer& buffer : buffers_) bytes += PartOf(buffer, owner).bytes;
+      bounds.push_back(bounds.back() + bytes);
+    }
+    const char* in = static_cast<const char*>(buffers_.at(0).in);
+    slice_ = static_cast<char*>(buffers_[0].out);
+    if (packed_apart_) {
+      Pack(bounds.back());
+      in = packed_.data();
+      slice_ = packed_.data() + bounds[static_cast<size_t>(place)];
+    }
+    reduction_.emplace(lane, pool, reduction, in, std::move(bounds), slice_);
+  }
+  ~Reducescatter() override { pool_->Give(std::move(packed_)); }
+
+  bool Poll() override {
+    reduction_->Poll();
+    if (!reduction_->complete()) return false;
+    if (packed_apart_) Unpack();
+    return true;
+  }
+
+ private:
+  struct Part {
+    size_t begin;
+    size_t bytes;
+  };
+
+  Part PartOf(const Buffer& buffer, int owner) const {
+    const size_t row = static_cast<size_t>(buffer.row) * element_;
+    const auto begin = static_cast<size_t>(RowsBegin(buffer.rows, owner, attendance_.set_size()));
+    const auto end = static_cast<size_t>(RowsBegin(buffer.rows, owner + 1, attendance_.set_size()));
+    return {begin * row, (end - begin) * row};
+  }
+
+  void Pack(size_t bytes) {
+    packed_ = pool_->Take(bytes);
+    char* next = packed_.data();
+    for (int owner : attendance_.ranks) {
+      for (const Buffer& buffer : buffers_) {
+        const Part part = PartOf(buffer, owner);
+        if (part.bytes > 0) std::memcpy(next, static_cast<const char*>(buffer.in) + part.begin, part.bytes);
+        next += part.bytes;
+      }
+    }
+  }
+
+  void Unpack() {
+    const char* next = slice_;
+    for (const Buffer& buffer : buffers_) {
+      const size_t bytes = PartOf(buffer, rank_).bytes;
+      if (bytes > 0) std::memcpy(buffer.out, next, bytes);
+      next += bytes;
+    }
+  }
+
+  ScratchPool* pool_;
+  std::vector<Buffer> buffers_;
+  size_t element_;
+  Attendance attendance_;
+  int rank_;
+  bool packed_apart_;
+  std::vector<char> packed_;
+  char* slice_ = nullptr;  // this rank's, reduced
+  std::optional<SliceReduction> reduction_;
+};
+
+}  // namespace
+
+std::unique_ptr<Collective> MakeReducescatter(Lane lane, ScratchPool* pool, const Request& request) {
+  const Reduction reduction{request.dtype,          request.op,
+                            request.prescale,       request.postscale,
+                            lane.transport->size(), lane.attendance->divisor};
+  return std::make_unique<Reducescatter>(lane, pool, reduction, request);
+}
+
+}  // namespace tfddl

@@ -1,0 +1,191 @@
+#include "core/collectives/row_agreement.h"
+
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "transport/arena.h"
+
+namespace tfddl {
+namespace {
+
+constexpr char kOtherRows[] =
+    " has compiled its program for other rows, as its own error says: all ranks have to bring equally many, "
+    "or it has to do without jit_compile=True";
+
+}  // namespace
+
+RowAgreement::RowAgreement(Lane lane, const Request& request, std::function<void(std::function<void()>)> post)
+    : lane_(lane),
+      post_(std::move(post)),
+      attendance_(*lane.attendance),
+      size_(static_cast<size_t>(lane.transport->size())),
+      place_(static_cast<size_t>(lane.transport->rank())),
+      buffers_(request.buffers.size()),
+      splits_(request.splits),
+      allocate_(request.allocate),
+      expected_(request.expected),
+      offer_(Offer(size_)),
+      offered_(offer_.size()),
+      verdict_(size_ * (1 + buffers_), Arena::kNowhere),
+      verdicts_(verdict_.size()) {
+  for (const Buffer& buffer : request.buffers) {
+    row_bytes_.push_back(static_cast<size_t>(buffer.row) * SizeOf(request.dtype));
+  }
+  SendOffers(request);
+}
+
+bool RowAgreement::Poll() {
+  for (;;) {
+    if (!Finished()) return false;
+    switch (phase_) {
+      case Phase::kRows:
+        if (AllAsExpected()) {
+          UseExpected();
+          return true;
+        }
+        Allocate();
+        phase_ = Phase::kAllocate;
+        break;
+      case Phase::kAllocate:
+        if (shared_->verdict.load(std::memory_order_acquire) == kUndecided) return false;
+        SendVerdicts();
+        phase_ = Phase::kVerdicts;
+        break;
+      case Phase::kVerdicts:
+        Judge();
+        return true;
+    }
+  }
+}
+
+void RowAgreement::Exchange(const void* mine, size_t stride, void* all, size_t bytes) {
+  for (size_t place = 0; place < size_; ++place) {
+    const char* theirs = static_cast<const char*>(mine) + stride * place;
+    char* slot = static_cast<char*>(all) + bytes * place;
+    if (place == place_) {
+      std::memcpy(slot, theirs, bytes);
+      continue;
+    }
+    handles_.push_back(lane_.transport->Receive(static_cast<int>(place), lane_.tag, slot, bytes));
+    handles_.push_back(lane_.transport->Send(static_cast<int>(place), lane_.tag, theirs, bytes));
+  }
+}
+
+bool RowAgreement::Finished() {
+  while (!handles_.empty()) {
+    if (!lane_.transport->Test(handles_.back())) return false;
+    handles_.pop_back();
+  }
+  return true;
+}
+
+void RowAgreement::SendOffers(const Request& request) {
+  const auto arena = lane_.transport->arena();
+  for (size_t place = 0; place < size_; ++place) {
+    uint64_t* offer = &offer_[Offer(place)];
+    *offer++ = expected_.empty() ? 0 : 1;
+    for (const Buffer& buffer : request.buffers) {
+      *offer++ = static_cast<uint64_t>(splits_.empty() ? buffer.rows : splits_[Rank(place)]);
+    }
+    for (size_t i = 0; i < buffers_; ++i) {
+      *offer++ = arena && !expected_.empty() ? arena->Find(expected_[i]) : Arena::kNowhere;
+    }
+  }
+  const size_t bytes = Offer(1) * sizeof offer_[0];
+  Exchange(offer_.data(), bytes, offered_.data(), bytes);
+}
+
+// The same on all members: of an allgather each gets the same offers.
+bool RowAgreement::AllAsExpected() const {
+  if (static_cast<int>(size_) != attendance_.set_size()) return false;
+  for (size_t place = 0; place < size_; ++place) {
+    if (!offered_[Offer(place)]) return false;
+    for (size_t i = 0; i < buffers_; ++i) {
+      if (received(i, place) != received(i, 0)) return false;
+    }
+  }
+  return true;
+}
+
+void RowAgreement::UseExpected() {
+  shared_->out = expected_;
+  for (size_t place = 0; place < size_; ++place) {
+    for (size_t i = 0; i < buffers_; ++i) {
+      const auto bytes = static_cast<uint64_t>(sent(i, place)) * row_bytes_[i];
+      const uint64_t mine = offer_[Offer(place) + 1 + buffers_ + i];
+      const uint64_t theirs = offered_[Offer(place) + 1 + buffers_ + i];
+      verdict_[Verdict(place) + 1 + i] = mine == Arena::kNowhere ? mine : mine + place * bytes;
+      verdicts_[Verdict(place) + 1 + i] = theirs == Arena::kNowhere ? theirs : theirs + place_ * bytes;
+    }
+  }
+}
+
+void RowAgreement::Allocate() {
+  const auto ranks = static_cast<size_t>(attendance_.set_size());
+  std::vector<int64_t> rows(buffers_ * ranks);  // none from those that have joined
+  for (size_t i = 0; i < buffers_; ++i) {
+    for (size_t place = 0; place < size_; ++place) rows[i * ranks + Rank(place)] = received(i, place);
+  }
+  post_([shared = shared_, allocate = allocate_, rows = std::move(rows)] {
+    shared->status = allocate(rows, &shared->out);
+    shared->verdict.store(VerdictOf(shared->status), std::memory_order_release);
+  });
+}
+
+int RowAgreement::VerdictOf(const Status& status) {
+  if (status.ok()) return kTaken;
+  return status.code() == Code::kInvalidArgument ? kRefused : kNoMemory;
+}
+
+void RowAgreement::SendVerdicts() {
+  const auto arena = lane_.transport->arena();
+  for (size_t place = 0; place < size_; ++place) {
+    uint64_t* verdict = &verdict_[Verdict(place)];
+    verdict[0] = static_cast<uint64_t>(shared_->verdict.load());
+    for (size_t i = 0; arena && i < shared_->out.size(); ++i) {
+      const size_t first = static_cast<size_t>(FirstReceived(i, place)) * row_bytes_[i];
+      verdict[1 + i] = arena->Find(static_cast<char*>(shared_->out[i]) + first);
+    }
+  }
+  const size_t bytes = Verdict(1) * sizeof verdict_[0];
+  Exchange(verdict_.data(), bytes, verdicts_.data(), bytes);
+}
+
+void RowAgreement::Judge() {
+  status_ = shared_->status;
+  for (size_t place = 0; place < size_ && status_.ok(); ++place) {
+    const std::string rank = "rank " + std::to_string(attendance_.members[Rank(place)]);
+    if (verdicts_[Verdict(place)] == kNoMemory) {
+      status_ = Status(Code::kResourceExhausted, rank + " could not allocate its result");
+    } else if (verdicts_[Verdict(place)] == kRefused) {
+      status_ = Status(Code::kInvalidArgument, rank + kOtherRows);
+    }
+  }
+}
+
+char* RowAgreement::OutAt(size_t buffer, size_t place) const {
+  const uint64_t offset = verdicts_[Verdict(place) + 1 + buffer];
+  const auto peer = static_cast<int>(place);
+  if (offset == Arena::kNowhere || !lane_.transport->ArenaOf(peer)) return nullptr;
+  return lane_.transport->Reach(peer, offset, static_cast<size_t>(sent(buffer, place)) * row_bytes_[buffer]);
+}
+
+bool RowAgreement::Reached(size_t buffer, size_t place) const {
+  return lane_.transport->ArenaOf(static_cast<int>(place)) &&
+         verdict_[Verdict(place) + 1 + buffer] != Arena::kNowhere;
+}
+
+int64_t RowAgreement::FirstSent(size_t place) const {
+  if (splits_.empty()) return 0;
+  return std::accumulate(splits_.begin(), splits_.begin() + static_cast<ptrdiff_t>(Rank(place)), int64_t{0});
+}
+
+int64_t RowAgreement::FirstReceived(size_t buffer, size_t place) const {
+  int64_t rows = 0;
+  for (size_t other = 0; other < place; ++other) rows += received(buffer, other);
+  return rows;
+}
+
+}  // namespace tfddl

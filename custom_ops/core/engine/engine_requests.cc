@@ -1,0 +1,301 @@
+// What happens to a request in the engine: admitted, decided, started, completed.
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "base/signature.h"
+#include "core/engine/engine.h"
+
+namespace tfddl {
+namespace {
+
+constexpr int kFirstDataTag = 4;
+constexpr size_t kMaxEndedSteps = 1024;
+
+}  // namespace
+
+std::string Engine::ClosedMessage() const {
+  const int departing = agreement_.departing();
+  const std::string who = "rank " + std::to_string(global_rank(departing));
+  if (!set_.empty()) {
+    return who + " has left " + set_ +
+           ": it removed the set, or shut down tfddl (its program ended, raised, or called hvd.shutdown()).";
+  }
+  if (departing == rank())
+    return "tfddl has been shut down on this rank (" + std::to_string(departing) + ").";
+  return who +
+         " has shut down tfddl (its program ended, raised, or called hvd.shutdown()), so no collective can "
+         "complete any more. All ranks have to run the same collectives the same number of times, or call "
+         "hvd.join() when their data has ended.";
+}
+
+// Why a request cannot be taken; empty when it can.
+std::string Engine::Refusal(const Request& request, Code* code) const {
+  *code = Code::kUnknown;
+  if (auto reason = failure()) return *reason;
+  const bool ended = std::find(ended_steps_.begin(), ended_steps_.end(), request.step) != ended_steps_.end();
+  if (request.step != 0 && ended) {
+    *code = Code::kCancelled;
+    return "another collective of this step failed";
+  }
+  if (agreement_.closed()) return ClosedMessage();
+  *code = Code::kInvalidArgument;
+  if (request.device != Device::kHost && !device_queue_) {
+    return "'" + request.name + "' lies " + NameOf(request.device) + ", and this engine has no way to GPUs.";
+  }
+  if (join_) {
+    std::string reason = JoinRefusal(request);
+    if (!reason.empty()) return reason;
+  }
+  if (IsLive(request.key())) {
+    return "'" + request.name +
+           "' was submitted while an earlier call with the same name is still in flight on this rank. "
+           "Give concurrent collectives different names (name=...). Under tf.vectorized_map and a tape's "
+           "jacobian, "
+           "many copies of one call run at once: call it outside, or jacobian(..., "
+           "experimental_use_pfor=False).";
+  }
+  const auto it = pending_.find(request.name);
+  if (it != pending_.end() && it->second.signature != request.signature) {
+    return "the buckets of '" + request.name + "' do not belong together. Received: '" + request.signature +
+           "' and '" + it->second.signature + "'.";
+  }
+  return "";
+}
+
+// Where its tensors lie is the first that ranks have to agree on.
+void Engine::Admit(Request request) {
+  request.signature = MakeSignature({NameOf(request.device), request.signature});
+  Code code;
+  const std::string refusal = Refusal(request, &code);
+  if (!refusal.empty()) {
+    const Status status(code, refusal);
+    RecordEnd(request, status);
+    Answer(std::move(request), status);
+    return;
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    live_[request.key()] = NowMicros();
+  }
+  if (request.kind == Kind::kJoin) {
+    join_ = std::move(request);
+    return;
+  }
+  // A bucket of a sequence that has been agreed on needs no further vote.
+  for (auto it = agreed_.begin(); it != agreed_.end(); ++it) {
+    Instance& instance = it->second;
+    if (it->first != request.name || !instance.submitted.insert(request.bucket).second) continue;
+    if (instance.step != request.step) {
+      Fail(Me() + ": a step ended in the middle of '" + request.name +
+           "', which the other ranks have begun, and the next step has submitted it again.");
+    }
+    const uint64_t ticket = instance.ticket + static_cast<uint64_t>(request.bucket);
+    const auto attendance = instance.attendance;
+    if (static_cast<int>(instance.submitted.size()) == instance.buckets) agreed_.erase(it);
+    Start(std::move(request), ticket, attendance);
+    return;
+  }
+  Instance& instance = pending_[request.name];
+  if (instance.submitted.empty()) {
+    instance.signature = request.signature;
+    instance.step = request.step;
+    instance.buckets = request.buckets;
+    agreement_.Submit(request.name, request.signature, request.buckets);
+  }
+  instance.submitted.insert(request.bucket);
+  instance.waiting.push_back(std::move(request));
+}
+
+void Engine::Handle(const CancelItem& item) {
+  if (!IsLive(item.key)) return;
+  const bool running = std::any_of(running_.begin(), running_.end(),
+                                   [&](const Running& r) { return r.request.key() == item.key; });
+  if (running && agreed_.empty()) return;  // everybody has submitted it: it completes by itself
+  Fail(Me() + ": the step that '" + item.key +
+       "' belongs to failed or was cancelled on this rank, while the other ranks count on it. The error "
+       "raised on " +
+       Me() + " tells the cause.");
+}
+
+void Engine::Apply(const Boundary& boundary) {
+  std::map<std::string, std::set<int64_t>> ended;  // name of the failed request -> steps
+  const auto attendance = AttendanceAt(boundary);
+  for (const Decision& decision : boundary.decisions) {
+    auto node = pending_.extract(decision.name);
+    if (node.empty()) continue;  // this rank has joined
+    Instance& instance = node.mapped();
+    instance.ticket = decision.ticket;
+    instance.attendance = attendance;
+    const Request& first = instance.waiting.front();
+    std::string error = decision.error.empty() ? Objection(first, *attendance) : decision.error;
+    if (error.empty() && first.device != Device::kHost) error = device_plane_->Objection(first, *attendance);
+    if (error.empty()) {
+      StartInstance(decision.name, std::move(instance));
+    } else {
+      if (instance.step != 0) ended[decision.name].insert(instance.step);
+      FailInstance(std::move(instance), Code::kFailedPrecondition, error);
+    }
+  }
+  for (const auto& [name, steps] : ended) EndSteps(steps, name);
+  EndJoin(boundary);
+  if (!boundary.closed) return;
+  auto pending = std::exchange(pending_, {});
+  for (auto& [name, instance] : pending) {
+    agreement_.Withdraw(name);
+    FailInstance(std::move(instance), Code::kUnknown, ClosedMessage());
+  }
+  if (!agreed_.empty()) {
+    Fail("rank " + std::to_string(global_rank(boundary.departing)) + " shut down tfddl in the middle of '" +
+         agreed_.front().first + "'.");
+  }
+}
+
+void Engine::StartInstance(const std::string& name, Instance instance) {
+  auto requests = std::exchange(instance.waiting, {});
+  const uint64_t ticket = instance.ticket;
+  const auto attendance = instance.attendance;
+  if (static_cast<int>(instance.submitted.size()) < instance.buckets) {
+    agreed_.emplace_back(name, std::move(instance));
+  }
+  for (Request& request : requests) {
+    const auto bucket = static_cast<uint64_t>(request.bucket);
+    Start(std::move(request), ticket + bucket, attendance);
+  }
+}
+
+void Engine::FailInstance(Instance instance, Code code, const std::string& message) {
+  for (Request& request : instance.waiting) Complete(std::move(request), Status(code, message));
+}
+
+// After one failed op TensorFlow waits for every other op of the step that has started. Their peers
+// ended the same step at the same boundary, so nobody counts on them any more.
+void Engine::EndSteps(const std::set<int64_t>& steps, const std::string& name) {
+  ended_steps_.insert(ended_steps_.end(), steps.begin(), steps.end());
+  while (ended_steps_.size() > kMaxEndedSteps) ended_steps_.pop_front();
+  for (auto it = pending_.begin(); it != pending_.end();) {
+    if (!steps.count(it->second.step)) {
+      ++it;
+      continue;
+    }
+    agreement_.Withdraw(it->first);
+    FailInstance(std::move(it->second), Code::kCancelled,
+                 "not run, because '" + name + "' of the same step failed");
+    it = pending_.erase(it);
+  }
+  if (join_ && !agreement_.joined() && steps.count(join_->step)) {
+    Complete(std::move(*join_),
+             Status(Code::kCancelled, "not run, because '" + name + "' of the same step failed"));
+    join_.reset();
+  }
+  for (const auto& [sequence, instance] : agreed_) {
+    if (steps.count(instance.step)) {
+      Fail(Me() + ": '" + name + "' failed in the middle of '" + sequence +
+           "', which the other ranks have begun.");
+    }
+  }
+}
+
+// By way of the CPU's memory.
+std::unique_ptr<Collective> Engine::OnHost(const Lane& lane, const Request& request) {
+  switch (request.kind) {
+    case Kind::kAllreduce:
+      return MakeAllreduce(lane, &scratch_, request);
+    case Kind::kReducescatter:
+      return MakeReducescatter(lane, &scratch_, request);
+    case Kind::kBroadcast:
+      return MakeBroadcast(lane, request);
+    case Kind::kAllgather:
+    case Kind::kAlltoall:
+      return MakeRowExchange(lane, request, [this](auto function) { completion_.Post(std::move(function)); });
+    case Kind::kBarrier:
+    case Kind::kJoin:  // never comes here
+      break;
+  }
+  return MakeBarrier();
+}
+
+// Whatever happens here, the request is among the running ones, so that it will be answered.
+void Engine::Start(Request request, uint64_t ticket, const std::shared_ptr<const Attendance>& attendance) {
+  recorder_.Record("start", request.key());
+  running_.push_back({attendance, nullptr, nullptr, std::move(request)});
+  Running& running = running_.back();
+  try {
+    const auto lanes = static_cast<uint64_t>((transport_->tags() - kFirstDataTag) / 2);
+    if (!attendance->complete()) running.part = TransportAmong(transport_.get(), attendance->ranks);
+    const Lane lane{running.part ? running.part.get() : transport_.get(),
+                    kFirstDataTag + 2 * static_cast<int>(ticket % lanes), attendance.get()};
+    if (running.request.span) running.request.span->Agreed(running.request, ticket);
+    if (running.request.divisor) *running.request.divisor = attendance->divisor;
+    running.collective = MakeCollective(lane, running.request);
+  } catch (const std::exception& error) {  // no memory, or the transport's
+    Fail(Me() + " could not start '" + running.request.key() + "': " + error.what());
+  }
+}
+
+std::unique_ptr<Collective> Engine::MakeCollective(const Lane& lane, const Request& request) {
+  if (request.kind == Kind::kAllreduce || request.kind == Kind::kReducescatter) {
+    for (const Buffer& buffer : request.buffers) {
+      recorder_.counters.bytes_reduced += static_cast<uint64_t>(buffer.count) * SizeOf(request.dtype);
+    }
+  }
+  if (request.shares_gpu && device_queue_) device_queue_->ShareGpu();
+  if (request.device == Device::kHost) return OnHost(lane, request);
+  return device_queue_->Start(lane, request,
+                              [this](auto function) { completion_.Post(std::move(function)); });
+}
+
+bool Engine::PollRunning() {
+  bool moved = false;
+  for (auto it = running_.begin(); it != running_.end();) {
+    if (!it->collective || !it->collective->Poll()) {
+      ++it;
+      continue;
+    }
+    const Status status = it->collective->status();
+    it->collective.reset();
+    Complete(std::move(it->request), status);
+    it = running_.erase(it);
+    moved = true;
+  }
+  return moved;
+}
+
+void Engine::Complete(Request request, Status status) {
+  RecordEnd(request, status);
+  {
+    // Before done(): the next step's request of this name may come at once.
+    std::lock_guard<std::mutex> lock(mutex_);
+    live_.erase(request.key());
+  }
+  Answer(std::move(request), std::move(status));
+}
+
+void Engine::Answer(Request request, Status status) {
+  completion_.Post([request = std::make_shared<Request>(std::move(request)), status = std::move(status)] {
+    // Before done(), in which TensorFlow goes on: it changes a tensor in place only if nobody else holds it.
+    request->allocate = nullptr;
+    request->keep_alive = nullptr;
+    request->done(status);
+  });
+}
+
+// Transfers may still be under way in the transport, so whatever they touch is left alive for ever.
+void Engine::FailEverything() {
+  const Status status(Code::kUnknown, *failure());
+  for (Running& running : running_) {
+    Request request = running.request;  // shares keep_alive with the leaked one
+    Complete(std::move(request), status);
+  }
+  if (!running_.empty()) new std::list<Running>(std::move(running_));
+  running_.clear();
+  if (device_queue_) device_queue_->Abort();
+  for (auto& [name, instance] : std::exchange(pending_, {})) {
+    for (Request& request : instance.waiting) Complete(std::move(request), status);
+  }
+  if (join_) Complete(std::move(*join_), status);
+  join_.reset();
+  agreed_.clear();
+}
+
+}  // namespace tfddl

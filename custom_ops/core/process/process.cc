@@ -1,0 +1,238 @@
+#include "core/process/process.h"
+
+#include <algorithm>
+#include <array>
+#include <future>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "base/signature.h"
+
+namespace tfddl {
+namespace {
+
+struct Process {
+  bool shares_gpu = false;  // its sets order what they run on GPUs with each other
+  std::shared_ptr<DevicePlane> plane;
+  ProcessSets sets;
+  std::unique_ptr<Watchdog> watchdog;
+};
+
+std::mutex mutex;  // of calls that change the process; held while they wait
+Process* process = nullptr;
+int64_t generation = 0;
+
+// Never held while something waits. What kernels see is leaked: they may run until the very end.
+std::mutex current_mutex;
+ProcessSets* const current = new ProcessSets;
+LocalPlace local_place = {0, 1};
+
+using Values = std::array<uint64_t, 5>;
+constexpr const char* kCounters[] = {"requests", "errors", "votes", "empty_votes", "bytes_reduced"};
+constexpr double kPartingLimit = 5;  // seconds; an answer takes the peers' watchdogs a twentieth
+Values removed = {};                 // of sets that have ended in this job
+
+void AddTo(Values* sum, Engine& engine) {
+  const Counters& c = engine.recorder().counters;
+  const Values values = {c.requests, c.errors, c.votes, c.empty_votes, c.bytes_reduced};
+  for (size_t i = 0; i < values.size(); ++i) (*sum)[i] += values[i];
+}
+
+void Publish() {
+  std::lock_guard<std::mutex> lock(current_mutex);
+  *current = process ? process->sets : ProcessSets{};
+}
+
+// Takes the set away from kernels and from the watchdog.
+std::shared_ptr<Engine> Unpublish(int set) {
+  const auto it = process->sets.entries.find(set);
+  if (it == process->sets.entries.end()) return nullptr;
+  auto engine = std::move(it->second.engine);
+  process->sets.entries.erase(it);
+  {
+    std::lock_guard<std::mutex> lock(current_mutex);
+    current->entries.erase(set);
+    if (engine) AddTo(&removed, *engine);
+  }
+  return engine;
+}
+
+// In all sets, within one limit. Peers that are idle in a set answer, since the watchdogs have told them.
+void Leave(double limit_s) {
+  const int64_t end = NowMicros() + static_cast<int64_t>(limit_s * 1e6);
+  process->watchdog->AnnounceShutdown(limit_s);
+  for (const auto& [set, entry] : process->sets.entries) {
+    if (!entry.engine) continue;
+    const double left_s = std::max(0.0, static_cast<double>(end - NowMicros()) * 1e-6);
+    if (entry.engine->Shutdown(left_s)) continue;
+    const Engine& all = *process->sets.entries.at(0).engine;
+    process->watchdog->Fail("rank " + std::to_string(all.rank()) +
+                            " has shut down tfddl, and not all other ranks have answered within " +
+                            std::to_string(static_cast<int>(limit_s)) +
+                            " seconds. All ranks: " + process->watchdog->ShutdownReport() + ".");
+  }
+}
+
+}  // namespace
+
+Status FindEngine(int set, std::shared_ptr<Engine>* engine) {
+  std::lock_guard<std::mutex> lock(current_mutex);
+  const auto& entries = current->entries;
+  const auto it = entries.find(set);
+  if (entries.empty()) {
+    return Status(Code::kFailedPrecondition, "tfddl has not been initialized; use hvd.init().");
+  }
+  if (it == entries.end()) {
+    return Status(Code::kInvalidArgument, "there is no process set " + std::to_string(set) +
+                                              " any more: it was removed (hvd.remove_process_set), or "
+                                              "belonged to a job before hvd.shutdown().");
+  }
+  *engine = it->second.engine;
+  if (*engine) return Status();
+  return Status(Code::kInvalidArgument, "rank " + std::to_string(entries.at(0).engine->rank()) +
+                                            " is not a member of " + NameOfSet(set, it->second.ranks) +
+                                            ": only members may call its collectives.");
+}
+
+ProcessSets CurrentSets() {
+  std::lock_guard<std::mutex> lock(current_mutex);
+  return *current;
+}
+
+LocalPlace CurrentLocalPlace() {
+  std::lock_guard<std::mutex> lock(current_mutex);
+  return local_place;
+}
+
+void SetLocalPlace(LocalPlace place) {
+  std::lock_guard<std::mutex> lock(current_mutex);
+  local_place = place;
+}
+
+void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> control,
+                  WatchdogOptions options, std::shared_ptr<DevicePlane> plane) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (process) throw std::logic_error("tfddl is initialised already");
+  options.generation = ++generation;
+  auto fresh = std::make_unique<Process>();
+  EngineOptions all;
+  all.device_plane = fresh->plane = std::move(plane);
+  all.timeline = Timeline::OfProcess();
+  auto engine = std::make_shared<Engine>(std::move(data), std::move(all));
+  std::vector<int> ranks;
+  for (int rank = 0; rank < engine->size(); ++rank) ranks.push_back(rank);
+  fresh->watchdog = std::make_unique<Watchdog>(std::move(control), engine, options);
+  fresh->sets.entries[0] = {std::move(ranks), std::move(engine)};
+  process = fresh.release();
+  {
+    std::lock_guard<std::mutex> counters(current_mutex);
+    removed = {};
+  }
+  Publish();
+}
+
+Status ShareGpus() {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!process) return Status(Code::kFailedPrecondition, "tfddl has been shut down");
+  if (std::exchange(process->shares_gpu, true)) return Status();
+  std::promise<Status> ended;
+  Request request;
+  request.name = "hvd.add_process_set()";
+  request.kind = Kind::kBarrier;
+  request.signature = MakeSignature({NameOf(request.kind), "share GPUs"});
+  request.shares_gpu = true;
+  request.done = [&ended](const Status& status) { ended.set_value(status); };
+  process->sets.entries.at(0).engine->Submit(std::move(request));
+  return ended.get_future().get();
+}
+
+void AddSet(int set, std::vector<int> ranks, std::unique_ptr<Transport> data) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!process) throw std::logic_error("tfddl has been shut down");
+  if (process->sets.entries.count(set)) throw std::logic_error("the process set exists already");
+  std::shared_ptr<Engine> engine;
+  if (data) {
+    EngineOptions options;
+    options.shares_gpu = process->shares_gpu;
+    options.members = ranks;
+    options.set = NameOfSet(set, ranks);
+    options.device_plane = process->plane;
+    options.timeline = Timeline::OfProcess();
+    engine = std::make_shared<Engine>(std::move(data), std::move(options));
+  }
+  process->watchdog->Watch(set, ranks, engine);
+  process->sets.entries[set] = {std::move(ranks), std::move(engine)};
+  Publish();
+}
+
+bool RemoveSet(int set, double limit_s) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!process) {
+    SetLastError("tfddl has been shut down");
+    return false;
+  }
+  const auto engine = Unpublish(set);
+  if (engine && !engine->Shutdown(limit_s)) {
+    process->watchdog->Fail("not all members of process set " + std::to_string(set) +
+                            ", which is being removed, have answered within " +
+                            std::to_string(static_cast<int>(limit_s)) + " seconds.");
+  }
+  if (const auto failure = engine ? engine->failure() : std::nullopt) {
+    SetLastError(*failure);
+    return false;
+  }
+  process->watchdog->Forget(set);
+  if (engine) engine->Stop();
+  return true;
+}
+
+void DropSet(int set) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!process) return;
+  process->watchdog->Forget(set);
+  const auto engine = Unpublish(set);
+  if (engine) new std::shared_ptr<Engine>(engine);  // its receives stand ready
+}
+
+bool StopProcess(double limit_s, bool* clean) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!process) return true;
+  Leave(limit_s);
+  std::optional<std::string> failure;
+  for (const auto& [set, entry] : process->sets.entries) {
+    if (entry.engine && !failure) failure = entry.engine->failure();
+  }
+  if (failure) SetLastError(*failure);
+  Process* const old = std::exchange(process, nullptr);
+  Publish();
+  if (failure) {
+    // Transfers may be under way and kernels may wait, so the rest is leaked. A failed engine makes no MPI
+    // call any more; nor does the watchdog after this, so that MPI can be finalized.
+    old->watchdog->Stop();
+    return false;
+  }
+  const bool parted = old->watchdog->Part(kPartingLimit);
+  if (clean) *clean = parted;
+  old->watchdog.reset();
+  for (const auto& [set, entry] : old->sets.entries) {
+    if (entry.engine) entry.engine->Stop();
+  }
+  delete old;
+  return true;
+}
+
+std::vector<std::pair<const char*, uint64_t>> AllCounters() {
+  std::lock_guard<std::mutex> lock(current_mutex);
+  std::vector<std::pair<const char*, uint64_t>> named;
+  if (current->entries.empty()) return named;
+  Values sum = removed;
+  for (const auto& [set, entry] : current->entries) {
+    if (entry.engine) AddTo(&sum, *entry.engine);
+  }
+  for (size_t i = 0; i < sum.size(); ++i) named.emplace_back(kCounters[i], sum[i]);
+  return named;
+}
+
+}  // namespace tfddl

@@ -1,0 +1,306 @@
+// Allreduce of ranks on several hosts: engines as threads, shared memory inside a host, the in-memory
+// transport across.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/support.h"
+#include "core/arithmetic/half.h"
+#include "core/arithmetic/reduce.h"
+#include "core/collectives/hosts.h"
+#include "tests/collectives/shared_job.h"
+#include "tests/engine/join_job.h"
+#include "transport/host.h"
+
+namespace tfddl {
+namespace {
+
+// Counts the bytes that a member sends to other hosts.
+class CountingTransport : public Transport {
+ public:
+  CountingTransport(std::unique_ptr<Transport> inner, std::atomic<size_t>* sent)
+      : inner_(std::move(inner)), sent_(sent) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  int tags() const override { return inner_->tags(); }
+  Handle Send(int peer, int tag, const void* data, size_t bytes) override {
+    *sent_ += bytes;
+    return inner_->Send(peer, tag, data, bytes);
+  }
+  Handle Receive(int peer, int tag, void* data, size_t bytes) override {
+    return inner_->Receive(peer, tag, data, bytes);
+  }
+  bool Test(Handle handle) override {
+    if (!inner_->Test(handle)) return false;
+    if (handle != kNothing) CountCompleted();
+    return true;
+  }
+  void Cancel(Handle handle) override { inner_->Cancel(handle); }
+
+ private:
+  std::unique_ptr<Transport> inner_;
+  std::atomic<size_t>* sent_;
+};
+
+// Engines of which those with equal numbers share a host.
+class Cluster {
+ public:
+  Cluster(const std::vector<int>& hosts, bool hierarchical) : network_(static_cast<int>(hosts.size()), 3) {
+    const auto size = hosts.size();
+    for (size_t host = 0; host < size; ++host) {
+      const auto ranks = std::count(hosts.begin(), hosts.end(), static_cast<int>(host));
+      worlds_.emplace_back(static_cast<int>(ranks), SmallGeometry(), kArena);
+    }
+    for (size_t rank = 0; rank < size; ++rank) {
+      std::vector<int> local(size, -1);
+      int places = 0;
+      for (size_t peer = 0; peer < size; ++peer) {
+        if (hosts[peer] == hosts[rank]) local[peer] = places++;
+      }
+      std::unique_ptr<Transport> transport =
+          std::make_unique<CountingTransport>(network_.Join(static_cast<int>(rank)), &sent);
+      if (places > 1) {
+        auto near = worlds_[static_cast<size_t>(hosts[rank])].Join(local[rank]);
+        transport = MakeHostTransport(std::move(near), std::move(transport), local);
+      }
+      if (hierarchical) transport->set_hosts(hosts);
+      engines.push_back(std::make_shared<Engine>(std::move(transport)));
+    }
+  }
+
+  // Every rank submits what `request` makes; each gives a status.
+  template <typename Make>
+  void Run(Make request) {
+    Outcomes outcomes(engines.size());
+    for (size_t rank = 0; rank < engines.size(); ++rank) {
+      Request made = request(rank);
+      made.done = outcomes.At(rank);
+      engines[rank]->Submit(std::move(made));
+    }
+    for (const Status& status : outcomes.Wait()) CHECK(status.ok());
+  }
+
+  void End() {
+    std::vector<std::thread> threads;
+    for (auto& engine : engines) threads.emplace_back([&] { CHECK(engine->Shutdown(60)); });
+    for (auto& thread : threads) thread.join();
+  }
+
+  std::atomic<size_t> sent{0};
+  std::vector<std::shared_ptr<Engine>> engines;
+
+ private:
+  std::vector<ShmWorld> worlds_;
+  MemoryWorld network_;
+};
+
+const std::vector<std::vector<int>> kLayouts = {
+    {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 0, 1}, {1, 0, 0, 0, 2, 0, 1}, {0, 0, 0, 1, 1, 1, 2, 2, 2},
+};
+
+// Values of which no sum needs rounding in the type that accumulates, but in float16 and bfloat16.
+std::vector<char> Whole(DataType dtype, size_t rank, size_t count) {
+  std::vector<char> data(count * SizeOf(dtype));
+  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>((i * 37 + rank * 101) % 251);
+  for (size_t i = 0; i < count; ++i) {
+    char* const at = data.data() + i * SizeOf(dtype);
+    const auto value = static_cast<float>((i * 7 + rank * 1009) % 2039);
+    const double wide = value;
+    const auto store = [at](auto stored, size_t place = 0) {
+      std::memcpy(at + place * sizeof stored, &stored, sizeof stored);
+    };
+    switch (dtype) {
+      case DataType::kFloat16:
+        store(ToFloat16(value));
+        break;
+      case DataType::kBFloat16:
+        store(ToBFloat16(value));
+        break;
+      case DataType::kFloat32:
+        store(value);
+        break;
+      case DataType::kFloat64:
+        store(wide);
+        break;
+      case DataType::kComplex64:
+        store(value);
+        store(-value, 1);
+        break;
+      case DataType::kComplex128:
+        store(wide);
+        store(-wide, 1);
+        break;
+      case DataType::kBool:
+        store(static_cast<char>((i + rank) % 3 == 0));
+        break;
+      default:
+        break;
+    }
+  }
+  return data;
+}
+
+Request Like(const Reduction& reduction, size_t count) {
+  Request request;
+  request.name = std::string(NameOf(reduction.dtype)) + NameOf(reduction.op) + std::to_string(count);
+  request.dtype = reduction.dtype;
+  request.op = reduction.op;
+  request.prescale = reduction.prescale;
+  request.postscale = reduction.postscale;
+  request.signature =
+      MakeSignature({request.name, DescribeTensor(reduction.dtype, {static_cast<int64_t>(count)})});
+  return request;
+}
+
+// Every dtype and operation: what one rank makes of all inputs, and the inputs stay.
+void TestAgainstOneRank(Cluster* cluster, Reduction reduction, size_t count, bool in_place) {
+  const size_t size = cluster->engines.size();
+  reduction.size = reduction.divisor = static_cast<int>(size);
+  std::vector<std::vector<char>> inputs, results;
+  std::vector<const void*> sources;
+  for (size_t rank = 0; rank < size; ++rank) inputs.push_back(Whole(reduction.dtype, rank, count));
+  const auto before = inputs;
+  for (const auto& input : before) sources.push_back(input.data());
+  std::vector<char> expected(count * SizeOf(reduction.dtype));
+  Reduce(reduction, sources.data(), expected.data(), static_cast<int64_t>(count));
+  results.assign(size, std::vector<char>(expected.size()));
+  cluster->Run([&](size_t rank) {
+    Request request = Like(reduction, count);
+    char* const out = in_place ? inputs[rank].data() : results[rank].data();
+    request.buffers.push_back({inputs[rank].data(), out, static_cast<int64_t>(count)});
+    return request;
+  });
+  CHECK(in_place || inputs == before);
+  for (const auto& result : in_place ? inputs : results) CHECK(result == expected);
+}
+
+void TestTypes(Cluster* cluster) {
+  for (int type = 0; type <= static_cast<int>(DataType::kComplex128); ++type) {
+    const auto dtype = static_cast<DataType>(type);
+    for (auto op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
+      if (!Supports(op, dtype)) continue;
+      const bool floats = dtype <= DataType::kFloat64 || dtype >= DataType::kComplex64;
+      if (floats && op == ReduceOp::kProduct) continue;  // rounded, in another order
+      TestAgainstOneRank(cluster, {dtype, op, 1.0, 1.0, 0, 0}, 40001, type % 2 == 0);
+    }
+  }
+  TestAgainstOneRank(cluster, {DataType::kFloat32, ReduceOp::kSum, 0.5, 4.0, 0, 0}, 40001, false);
+  TestAgainstOneRank(cluster, {DataType::kInt32, ReduceOp::kSum, 0.5, 0.25, 0, 0}, 40001, false);
+  TestAgainstOneRank(cluster, {DataType::kUInt8, ReduceOp::kAverage, 1.0, 1.0, 0, 0}, 40001, false);
+}
+
+// Several segments, and lengths around them; many at once.
+void TestLengths(Cluster* cluster) {
+  for (size_t count :
+       {size_t{0}, size_t{1}, size_t{20000}, size_t{262144}, size_t{524289}, size_t{2000003}}) {
+    TestAgainstOneRank(cluster, {DataType::kFloat32, ReduceOp::kAverage, 1.0, 1.0, 0, 0}, count,
+                       count % 2 == 0);
+  }
+}
+
+// Numbers that need rounding: the same bits on all ranks, from run to run.
+void TestBits(const std::vector<int>& hosts) {
+  constexpr size_t kCount = 700001;
+  std::vector<std::vector<float>> first;
+  for (int run = 0; run < 3; ++run) {
+    Cluster cluster(hosts, true);
+    std::vector<std::vector<float>> values;
+    for (size_t rank = 0; rank < hosts.size(); ++rank) values.push_back(RoughValues(rank, kCount));
+    cluster.Run([&](size_t rank) { return Allreduce("x", &values[rank], nullptr); });
+    for (const auto& result : values) CHECK(result == values[0]);
+    if (first.empty()) first = values;
+    CHECK(values == first);
+    double error = 0;
+    for (size_t i = 0; i < kCount; ++i) {
+      double sum = 0;
+      for (size_t rank = 0; rank < hosts.size(); ++rank) sum += static_cast<double>(Rough(rank, i));
+      error = std::max(error, std::abs(sum - static_cast<double>(values[0][i])));
+    }
+    CHECK(error < 1e-5);
+    cluster.End();
+  }
+}
+
+// The bytes that leave a host: 2 n (H - 1) / H of each, however many ranks it has.
+void TestTraffic(const std::vector<int>& hosts) {
+  constexpr size_t kCount = 600000;
+  size_t sent[2];
+  const auto host_count = static_cast<size_t>(Hosts(hosts, 0).hosts());
+  for (bool hierarchical : {false, true}) {
+    Cluster cluster(hosts, hierarchical);
+    std::vector<std::vector<float>> values;
+    for (size_t rank = 0; rank < hosts.size(); ++rank) values.push_back(RoughValues(rank, kCount));
+    cluster.Run([&](size_t rank) { return Allreduce("x", &values[rank], nullptr); });
+    sent[hierarchical] = cluster.sent;
+    cluster.End();
+  }
+  const size_t least = 2 * kCount * sizeof(float) * (host_count - 1);
+  CHECK(sent[true] >= least && sent[true] < least + least / 20);
+  CHECK(sent[false] > sent[true] + sent[true] / 4);
+}
+
+// Who has joined owns no slice, also where a host is left with one rank or none.
+void TestJoined(const std::vector<int>& hosts, const std::vector<size_t>& joined) {
+  constexpr size_t kCount = 50000;
+  const size_t size = hosts.size();
+  Cluster cluster(hosts, true);
+  std::vector<std::vector<float>> values;
+  std::vector<int32_t> last(size, -1);
+  std::vector<bool> active(size, true);
+  for (size_t rank : joined) active[rank] = false;
+  for (size_t rank = 0; rank < size; ++rank) values.push_back(Values(rank, 0, kCount));
+  Outcomes joins(size), runs(size - joined.size());
+  size_t runner = 0;
+  for (size_t rank = 0; rank < size; ++rank) {
+    cluster.engines[rank]->Submit(active[rank] ? Allreduce("x", &values[rank], runs.At(runner++))
+                                               : Join(&last[rank], joins.At(rank)));
+  }
+  for (const Status& status : runs.Wait()) CHECK(status.ok());
+  for (size_t rank = 0; rank < size; ++rank) {
+    if (active[rank]) cluster.engines[rank]->Submit(Join(&last[rank], joins.At(rank)));
+  }
+  for (const Status& status : joins.Wait()) CHECK(status.ok());
+  for (size_t i = 0; i < kCount; i += 97) {
+    float sum = 0;
+    for (size_t rank = 0; rank < size; ++rank) sum += active[rank] ? Value(rank, 0, i) : 0;
+    for (size_t rank = 0; rank < size; ++rank) CHECK(!active[rank] || values[rank][i] == sum);
+  }
+  cluster.End();
+}
+
+void TestHosts() {
+  const Hosts uneven({5, 2, 5, 2, 5}, 3);
+  CHECK(uneven.worthwhile() && uneven.hosts() == 2 && uneven.owners() == 2);
+  CHECK((uneven.local() == std::vector<int>{1, 3}) && (uneven.across() == std::vector<int>{2, 3}));
+  CHECK(Hosts({5, 2, 5, 2, 5}, 4).across().empty());
+  CHECK(!Hosts({}, 0).worthwhile() && !Hosts({0, 0}, 1).worthwhile() && !Hosts({0, 1, 2}, 1).worthwhile());
+}
+
+}  // namespace
+}  // namespace tfddl
+
+int main() {
+  tfddl::TestHosts();
+  for (const auto& hosts : tfddl::kLayouts) {
+    tfddl::Cluster cluster(hosts, true);
+#if defined(__SANITIZE_THREAD__)  // which sees no type, and takes a minute for all of them on all layouts
+    if (&hosts == &tfddl::kLayouts.front())
+#endif
+      tfddl::TestTypes(&cluster);
+    tfddl::TestLengths(&cluster);
+    cluster.End();
+    tfddl::TestBits(hosts);
+    tfddl::TestTraffic(hosts);
+  }
+  tfddl::TestJoined({0, 0, 1, 1}, {1});
+  tfddl::TestJoined({0, 0, 1, 1}, {2, 3});
+  tfddl::TestJoined({0, 0, 0, 1, 1, 2}, {0, 5});
+  std::puts("hierarchical: ok");
+  return 0;
+}

@@ -1,0 +1,181 @@
+// Collectives that split and join rows: groups, uneven rows, ranks and members without any.
+#include "tests/engine/job.h"
+
+namespace tfddl {
+namespace {
+
+Request Rows(Kind kind, const std::vector<std::vector<float>>& members, const std::vector<int64_t>& row,
+             std::function<void(const Status&)> done) {
+  Request request;
+  request.name = NameOf(kind);
+  request.kind = kind;
+  request.signature = NameOf(kind);
+  for (size_t i = 0; i < members.size(); ++i) {
+    const auto count = static_cast<int64_t>(members[i].size());
+    request.buffers.push_back({members[i].data(), nullptr, count, count / row[i], row[i]});
+  }
+  request.done = std::move(done);
+  return request;
+}
+
+// Makes the outputs of an allgather or alltoall in `outputs`.
+decltype(Request::allocate) AllocateIn(std::vector<std::vector<float>>* outputs, std::vector<int64_t> row) {
+  return [outputs, row](const std::vector<int64_t>& rows, std::vector<void*>* out) {
+    const size_t ranks = rows.size() / row.size();
+    outputs->resize(row.size());
+    for (size_t i = 0; i < row.size(); ++i) {
+      int64_t total = 0;
+      for (size_t rank = 0; rank < ranks; ++rank) total += rows[i * ranks + rank];
+      (*outputs)[i].resize(static_cast<size_t>(total * row[i]));
+      out->push_back((*outputs)[i].data());
+    }
+    return Status();
+  };
+}
+
+void TestReducescatter(int size, const std::vector<int64_t>& rows, const std::vector<int64_t>& row) {
+  Job job(size, 3);
+  const auto ranks = static_cast<size_t>(size);
+  std::vector<std::vector<std::vector<float>>> in(ranks), out(ranks);
+  Outcomes outcomes(ranks);
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      in[rank].push_back(Values(rank, i, static_cast<size_t>(rows[i] * row[i])));
+      const int64_t mine = RowsOf(rows[i], static_cast<int>(rank), size);
+      out[rank].emplace_back(static_cast<size_t>(mine * row[i]));
+    }
+    Request request = Rows(Kind::kReducescatter, in[rank], row, outcomes.At(rank));
+    for (size_t i = 0; i < rows.size(); ++i) request.buffers[i].out = out[rank][i].data();
+    job.engines[rank]->Submit(std::move(request));
+  }
+  for (const Status& status : outcomes.Wait()) CHECK(status.ok());
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const auto first = static_cast<size_t>(RowsBegin(rows[i], static_cast<int>(rank), size) * row[i]);
+      for (size_t k = 0; k < out[rank][i].size(); ++k) {
+        float sum = 0;
+        for (size_t other = 0; other < ranks; ++other) sum += Value(other, i, first + k);
+        CHECK(out[rank][i][k] == sum);
+      }
+    }
+  }
+  job.End();
+}
+
+// Rank r brings r times `rows` rows of each member.
+void TestGroupedAllgather(int size, const std::vector<int64_t>& rows, const std::vector<int64_t>& row) {
+  Job job(size, 3);
+  const auto ranks = static_cast<size_t>(size);
+  std::vector<std::vector<std::vector<float>>> in(ranks), out(ranks);
+  Outcomes outcomes(ranks);
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      in[rank].push_back(Values(rank, i, rank * static_cast<size_t>(rows[i] * row[i])));
+    }
+    Request request = Rows(Kind::kAllgather, in[rank], row, outcomes.At(rank));
+    request.allocate = AllocateIn(&out[rank], row);
+    job.engines[rank]->Submit(std::move(request));
+  }
+  for (const Status& status : outcomes.Wait()) CHECK(status.ok());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    std::vector<float> expected;
+    for (const auto& members : in) expected.insert(expected.end(), members[i].begin(), members[i].end());
+    for (const auto& gathered : out) CHECK(gathered[i] == expected);
+  }
+  job.End();
+}
+
+// Which ranks have made outputs for equal rows, and whether rows are.
+struct Expectation {
+  bool all_expect;
+  bool equal;
+};
+
+// Every rank brings 2 * `rows` rows of each member; where they are not equal, the last brings none. Outputs
+// that were made before are used if all ranks have them and rows are equal; otherwise new ones are.
+void TestExpected(int size, const std::vector<int64_t>& rows, const std::vector<int64_t>& row,
+                  Expectation e) {
+  Job job(size, 3);
+  const auto ranks = static_cast<size_t>(size);
+  std::vector<std::vector<std::vector<float>>> in(ranks), expected(ranks), out(ranks);
+  Outcomes outcomes(ranks);
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    const bool none = !e.equal && rank + 1 == ranks;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      in[rank].push_back(Values(rank, i, none ? 0 : static_cast<size_t>(2 * rows[i] * row[i])));
+      expected[rank].emplace_back(in[rank][i].size() * ranks);
+    }
+    Request request = Rows(Kind::kAllgather, in[rank], row, outcomes.At(rank));
+    if (e.all_expect || rank > 0) {
+      for (auto& output : expected[rank]) request.expected.push_back(output.data());
+    }
+    request.allocate = AllocateIn(&out[rank], row);
+    job.engines[rank]->Submit(std::move(request));
+  }
+  for (const Status& status : outcomes.Wait()) CHECK(status.ok());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    std::vector<float> all;
+    for (const auto& members : in) all.insert(all.end(), members[i].begin(), members[i].end());
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      const bool used = e.all_expect && (e.equal || size == 1);
+      CHECK(out[rank].empty() == used);
+      CHECK((used ? expected : out)[rank][i] == all);
+    }
+  }
+  job.End();
+}
+
+// Rank r sends (r + peer) % 3 times `unit` rows to each peer, and keeps one more to itself.
+void TestAlltoall(int size, int64_t unit, int64_t row) {
+  Job job(size, 3);
+  const auto ranks = static_cast<size_t>(size);
+  std::vector<std::vector<std::vector<float>>> in(ranks), out(ranks);
+  std::vector<std::vector<float>> expected(ranks);
+  Outcomes outcomes(ranks);
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    std::vector<int64_t> splits;
+    int64_t total = 1;
+    for (size_t peer = 0; peer < ranks; ++peer) {
+      splits.push_back(static_cast<int64_t>((rank + peer) % 3) * unit);
+      total += splits.back();
+    }
+    in[rank].push_back(Values(rank, 0, static_cast<size_t>(total * row)));
+    auto next = in[rank][0].begin();
+    for (size_t peer = 0; peer < ranks; ++peer) {
+      const auto end = next + static_cast<ptrdiff_t>(splits[peer] * row);
+      expected[peer].insert(expected[peer].end(), next, end);
+      next = end;
+    }
+    Request request = Rows(Kind::kAlltoall, in[rank], {row}, outcomes.At(rank));
+    request.splits = splits;
+    request.allocate = AllocateIn(&out[rank], {row});
+    job.engines[rank]->Submit(std::move(request));
+  }
+  for (const Status& status : outcomes.Wait()) CHECK(status.ok());
+  for (size_t rank = 0; rank < ranks; ++rank) CHECK(out[rank][0] == expected[rank]);
+  job.End();
+}
+
+void TestAll() {
+  for (int size : {1, 2, 3, 5}) {
+    TestReducescatter(size, {7}, {3});
+    TestReducescatter(size, {0}, {3});
+    TestReducescatter(size, {100003}, {2});
+    TestReducescatter(size, {7, 0, 60001, 2}, {3, 5, 1, 2});
+    TestGroupedAllgather(size, {2, 0, 40001, 1, 50000}, {3, 2, 1, 4, 1});
+    for (Expectation e : {Expectation{true, true}, {true, false}, {false, true}}) {
+      TestExpected(size, {2, 0, 20001}, {3, 2, 1}, e);
+    }
+    TestAlltoall(size, 1, 3);
+    TestAlltoall(size, 50001, 2);
+  }
+}
+
+}  // namespace
+}  // namespace tfddl
+
+int main() {
+  tfddl::OverBothTransports(tfddl::TestAll);
+  std::puts("rows: ok");
+  return 0;
+}

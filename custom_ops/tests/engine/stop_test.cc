@@ -1,0 +1,206 @@
+// An engine that is stopped while threads use it: every request is answered once, and nothing is used after
+// its end. Most of what this finds is found under the thread and the address sanitizer.
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "core/process/process.h"
+#include "tests/engine/job.h"
+
+// A failed engine leaves behind what transfers may still touch.
+extern "C" __attribute__((visibility("default"))) const char* __asan_default_options() {
+  return "detect_leaks=0";
+}
+
+namespace tfddl {
+namespace {
+
+std::unique_ptr<Transport> Alone() {
+  static MemoryWorld* world = nullptr;
+  world = new MemoryWorld(1);  // outlives engines that were left behind by a failure
+  return world->Join(0);
+}
+
+std::shared_ptr<Engine> Current() {
+  std::shared_ptr<Engine> engine;
+  CHECK(FindEngine(0, &engine).ok() == (engine != nullptr));
+  return engine;
+}
+
+// Does as a kernel does, from many threads, until told to end.
+class Callers {
+ public:
+  Callers(int threads, bool cancel) {
+    for (int thread = 0; thread < threads; ++thread) {
+      threads_.emplace_back([this, thread, cancel] { Work("n" + std::to_string(thread), cancel); });
+    }
+  }
+
+  void Join() {
+    end_ = true;
+    for (auto& thread : threads_) thread.join();
+  }
+
+  std::atomic<int> ran{0}, refused{0}, without{0};
+
+ private:
+  void Work(const std::string& name, bool cancel) {
+    while (!end_) {
+      const auto engine = Current();
+      if (!engine) {
+        ++without;
+        std::this_thread::yield();
+        continue;
+      }
+      std::vector<float> values(10, 1.0f);
+      std::atomic<int> answers{0};
+      // What TensorFlow keeps for a cancellation: dropped on whichever thread is the last to need it.
+      engine->Submit(Allreduce(name, &values, [&answers, this, engine](const Status& status) {
+        ++(status.ok() ? ran : refused);
+        ++answers;
+      }));
+      if (cancel) engine->Cancel(name);
+      while (!answers) std::this_thread::yield();
+      CHECK(answers == 1);
+      engine->Cancel(name);  // of a request that is done: nothing may come of it
+    }
+  }
+
+  std::atomic<bool> end_{false};
+  std::vector<std::thread> threads_;
+};
+
+void TestStoppedWhileInUse(bool cancel) {
+  Callers callers(4, cancel);
+  std::atomic<int>& answered = cancel ? callers.refused : callers.ran;
+  for (int round = 0; round < 30 || !answered || !callers.without; ++round) {
+    StartProcess(Alone(), Alone(), {});
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    const bool agreed = StopProcess(30);
+    CHECK(agreed || cancel);
+    CHECK(!Current());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  callers.Join();
+}
+
+// Whoever took the engine before it was stopped is refused, on the calling thread.
+void TestRefusedAfterStop() {
+  StartProcess(Alone(), Alone(), {});
+  const auto engine = Current();
+  CHECK(StopProcess(30));
+  std::vector<float> values(3);
+  Status answer;
+  engine->Submit(Allreduce("late", &values, [&answer](const Status& status) { answer = status; }));
+  CHECK(answer.code() == Code::kUnknown);
+  CHECK(answer.message() == "tfddl has been shut down on this rank (0).");
+  engine->Cancel("late");
+}
+
+// Stopped without a word to the others: what waits raises.
+void TestStopWithoutShutdown() {
+  Job job(2);
+  std::vector<float> values(3);
+  Outcomes outcomes(1);
+  job.engines[0]->Submit(Allreduce("x", &values, outcomes.At(0)));
+  job.engines[0]->Stop();
+  CHECK(outcomes.Wait()[0].message() == "tfddl has been shut down on this rank (0).");
+}
+
+// Who waits for the others to agree to a shutdown hears of a stop.
+void TestStopEndsShutdown() {
+  Job job(2);
+  std::thread leaver(
+      [&] { job.engines[0]->Shutdown(1e6); });  // the other one does not know, and never answers
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  job.engines[0]->Stop();
+  leaver.join();
+}
+
+// Keeps data back, without a handle, until it has been asked so often that an engine which does not wait for
+// it has stopped.
+class Late : public Transport {
+ public:
+  explicit Late(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  int tags() const override { return inner_->tags(); }
+  Handle Send(int peer, int tag, const void* data, size_t bytes) override {
+    const std::string text(static_cast<const char*>(data), bytes);
+    if (tag <= 3) return inner_->Send(peer, tag, data, bytes);
+    kept_.push_back([this, peer, tag, text] { inner_->Send(peer, tag, text.data(), text.size()); });
+    return kNothing;
+  }
+  Handle Receive(int peer, int tag, void* data, size_t bytes) override {
+    return inner_->Receive(peer, tag, data, bytes);
+  }
+  bool Test(Handle handle) override { return inner_->Test(handle); }
+  void Cancel(Handle handle) override { inner_->Cancel(handle); }
+  bool unsent() override {
+    if (!kept_.empty() && ++asked_ > 400) {
+      for (const auto& send : std::exchange(kept_, {})) send();
+    }
+    return !kept_.empty();
+  }
+
+ private:
+  std::unique_ptr<Transport> inner_;
+  std::vector<std::function<void()>> kept_;
+  int asked_ = 0;
+};
+
+// Nobody leaves before all that the peers wait for has left.
+void TestLeavesNothingUnsent() {
+  MemoryWorld world(2);
+  std::vector<std::unique_ptr<Engine>> engines;
+  engines.push_back(std::make_unique<Engine>(std::make_unique<Late>(world.Join(0))));
+  engines.push_back(std::make_unique<Engine>(world.Join(1)));
+  std::vector<std::vector<float>> values = {Values(0, 0, 5), Values(1, 0, 5)};
+  Outcomes outcomes(2);
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < 2; ++rank) {
+    Request request = Allreduce("x", &values[rank], outcomes.At(rank));
+    request.kind = Kind::kBroadcast;
+    engines[rank]->Submit(std::move(request));
+  }
+  for (size_t rank = 0; rank < 2; ++rank) {  // none before all have submitted: it would fail what waits
+    threads.emplace_back([&engines, rank] {
+      CHECK(engines[rank]->Shutdown(250));
+      engines[rank]->Stop();
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const Status& status : outcomes.Wait()) CHECK(status.ok());
+  CHECK(values[1] == Values(0, 0, 5));
+}
+
+// A failure that comes at any moment of the engine's turn is seen: what waits raises. (An engine that went to
+// sleep on a failure it had not acted on never woke.)
+void TestFailedAtAnyMoment() {
+  for (int round = 0; round < 1000; ++round) {
+    Job job(2);
+    std::vector<float> values(3);
+    Outcomes outcomes(1);
+    job.engines[0]->Submit(Allreduce("x", &values, outcomes.At(0)));
+    const auto moment = std::chrono::steady_clock::now() + std::chrono::nanoseconds(150 * round);
+    while (std::chrono::steady_clock::now() < moment) {
+    }
+    job.engines[0]->Fail("it is over");
+    CHECK(outcomes.Wait()[0].message() == "it is over");
+  }
+}
+
+}  // namespace
+}  // namespace tfddl
+
+int main() {
+  tfddl::TestStoppedWhileInUse(false);
+  tfddl::TestStoppedWhileInUse(true);
+  tfddl::TestRefusedAfterStop();
+  tfddl::TestStopWithoutShutdown();
+  tfddl::TestStopEndsShutdown();
+  tfddl::TestLeavesNothingUnsent();
+  tfddl::TestFailedAtAnyMoment();
+  std::puts("stop: ok");
+  return 0;
+}
