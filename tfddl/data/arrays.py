@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tfddl.data import place
+from tfddl.data import shards
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
 
@@ -31,10 +31,10 @@ def shard_arrays(
     Raises:
         ValueError: No array is given, they differ in length, or there is not one row for each rank.
     """
-    rank, size = place.resolve(rank, size, process_set)
+    rank, size = shards.resolve(rank, size, process_set)
     lengths = [len(array) for array in arrays]
     if len(set(lengths)) != 1:
         raise ValueError(f"shard_arrays needs arrays of one length. Received: lengths={lengths}")
-    end = place.share(lengths[0], size, "drop", "rows") * size
+    end = shards.share(lengths[0], size, "drop", "rows") * size
     parts = tuple(array[rank:end:size] for array in arrays)
     return parts if len(parts) > 1 else parts[0]

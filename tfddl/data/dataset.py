@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl.data import order, place
+from tfddl.data import order, shards
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
 
@@ -49,9 +49,9 @@ def shard(
             "hvd.data.shard takes a tf.data.Dataset; for arrays there is hvd.data.shard_arrays, for a "
             f"keras.utils.PyDataset hvd.data.ShardedPyDataset. Received: {type(dataset).__name__}"
         )
-    place.check_remainder(remainder)
+    shards.check_remainder(remainder)
     whole_job = rank is None
-    rank, size = place.resolve(rank, size, process_set)
+    rank, size = shards.resolve(rank, size, process_set)
     if size == 1:
         return dataset
     count = int(dataset.cardinality())
@@ -62,7 +62,7 @@ def shard(
         return dataset.shard(size, rank)
     if count == tf.data.UNKNOWN_CARDINALITY:
         return _from_groups(dataset, rank, size, remainder)
-    each = place.share(count, size, remainder, "elements")
+    each = shards.share(count, size, remainder, "elements")
     if remainder == "repeat" and count % size:
         sharded = _from_groups(dataset, rank, size, remainder)
         return sharded.apply(tf.data.experimental.assert_cardinality(each))

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from tfddl import _compat
-from tfddl.data import place
+from tfddl.data import shards
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
 PyDataset: Any = _compat.py_dataset()
@@ -70,7 +70,7 @@ class ShardedPyDataset(PyDataset):
             "max_queue_size": max_queue_size,
         }
         super().__init__(**_compat.py_dataset_options(dataset, given))
-        place.check_remainder(remainder)
+        shards.check_remainder(remainder)
         count = _compat.num_batches(dataset)
         if shuffle and count is None:
             raise ValueError(
@@ -79,17 +79,17 @@ class ShardedPyDataset(PyDataset):
         self.dataset = dataset
         self.epoch = 0
         self._shuffle, self._seed, self._remainder = shuffle, seed, remainder
-        self._rank, self._size = place.resolve(rank, size, process_set)
+        self._rank, self._size = shards.resolve(rank, size, process_set)
         self._within_epoch = False
         self._order: tuple[Any, np.ndarray] | None = None
         if count is not None:
-            place.share(count, self._size, remainder, "batches")
+            shards.share(count, self._size, remainder, "batches")
 
     @property
     def num_batches(self) -> int | None:
         """Batches per epoch and rank; None if endless."""
         count = _compat.num_batches(self.dataset)
-        return None if count is None else place.share(count, self._size, self._remainder, "batches")
+        return None if count is None else shards.share(count, self._size, self._remainder, "batches")
 
     def __len__(self) -> int:
         count = self.num_batches

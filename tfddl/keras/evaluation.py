@@ -8,9 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.keras.callbacks.metrics import MetricAverageCallback
+from tfddl.keras.callbacks.metric_average import MetricAverageCallback
 from tfddl.keras.exchange import all_rows
-from tfddl.keras.metrics import Layout, snapshot
+from tfddl.keras.metric_states import Layout, snapshot
 from tfddl.ops.objects import broadcast_object
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, members
 

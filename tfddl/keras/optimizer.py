@@ -100,7 +100,7 @@ def DistributedOptimizer(
         return v1_optimizer.distribute(
             optimizer, name or Settings.name, options, passes, average_aggregated_gradients
         )
-    from tfddl.keras.callbacks import callback_list  # which imports this module
+    from tfddl.keras.consistency import callback_list  # which imports this module
 
     callback_list.watch()
     settings = Settings(name or Settings.name, options, passes, average_aggregated_gradients)

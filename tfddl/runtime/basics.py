@@ -14,11 +14,11 @@ from tfddl.runtime import (
     exit_code,
     failure,
     fork,
+    init_watchdog,
+    job_communicator,
     library,
     process_sets,
-    ranks,
     registration,
-    roll_call,
     software,
     timeline,
 )
@@ -136,13 +136,13 @@ def _start(comm: Any, sets: Any) -> None:
     warning, limit = _stall_limits()
     library.native()  # before MPI, since it says first what this environment lacks
     MPI = library.mpi()
-    with roll_call.waiting(warning, limit, named=comm is None):
+    with init_watchdog.waiting(warning, limit, named=comm is None):
         if not MPI.Is_initialized():
             MPI.Init_thread()
         if MPI.COMM_WORLD.size > 1:
             failure.install(MPI.COMM_WORLD)
             exit_code.observe()
-        job = _join(MPI, ranks.communicator(MPI, comm), warning, limit)
+        job = _join(MPI, job_communicator.communicator(MPI, comm), warning, limit)
         try:
             timeline.start_from_environment()
             registration.add_static(sets)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfddl.runtime.ranks import is_communicator, numbers
+from tfddl.runtime.job_communicator import is_communicator, numbers
 
 
 class ProcessSet:

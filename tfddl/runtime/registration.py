@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from tfddl.runtime import fork, library, roll_call
+from tfddl.runtime import fork, init_watchdog, library
 from tfddl.runtime.agreement import in_words
+from tfddl.runtime.job_communicator import part
 from tfddl.runtime.process_sets import Job, ProcessSet, current, global_process_set, lock, serials
 from tfddl.runtime.proposal import Proposal, agreed_groups
-from tfddl.runtime.ranks import part
 
 _INIT = "init"
 _REMOVAL_LIMIT = 30.0  # seconds; all ranks have agreed by then
@@ -182,7 +182,7 @@ def _register(job: Job, call: str, process_set: ProcessSet) -> None:
 def _bounded(job: Job, call: str) -> AbstractContextManager[None]:
     if call == _INIT:  # which has bounded its wait itself
         return nullcontext()
-    return roll_call.bounded(f"hvd.{call}()", job.rank, job.size, job.limits)
+    return init_watchdog.bounded(f"hvd.{call}()", job.rank, job.size, job.limits)
 
 
 def _gather(job: Job, mine: Proposal) -> list[Proposal]:

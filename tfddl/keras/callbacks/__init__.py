@@ -3,7 +3,7 @@
 from tfddl.keras.callbacks.best_model_checkpoint import BestModelCheckpoint
 from tfddl.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
 from tfddl.keras.callbacks.learning_rate import LearningRateScheduleCallback, LearningRateWarmupCallback
-from tfddl.keras.callbacks.metrics import MetricAverageCallback
+from tfddl.keras.callbacks.metric_average import MetricAverageCallback
 from tfddl.keras.callbacks.stop import StopTogetherCallback
 
 __all__ = [

@@ -8,9 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.keras import model_check
-from tfddl.keras.callbacks import callback_list, likeness, lockstep
-from tfddl.keras.callbacks.apart import ApartWatch
+from tfddl.keras.consistency import callback_list, model_check, setup_check, steps_check
+from tfddl.keras.consistency.divergence import ApartWatch
 from tfddl.keras.exchange import differing_lists
 from tfddl.ops.broadcast import broadcast
 from tfddl.ops.variables import broadcast_variables
@@ -81,10 +80,10 @@ class BroadcastGlobalVariablesCallback(Callback):
         """Checks the model and broadcasts what exists."""
         _checked_root(self.root_rank, self.process_set)
         self._to_be_seen = model_check.check_distributed(self.model, self.process_set)
-        lockstep.check_plan(
+        steps_check.check_plan(
             _compat.fit_params(self), self.model, f"{type(self).__name__}.steps", self.process_set
         )
-        likeness.check_optimizer(self.model, f"{type(self).__name__}.optimizer", self.process_set)
+        setup_check.check_optimizer(self.model, f"{type(self).__name__}.optimizer", self.process_set)
         self._watch = self._new_watch()
         self._sent.clear()
         self._first_epoch, self._first_batch = True, True
@@ -97,11 +96,11 @@ class BroadcastGlobalVariablesCallback(Callback):
         self._batches = 0
         if self._first_epoch:
             self._first_epoch = False
-            lockstep.check_first_epoch(epoch, f"{type(self).__name__}.first_epoch", self.process_set)
+            steps_check.check_first_epoch(epoch, f"{type(self).__name__}.first_epoch", self.process_set)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Compares the number of batches."""
-        lockstep.check_epoch(epoch, self._batches, f"{type(self).__name__}.end_of_epoch", self.process_set)
+        steps_check.check_epoch(epoch, self._batches, f"{type(self).__name__}.end_of_epoch", self.process_set)
         self._look_for_differences()  # of weights that the first step has made, too, or of one in several batches
         self._watch = None
 
@@ -132,7 +131,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         if self._watch is None:
             return
         weights = list(self.model.trainable_weights)
-        local = likeness.local_among(self.model, weights)
+        local = setup_check.local_among(self.model, weights)
         shared = [
             weight
             for place, weight in enumerate(weights)
@@ -154,7 +153,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         if different is not None:
             raise ValueError(_difference(different))
         if variables:
-            likeness.check_roles(self.model, f"{type(self).__name__}.roles", self.process_set)
+            setup_check.check_roles(self.model, f"{type(self).__name__}.roles", self.process_set)
             broadcast_variables(variables, self.root_rank, self.process_set)
         self._sent.update(_key(variable) for variable in variables)
 

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.keras.callbacks import callback_list, likeness
+from tfddl.keras.consistency import callback_list, setup_check
 from tfddl.keras.exchange import all_rows, quoted
 from tfddl.ops.allreduce import allreduce
 from tfddl.ops.constants import Sum
@@ -54,7 +54,7 @@ class StopTogetherCallback(Callback):
         each = any(map(_may_stop_within_epoch, self.others)) if self.every_batch is None else self.every_batch
         restores = any(getattr(other, "restore_best_weights", False) for other in self.others)
         flags = all_rows([each, restores], f"{type(self).__name__}.begin", self.process_set)
-        likeness.check_callbacks(self.others, f"{type(self).__name__}.callbacks", self.process_set)
+        setup_check.check_callbacks(self.others, f"{type(self).__name__}.callbacks", self.process_set)
         _look_at_order(self.others, self.process_set)
         self._each, self._restores = bool(flags[:, 0].any()), bool(flags[:, 1].any())
         self._waiting = False
@@ -98,7 +98,7 @@ class StopTogetherCallback(Callback):
     def _shared_weights(self) -> list[Any]:
         """The weights that are to be equal on all ranks."""
         weights = list(self.model.weights)
-        local = likeness.local_among(self.model, weights)
+        local = setup_check.local_among(self.model, weights)
         keepers = [other for other in self.others if hasattr(other, "keeps")]
         return [
             weight

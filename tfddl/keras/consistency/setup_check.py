@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tfddl import _compat
-from tfddl.keras import model_check
+from tfddl.keras.consistency import model_check
 from tfddl.keras.distributed.adoption import Settings, is_adopted, settings_of
 from tfddl.keras.exchange import differing_lists
 from tfddl.ops.constants import NAMES

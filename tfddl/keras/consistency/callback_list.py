@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.keras import model_check
+from tfddl.keras.consistency import model_check
 from tfddl.keras.keras2 import aggregation as keras2_optimizer
 from tfddl.keras.optimizer import is_distributed
 from tfddl.ops.variables import has_broadcast

@@ -4,7 +4,7 @@ from typing import Any
 
 from tfddl import _compat
 from tfddl.keras.exchange import all_rows, quoted
-from tfddl.keras.metrics import Snapshot, merge, snapshot
+from tfddl.keras.metric_states import Snapshot, merge, snapshot
 from tfddl.runtime.log import warn_once
 from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set
 
@@ -66,7 +66,7 @@ class MetricAverageCallback(Callback):
     def merge(
         self, logs: dict[str, Any], snapshots: dict[str, Snapshot], ranks: int | None = None
     ) -> list[str]:
-        """See `tfddl.keras.metrics.merge`."""
+        """See `tfddl.keras.metric_states.merge`."""
         return merge(logs, snapshots, self.owner, self.process_set, ranks)
 
     def compare(self, means: list[str]) -> None:
