@@ -15,7 +15,7 @@
 #include "core/engine/gather.h"
 #include "core/process/process.h"
 #include "core/trace/timeline.h"
-#include "core/watchdog/patience.h"
+#include "core/watchdog/init_watchdog.h"
 
 namespace {
 
@@ -26,8 +26,8 @@ std::string& Text() {
 
 std::atomic<int> forked_code{0};
 
-std::unique_ptr<tfddl::Patience>& Waiting() {
-  static auto* waiting = new std::unique_ptr<tfddl::Patience>;
+std::unique_ptr<tfddl::InitWatchdog>& Waiting() {
+  static auto* waiting = new std::unique_ptr<tfddl::InitWatchdog>;
   return *waiting;
 }
 
@@ -45,8 +45,8 @@ const char* tfddl_last_error(void) { return Text().c_str(); }
 
 void tfddl_wait_begins(const char* call, const char* roll, int rank, int size, int local_size,
                        double warning_s, double limit_s) {
-  const tfddl::PatienceOptions options{call, roll, rank, size, local_size, warning_s, limit_s};
-  Waiting() = std::make_unique<tfddl::Patience>(options);
+  const tfddl::InitWatchdogOptions options{call, roll, rank, size, local_size, warning_s, limit_s};
+  Waiting() = std::make_unique<tfddl::InitWatchdog>(options);
 }
 
 void tfddl_wait_ends(void) { Waiting().reset(); }

@@ -11,7 +11,7 @@ TFDDL_EXPORT const char* tfddl_build_info(void);
 TFDDL_EXPORT const char* tfddl_last_error(void);
 
 // `call` ("hvd.init()"), which waits for other ranks inside MPI, stands between these two, from one thread;
-// see PatienceOptions.
+// see InitWatchdogOptions.
 TFDDL_EXPORT void tfddl_wait_begins(const char* call, const char* roll, int rank, int size, int local_size,
                                     double warning_s, double limit_s);
 TFDDL_EXPORT void tfddl_wait_ends(void);

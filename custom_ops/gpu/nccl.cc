@@ -60,7 +60,7 @@ class NcclQueue : public DeviceQueue {
   bool shared_ = false;
   ScratchPool scratch_;
   std::deque<const Collective*> running_;
-  std::map<int64_t, std::unique_ptr<NcclCommunicator>> communicators_;  // by Attendance::episode
+  std::map<int64_t, std::unique_ptr<NcclCommunicator>> communicators_;  // by Participants::episode
 };
 
 std::unique_ptr<Collective> NcclQueue::Enter(const Collective* collective, Lane lane, int64_t* time) {
@@ -77,7 +77,7 @@ std::unique_ptr<Collective> NcclQueue::Enter(const Collective* collective, Lane 
 }
 
 NcclCommunicator* NcclQueue::CommunicatorOf(Lane lane, const NcclEvent& ready, std::string* refusal) {
-  const int64_t episode = lane.attendance->episode;
+  const int64_t episode = lane.participants->episode;
   if (!communicators_.count(episode)) {
     if (!running_.empty()) return nullptr;  // some communicators may end now
     Make(lane, ready);
@@ -95,7 +95,7 @@ void NcclQueue::Make(Lane lane, const NcclEvent& ready) {
   for (auto it = communicators_.begin(); it != communicators_.end();) {
     it = it->first == 0 ? std::next(it) : communicators_.erase(it);
   }
-  communicators_[lane.attendance->episode] =
+  communicators_[lane.participants->episode] =
       std::make_unique<NcclCommunicator>(ready.device(), lane, ready.error());
 }
 
@@ -187,7 +187,7 @@ class NcclCollective : public Collective {
     const WithContext current(device);
     ready_->HoldBack(device.stream);
     if (*allocated_) (*allocated_)->HoldBack(device.stream);
-    launch_.emplace(device, communicator_->comm(), request_, *lane_.attendance, lane_.transport->rank(),
+    launch_.emplace(device, communicator_->comm(), request_, *lane_.participants, lane_.transport->rank(),
                     rows_ ? &*rows_ : nullptr);
     launch_->Start();
     if (request_.span) request_.span->Launched(request_);
@@ -254,8 +254,8 @@ class NcclPlane : public DevicePlane {
     }
   }
 
-  std::string Objection(const Request& request, const Attendance& attendance) const override {
-    return NcclObjection(request, attendance);
+  std::string Objection(const Request& request, const Participants& participants) const override {
+    return NcclObjection(request, participants);
   }
 
   std::unique_ptr<DeviceQueue> Join(const std::string& set) override {

@@ -53,15 +53,15 @@ char* At(void* base, int64_t bytes) { return static_cast<char*>(base) + bytes; }
 }  // namespace
 
 NcclLaunch::NcclLaunch(const NcclDevice& device, NcclComm comm, const Request& request,
-                       const Attendance& attendance, int place, const RowAgreement* rows)
+                       const Participants& participants, int place, const RowAgreement* rows)
     : device_(device),
       api_(*device.api),
       comm_(comm),
       request_(request),
-      attendance_(attendance),
+      participants_(participants),
       place_(place),
       rows_(rows),
-      size_(static_cast<int>(attendance.ranks.size())),
+      size_(static_cast<int>(participants.ranks.size())),
       element_(SizeOf(request.dtype)) {}
 
 void NcclLaunch::Note(int code, const char* call) {
@@ -85,8 +85,8 @@ void NcclLaunch::End() {
 
 int NcclLaunch::ReductionOp() {
   if (request_.kind != Kind::kAllreduce && request_.kind != Kind::kReducescatter) return kNcclSum;
-  if (NcclAverages(request_, attendance_)) return kNcclAvg;
-  const double factor = NcclFactor(request_, attendance_);
+  if (NcclAverages(request_, participants_)) return kNcclAvg;
+  const double factor = NcclFactor(request_, participants_);
   if (factor == 1) return OpOf(request_.op);
   Scalar scalar = ScalarOf(request_.dtype, factor);
   int op = 0;
@@ -128,7 +128,7 @@ void NcclLaunch::Allreduce() {
 void NcclLaunch::Reducescatter() {
   const int type = NcclTypeOf(request_.dtype);
   for (const Buffer& buffer : request_.buffers) {
-    if (attendance_.complete() && buffer.rows % size_ == 0) {
+    if (participants_.complete() && buffer.rows % size_ == 0) {
       const auto count = static_cast<size_t>(buffer.rows / size_ * buffer.row);
       if (count == 0) continue;
       Note(api_.ncclReduceScatter(buffer.in, buffer.out, count, type, op_, comm_, device_.stream),
@@ -136,9 +136,9 @@ void NcclLaunch::Reducescatter() {
       continue;
     }
     for (int place = 0; place < size_; ++place) {
-      const int owner = attendance_.ranks[static_cast<size_t>(place)];
-      const int64_t begin = RowsBegin(buffer.rows, owner, attendance_.set_size());
-      const int64_t count = RowsOf(buffer.rows, owner, attendance_.set_size()) * buffer.row;
+      const int owner = participants_.ranks[static_cast<size_t>(place)];
+      const int64_t begin = RowsBegin(buffer.rows, owner, participants_.set_size());
+      const int64_t count = RowsOf(buffer.rows, owner, participants_.set_size()) * buffer.row;
       if (count == 0) continue;
       Note(api_.ncclReduce(At(buffer.in, begin * buffer.row * static_cast<int64_t>(element_)),
                            place == place_ ? buffer.out : nullptr, static_cast<size_t>(count), type, op_,
@@ -149,7 +149,7 @@ void NcclLaunch::Reducescatter() {
 }
 
 void NcclLaunch::Broadcast() {
-  const int root = attendance_.PlaceOf(request_.root);
+  const int root = participants_.PlaceOf(request_.root);
   for (const Buffer& buffer : request_.buffers) {
     const size_t bytes = static_cast<size_t>(buffer.count) * element_;
     if (bytes == 0) continue;

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "base/request.h"
-#include "core/collectives/attendance.h"
+#include "core/collectives/participants.h"
 #include "core/collectives/row_agreement.h"
 #include "gpu/nccl_device.h"
 
@@ -14,8 +14,8 @@ namespace tfddl {
 class NcclLaunch {
  public:
   // `rows`: of an allgather or alltoall. All have to outlive this object.
-  NcclLaunch(const NcclDevice& device, NcclComm comm, const Request& request, const Attendance& attendance,
-             int place, const RowAgreement* rows);
+  NcclLaunch(const NcclDevice& device, NcclComm comm, const Request& request,
+             const Participants& participants, int place, const RowAgreement* rows);
 
   // Puts it on the stream of the device, or begins to. Raises: std::runtime_error.
   void Start();
@@ -38,7 +38,7 @@ class NcclLaunch {
   const GpuApi& api_;
   NcclComm comm_;
   const Request& request_;
-  const Attendance& attendance_;
+  const Participants& participants_;
   int place_;
   const RowAgreement* rows_;
   int size_;

@@ -18,7 +18,7 @@ bool SharingAllowed() {
 }  // namespace
 
 NcclCommunicator::NcclCommunicator(std::shared_ptr<const NcclDevice> device, Lane lane, std::string objection)
-    : device_(std::move(device)), attendance_(*lane.attendance), place_(lane.transport->rank()) {
+    : device_(std::move(device)), participants_(*lane.participants), place_(lane.transport->rank()) {
   exchange_.emplace(lane.transport, lane.tag, Introduce(objection));
 }
 
@@ -88,7 +88,7 @@ std::string NcclCommunicator::Refusal(const std::vector<Member>& members) const 
 }
 
 std::string NcclCommunicator::Rank(size_t place) const {
-  return std::to_string(attendance_.members[static_cast<size_t>(attendance_.ranks[place])]);
+  return std::to_string(participants_.members[static_cast<size_t>(participants_.ranks[place])]);
 }
 
 bool NcclCommunicator::Busy() const {

@@ -46,7 +46,7 @@ class NcclCommunicator {
   std::string Rank(size_t place) const;
 
   std::shared_ptr<const NcclDevice> device_;
-  Attendance attendance_;
+  Participants participants_;
   int place_;
   std::optional<Exchange> exchange_;
   std::string refusal_;

@@ -71,21 +71,21 @@ bool NcclReduces(ReduceOp op, DataType dtype) {
   }
 }
 
-bool NcclAverages(const Request& request, const Attendance& attendance) {
+bool NcclAverages(const Request& request, const Participants& participants) {
   return request.op == ReduceOp::kAverage && request.prescale * request.postscale == 1 &&
-         attendance.divisor == static_cast<int>(attendance.ranks.size());
+         participants.divisor == static_cast<int>(participants.ranks.size());
 }
 
-double NcclFactor(const Request& request, const Attendance& attendance) {
+double NcclFactor(const Request& request, const Participants& participants) {
   const double factor = request.prescale * request.postscale;
-  if (request.op != ReduceOp::kAverage || NcclAverages(request, attendance)) return factor;
-  return factor / attendance.divisor;
+  if (request.op != ReduceOp::kAverage || NcclAverages(request, participants)) return factor;
+  return factor / participants.divisor;
 }
 
-std::string NcclObjection(const Request& request, const Attendance& attendance) {
+std::string NcclObjection(const Request& request, const Participants& participants) {
   if (request.kind != Kind::kAllreduce && request.kind != Kind::kReducescatter) return "";
   std::string lacks;
-  const double factor = NcclFactor(request, attendance);
+  const double factor = NcclFactor(request, participants);
   if (!NcclReduces(request.op, request.dtype)) {
     lacks = std::string("op=") + NameOf(request.op) + " of " + NameOf(request.dtype);
   } else if (request.prescale == 1 && request.postscale == 1) {

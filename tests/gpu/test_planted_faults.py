@@ -72,8 +72,8 @@ FAULTS = {
     ),
     "average without its division": Fault(
         "gpu/nccl_calls.cc",
-        "if (NcclAverages(request_, attendance_)) return kNcclAvg;",
-        "if (NcclAverages(request_, attendance_)) return kNcclSum;",
+        "if (NcclAverages(request_, participants_)) return kNcclAvg;",
+        "if (NcclAverages(request_, participants_)) return kNcclSum;",
         "nccl_reduce_test",
     ),
     "nothing called for one rank": Fault(

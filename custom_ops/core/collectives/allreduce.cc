@@ -205,7 +205,7 @@ std::unique_ptr<Collective> MakeAllreduce(Lane lane, ScratchPool* pool, const Re
   if (request.op == ReduceOp::kAdasum) return MakeAdasum(lane, pool, request);
   const Reduction reduction{request.dtype,          request.op,
                             request.prescale,       request.postscale,
-                            lane.transport->size(), lane.attendance->divisor};
+                            lane.transport->size(), lane.participants->divisor};
   if (request.buffers.size() != 1) {
     return std::make_unique<FusedAllreduce>(lane, pool, reduction, request);
   }

@@ -130,7 +130,7 @@ class TreeBroadcast : public Collective {
         bytes_(static_cast<size_t>(buffer_.count) * SizeOf(request.dtype)),
         piece_bytes_(lane.transport->piece_bytes()) {
     const int size = lane.transport->size();
-    const int root = lane.attendance->PlaceOf(request.root);
+    const int root = lane.participants->PlaceOf(request.root);
     const int place = (lane.transport->rank() - root + size) % size;  // 0 is the root
     char* data = static_cast<char*>(place == 0 ? const_cast<void*>(buffer_.in) : buffer_.out);
     if (place > 0 || buffer_.in == buffer_.out) copied_ = bytes_;

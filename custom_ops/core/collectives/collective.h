@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/request.h"
-#include "core/collectives/attendance.h"
+#include "core/collectives/participants.h"
 #include "transport/transport.h"
 
 namespace tfddl {
@@ -17,7 +17,7 @@ namespace tfddl {
 struct Lane {
   Transport* transport;  // among those that take part: its ranks are their places
   int tag;               // and tag + 1
-  const Attendance* attendance;
+  const Participants* participants;
 };
 
 // From here on what messages would carry goes through memory that ranks of a host reach (transport/arena.h).

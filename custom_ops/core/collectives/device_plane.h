@@ -7,8 +7,8 @@
 #include <string>
 
 #include "base/request.h"
-#include "core/collectives/attendance.h"
 #include "core/collectives/collective.h"
+#include "core/collectives/participants.h"
 
 namespace tfddl {
 
@@ -54,7 +54,7 @@ class DevicePlane {
   virtual Status Store(int ordinal, void* stream, int* where, int value) = 0;
 
   // Why `request` cannot run on GPUs, equal for equal signatures; empty when it can.
-  virtual std::string Objection(const Request& request, const Attendance& attendance) const = 0;
+  virtual std::string Objection(const Request& request, const Participants& participants) const = 0;
 
   // `set`: in words, for errors.
   virtual std::unique_ptr<DeviceQueue> Join(const std::string& set) = 0;

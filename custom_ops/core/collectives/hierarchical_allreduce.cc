@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/collectives/attendance.h"
+#include "core/collectives/participants.h"
 #include "core/collectives/pipeline.h"
 #include "core/collectives/slice_reduction.h"
 
@@ -114,8 +114,8 @@ class HierarchicalAllreduce : public Collective {
     if (partial.op == ReduceOp::kAverage) partial.op = ReduceOp::kSum;
     partial.prescale = partial.postscale = 1.0;
     partial.size = hosts.hosts();
-    setting_.emplace(Setting{{local_.get(), lane.tag, lane.attendance},
-                             {across_.get(), lane.tag, lane.attendance},
+    setting_.emplace(Setting{{local_.get(), lane.tag, lane.participants},
+                             {across_.get(), lane.tag, lane.participants},
                              pool,
                              on_host,
                              partial,

@@ -16,12 +16,12 @@ class Reducescatter : public Collective {
       : pool_(pool),
         buffers_(request.buffers),
         element_(SizeOf(request.dtype)),
-        attendance_(*lane.attendance) {
+        participants_(*lane.participants) {
     const int place = lane.transport->rank();
-    rank_ = attendance_.ranks[static_cast<size_t>(place)];
-    packed_apart_ = buffers_.size() > 1 || !attendance_.complete();
+    rank_ = participants_.ranks[static_cast<size_t>(place)];
+    packed_apart_ = buffers_.size() > 1 || !participants_.complete();
     std::vector<size_t> bounds(1, 0);
-    for (int owner : attendance_.ranks) {
+    for (int owner : participants_.ranks) {
       size_t bytes = 0;
       for (const Buffer& buffer : buffers_) bytes += PartOf(buffer, owner).bytes;
       bounds.push_back(bounds.back() + bytes);
@@ -52,15 +52,15 @@ class Reducescatter : public Collective {
 
   Part PartOf(const Buffer& buffer, int owner) const {
     const size_t row = static_cast<size_t>(buffer.row) * element_;
-    const auto begin = static_cast<size_t>(RowsBegin(buffer.rows, owner, attendance_.set_size()));
-    const auto end = static_cast<size_t>(RowsBegin(buffer.rows, owner + 1, attendance_.set_size()));
+    const auto begin = static_cast<size_t>(RowsBegin(buffer.rows, owner, participants_.set_size()));
+    const auto end = static_cast<size_t>(RowsBegin(buffer.rows, owner + 1, participants_.set_size()));
     return {begin * row, (end - begin) * row};
   }
 
   void Pack(size_t bytes) {
     packed_ = pool_->Take(bytes);
     char* next = packed_.data();
-    for (int owner : attendance_.ranks) {
+    for (int owner : participants_.ranks) {
       for (const Buffer& buffer : buffers_) {
         const Part part = PartOf(buffer, owner);
         if (part.bytes > 0) std::memcpy(next, static_cast<const char*>(buffer.in) + part.begin, part.bytes);
@@ -81,7 +81,7 @@ class Reducescatter : public Collective {
   ScratchPool* pool_;
   std::vector<Buffer> buffers_;
   size_t element_;
-  Attendance attendance_;
+  Participants participants_;
   int rank_;
   bool packed_apart_;
   std::vector<char> packed_;
@@ -94,7 +94,7 @@ class Reducescatter : public Collective {
 std::unique_ptr<Collective> MakeReducescatter(Lane lane, ScratchPool* pool, const Request& request) {
   const Reduction reduction{request.dtype,          request.op,
                             request.prescale,       request.postscale,
-                            lane.transport->size(), lane.attendance->divisor};
+                            lane.transport->size(), lane.participants->divisor};
   return std::make_unique<Reducescatter>(lane, pool, reduction, request);
 }
 

@@ -19,7 +19,7 @@ constexpr char kOtherRows[] =
 RowAgreement::RowAgreement(Lane lane, const Request& request, std::function<void(std::function<void()>)> post)
     : lane_(lane),
       post_(std::move(post)),
-      attendance_(*lane.attendance),
+      participants_(*lane.participants),
       size_(static_cast<size_t>(lane.transport->size())),
       place_(static_cast<size_t>(lane.transport->rank())),
       buffers_(request.buffers.size()),
@@ -99,7 +99,7 @@ void RowAgreement::SendOffers(const Request& request) {
 
 // The same on all members: of an allgather each gets the same offers.
 bool RowAgreement::AllAsExpected() const {
-  if (static_cast<int>(size_) != attendance_.set_size()) return false;
+  if (static_cast<int>(size_) != participants_.set_size()) return false;
   for (size_t place = 0; place < size_; ++place) {
     if (!offered_[Offer(place)]) return false;
     for (size_t i = 0; i < buffers_; ++i) {
@@ -123,7 +123,7 @@ void RowAgreement::UseExpected() {
 }
 
 void RowAgreement::Allocate() {
-  const auto ranks = static_cast<size_t>(attendance_.set_size());
+  const auto ranks = static_cast<size_t>(participants_.set_size());
   std::vector<int64_t> rows(buffers_ * ranks);  // none from those that have joined
   for (size_t i = 0; i < buffers_; ++i) {
     for (size_t place = 0; place < size_; ++place) rows[i * ranks + Rank(place)] = received(i, place);
@@ -156,7 +156,7 @@ void RowAgreement::SendVerdicts() {
 void RowAgreement::Judge() {
   status_ = shared_->status;
   for (size_t place = 0; place < size_ && status_.ok(); ++place) {
-    const std::string rank = "rank " + std::to_string(attendance_.members[Rank(place)]);
+    const std::string rank = "rank " + std::to_string(participants_.members[Rank(place)]);
     if (verdicts_[Verdict(place)] == kNoMemory) {
       status_ = Status(Code::kResourceExhausted, rank + " could not allocate its result");
     } else if (verdicts_[Verdict(place)] == kRefused) {

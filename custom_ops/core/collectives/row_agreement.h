@@ -64,11 +64,11 @@ class RowAgreement {
   }
   size_t Verdict(size_t place) const { return place * (1 + buffers_); }
   void Judge();
-  size_t Rank(size_t place) const { return static_cast<size_t>(attendance_.ranks[place]); }
+  size_t Rank(size_t place) const { return static_cast<size_t>(participants_.ranks[place]); }
 
   Lane lane_;
   std::function<void(std::function<void()>)> post_;
-  Attendance attendance_;
+  Participants participants_;
   size_t size_;  // of those that attend, and this rank's place among them
   size_t place_;
   size_t buffers_;

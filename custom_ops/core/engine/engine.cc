@@ -44,8 +44,8 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
       device_queue_(device_plane_ ? device_plane_->Join(set_.empty() ? "all ranks" : set_) : nullptr),
       agreement_(rank_, size_, options.plan_capacity, members_),
       vote_(rank_, size_),
-      everybody_(std::make_shared<Attendance>(Attendance{Counted(size_), members_, size_})),
-      attendance_(everybody_),
+      everybody_(std::make_shared<Participants>(Participants{Counted(size_), members_, size_})),
+      participants_(everybody_),
       moved_us_(NowMicros()) {
   if (device_queue_ && options.shares_gpu) device_queue_->ShareGpu();
   PostVoteReceives();

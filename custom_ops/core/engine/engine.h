@@ -23,9 +23,9 @@
 #include "core/agreement/agreement.h"
 #include "core/agreement/exchange.h"
 #include "core/agreement/vote.h"
-#include "core/collectives/attendance.h"
 #include "core/collectives/collective.h"
 #include "core/collectives/device_plane.h"
+#include "core/collectives/participants.h"
 #include "core/engine/completion.h"
 #include "core/engine/live_request.h"
 #include "core/trace/timeline.h"
@@ -123,10 +123,10 @@ class Engine {
     uint64_t ticket = 0;
     std::set<int> submitted;
     std::vector<Request> waiting;
-    std::shared_ptr<const Attendance> attendance;
+    std::shared_ptr<const Participants> participants;
   };
   struct Running {
-    std::shared_ptr<const Attendance> attendance;
+    std::shared_ptr<const Participants> participants;
     std::unique_ptr<Transport> part;         // where not all members attend
     std::unique_ptr<Collective> collective;  // null: it could not be started, so that the job has failed
     Request request;
@@ -162,7 +162,7 @@ class Engine {
   void FailInstance(Instance instance, Code code, const std::string& message);
   void EndSteps(const std::set<int64_t>& steps, const std::string& name);
 
-  void Start(Request request, uint64_t ticket, const std::shared_ptr<const Attendance>& attendance);
+  void Start(Request request, uint64_t ticket, const std::shared_ptr<const Participants>& participants);
   std::unique_ptr<Collective> MakeCollective(const Lane& lane, const Request& request);
   std::unique_ptr<Collective> OnHost(const Lane& lane, const Request& request);
   bool PollRunning();
@@ -177,7 +177,7 @@ class Engine {
   void AnnounceJoin();
   std::string JoinRefusal(const Request& request) const;
   bool CompletesSequence(const Request& request) const;
-  std::shared_ptr<const Attendance> AttendanceAt(const Boundary& boundary);
+  std::shared_ptr<const Participants> ParticipantsAt(const Boundary& boundary);
   void EndJoin(const Boundary& boundary);
 
   std::unique_ptr<Transport> transport_;
@@ -204,8 +204,8 @@ class Engine {
   std::list<std::pair<std::string, Instance>> agreed_;  // with buckets still to be submitted here
   std::list<Running> running_;
   std::optional<Request> join_;  // waits
-  const std::shared_ptr<const Attendance> everybody_;
-  std::shared_ptr<const Attendance> attendance_;  // at the last boundary
+  const std::shared_ptr<const Participants> everybody_;
+  std::shared_ptr<const Participants> participants_;  // at the last boundary
   int64_t episodes_ = 0;
   std::deque<int64_t> ended_steps_;  // the latest last
 

@@ -34,15 +34,16 @@ std::string Engine::JoinRefusal(const Request& request) const {
          "before hvd.join(), or after that has returned.";
 }
 
-std::shared_ptr<const Attendance> Engine::AttendanceAt(const Boundary& boundary) {
+std::shared_ptr<const Participants> Engine::ParticipantsAt(const Boundary& boundary) {
   const auto active = static_cast<int>(boundary.active.size());
   const int divisor = boundary.average_over == AverageOver::kActive ? active : size_;
   if (active == size_) {
-    attendance_ = everybody_;
-  } else if (attendance_->ranks != boundary.active) {
-    attendance_ = std::make_shared<Attendance>(Attendance{boundary.active, members_, divisor, ++episodes_});
+    participants_ = everybody_;
+  } else if (participants_->ranks != boundary.active) {
+    participants_ =
+        std::make_shared<Participants>(Participants{boundary.active, members_, divisor, ++episodes_});
   }
-  return attendance_;
+  return participants_;
 }
 
 void Engine::EndJoin(const Boundary& boundary) {

@@ -91,9 +91,9 @@ void Engine::Admit(Request request) {
            "', which the other ranks have begun, and the next step has submitted it again.");
     }
     const uint64_t ticket = instance.ticket + static_cast<uint64_t>(request.bucket);
-    const auto attendance = instance.attendance;
+    const auto participants = instance.participants;
     if (static_cast<int>(instance.submitted.size()) == instance.buckets) agreed_.erase(it);
-    Start(std::move(request), ticket, attendance);
+    Start(std::move(request), ticket, participants);
     return;
   }
   Instance& instance = pending_[request.name];
@@ -120,16 +120,17 @@ void Engine::Handle(const CancelItem& item) {
 
 void Engine::Apply(const Boundary& boundary) {
   std::map<std::string, std::set<int64_t>> ended;  // name of the failed request -> steps
-  const auto attendance = AttendanceAt(boundary);
+  const auto participants = ParticipantsAt(boundary);
   for (const Decision& decision : boundary.decisions) {
     auto node = pending_.extract(decision.name);
     if (node.empty()) continue;  // this rank has joined
     Instance& instance = node.mapped();
     instance.ticket = decision.ticket;
-    instance.attendance = attendance;
+    instance.participants = participants;
     const Request& first = instance.waiting.front();
-    std::string error = decision.error.empty() ? Objection(first, *attendance) : decision.error;
-    if (error.empty() && first.device != Device::kHost) error = device_plane_->Objection(first, *attendance);
+    std::string error = decision.error.empty() ? Objection(first, *participants) : decision.error;
+    if (error.empty() && first.device != Device::kHost)
+      error = device_plane_->Objection(first, *participants);
     if (error.empty()) {
       StartInstance(decision.name, std::move(instance));
     } else {
@@ -154,13 +155,13 @@ void Engine::Apply(const Boundary& boundary) {
 void Engine::StartInstance(const std::string& name, Instance instance) {
   auto requests = std::exchange(instance.waiting, {});
   const uint64_t ticket = instance.ticket;
-  const auto attendance = instance.attendance;
+  const auto participants = instance.participants;
   if (static_cast<int>(instance.submitted.size()) < instance.buckets) {
     agreed_.emplace_back(name, std::move(instance));
   }
   for (Request& request : requests) {
     const auto bucket = static_cast<uint64_t>(request.bucket);
-    Start(std::move(request), ticket + bucket, attendance);
+    Start(std::move(request), ticket + bucket, participants);
   }
 }
 
@@ -216,17 +217,18 @@ std::unique_ptr<Collective> Engine::OnHost(const Lane& lane, const Request& requ
 }
 
 // Whatever happens here, the request is among the running ones, so that it will be answered.
-void Engine::Start(Request request, uint64_t ticket, const std::shared_ptr<const Attendance>& attendance) {
+void Engine::Start(Request request, uint64_t ticket,
+                   const std::shared_ptr<const Participants>& participants) {
   recorder_.Record("start", request.key());
-  running_.push_back({attendance, nullptr, nullptr, std::move(request)});
+  running_.push_back({participants, nullptr, nullptr, std::move(request)});
   Running& running = running_.back();
   try {
     const auto lanes = static_cast<uint64_t>((transport_->tags() - kFirstDataTag) / 2);
-    if (!attendance->complete()) running.part = TransportAmong(transport_.get(), attendance->ranks);
+    if (!participants->complete()) running.part = TransportAmong(transport_.get(), participants->ranks);
     const Lane lane{running.part ? running.part.get() : transport_.get(),
-                    kFirstDataTag + 2 * static_cast<int>(ticket % lanes), attendance.get()};
+                    kFirstDataTag + 2 * static_cast<int>(ticket % lanes), participants.get()};
     if (running.request.span) running.request.span->Agreed(running.request, ticket);
-    if (running.request.divisor) *running.request.divisor = attendance->divisor;
+    if (running.request.divisor) *running.request.divisor = participants->divisor;
     running.collective = MakeCollective(lane, running.request);
   } catch (const std::exception& error) {  // no memory, or the transport's
     Fail(Me() + " could not start '" + running.request.key() + "': " + error.what());

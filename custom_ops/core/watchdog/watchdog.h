@@ -14,7 +14,7 @@
 
 #include "core/engine/engine.h"
 #include "core/watchdog/liveness.h"
-#include "core/watchdog/situation.h"
+#include "core/watchdog/wait_state.h"
 #include "transport/transport.h"
 
 namespace tfddl {
@@ -75,7 +75,7 @@ class Watchdog {
     Waited waited;
     int64_t number;
     int64_t begun_us;
-    Situations answers;
+    WaitStates answers;
   };
   struct Peer {
     std::optional<ProcessId> process;  // where this rank can see it
@@ -100,7 +100,7 @@ class Watchdog {
   bool Closed() const;                         // all sets
 
   // watchdog_stalls.cc
-  Situation Mine() const;
+  WaitState Mine() const;
   std::string Answer(const std::string& question) const;
   void Hear(int peer, const std::string& answer);
   void LookForStalls();

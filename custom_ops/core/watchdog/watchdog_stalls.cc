@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kCertainMicros = 10000000;  // by then ranks that are stuck, one with a note, are for ever
 constexpr int64_t kAnswerMicros = 1000000;    // a rank that has not answered by then is silent
-constexpr size_t kSituationBytes = 1800;      // of a letter
+constexpr size_t kWaitStateBytes = 1800;      // of a letter
 
 void Print(const std::string& text) { std::fprintf(stderr, "tfddl: %s\n", text.c_str()); }
 
@@ -32,8 +32,8 @@ std::optional<Watchdog::Waited> Watchdog::Oldest(bool or_join) const {
   return oldest;
 }
 
-Situation Watchdog::Mine() const {
-  Situation mine;
+WaitState Watchdog::Mine() const {
+  WaitState mine;
   mine.still_us = StillMicros();
   std::optional<Event> last;
   for (const auto& [set, engine] : engines_) {
@@ -63,18 +63,18 @@ std::string Watchdog::Answer(const std::string& question) const {
   writer.Int(reader.Int());
   const int set = static_cast<int>(reader.Int());
   const std::string key = reader.String();
-  Situation mine = Mine();
+  WaitState mine = Mine();
   // First in line, so that a list that is cut short still tells whether it is there.
   std::stable_partition(mine.waiting.begin(), mine.waiting.end(),
                         [&](auto& it) { return it.set == set && it.key == key; });
-  writer.String(mine.Encode(kSituationBytes));
+  writer.String(mine.Encode(kWaitStateBytes));
   return writer.bytes();
 }
 
 void Watchdog::Hear(int peer, const std::string& answer) {
   WireReader reader(answer);
   if (!inquiry_ || reader.Int() != inquiry_->number) return;
-  inquiry_->answers[static_cast<size_t>(peer)] = Situation::Decode(reader.String());
+  inquiry_->answers[static_cast<size_t>(peer)] = WaitState::Decode(reader.String());
 }
 
 void Watchdog::LookForStalls() {
@@ -107,11 +107,11 @@ void Watchdog::LookForStalls() {
 }
 
 void Watchdog::Ask(Cause cause, const Waited& waited) {
-  inquiry_ = Inquiry{cause, waited, ++inquiries_, NowMicros(), Situations(inboxes_.size())};
+  inquiry_ = Inquiry{cause, waited, ++inquiries_, NowMicros(), WaitStates(inboxes_.size())};
   WireWriter writer;
   writer.Int(inquiry_->number);
   writer.Int(waited.set);
-  writer.String(waited.key.substr(0, kSituationBytes));
+  writer.String(waited.key.substr(0, kWaitStateBytes));
   SendToAll(Type::kQuestion, writer.bytes());
 }
 

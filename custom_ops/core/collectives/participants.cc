@@ -1,4 +1,4 @@
-#include "core/collectives/attendance.h"
+#include "core/collectives/participants.h"
 
 #include <algorithm>
 #include <utility>
@@ -57,12 +57,12 @@ class PartOfTransport : public Transport {
 
 }  // namespace
 
-int Attendance::PlaceOf(int rank) const { return PlaceIn(ranks, rank); }
+int Participants::PlaceOf(int rank) const { return PlaceIn(ranks, rank); }
 
-std::string Objection(const Request& request, const Attendance& attendance) {
-  if (request.kind == Kind::kBroadcast && attendance.PlaceOf(request.root) < 0) {
+std::string Objection(const Request& request, const Participants& participants) {
+  if (request.kind == Kind::kBroadcast && participants.PlaceOf(request.root) < 0) {
     return "'" + request.name + "' has nothing to send, because its root, rank " +
-           std::to_string(attendance.members[static_cast<size_t>(request.root)]) +
+           std::to_string(participants.members[static_cast<size_t>(request.root)]) +
            ", has joined (hvd.join()). Broadcast from a rank that has not, or before hvd.join().";
   }
   return "";

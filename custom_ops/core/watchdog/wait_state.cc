@@ -1,4 +1,4 @@
-#include "core/watchdog/situation.h"
+#include "core/watchdog/wait_state.h"
 
 #include <algorithm>
 #include <map>
@@ -20,7 +20,7 @@ std::string Listed(const std::vector<size_t>& ranks) {
   return text;
 }
 
-std::string Names(const Situation& rank, const SetDirectory& sets) {
+std::string Names(const WaitState& rank, const SetDirectory& sets) {
   std::string text;
   for (size_t i = 0; i < std::min(rank.waiting.size(), kNamesShown); ++i) {
     const LiveRequest& request = rank.waiting[i];
@@ -42,17 +42,17 @@ std::string DescribeKey(const std::string& key, int set, const SetDirectory& set
   return "'" + key + "'" + (set == 0 ? "" : " of " + sets.Name(set));
 }
 
-bool Situation::Has(const std::string& key, int set) const {
+bool WaitState::Has(const std::string& key, int set) const {
   return std::any_of(waiting.begin(), waiting.end(),
                      [&](auto& request) { return request.set == set && request.key == key; });
 }
 
-bool Situation::Joined(int set) const {
+bool WaitState::Joined(int set) const {
   return std::any_of(waiting.begin(), waiting.end(),
                      [&](auto& request) { return request.set == set && request.joined; });
 }
 
-std::string Situation::Encode(size_t limit) const {
+std::string WaitState::Encode(size_t limit) const {
   constexpr size_t kHead = 4 * sizeof(int64_t);
   std::string words = last.substr(0, limit - std::min(limit, kHead + sizeof(int64_t)));
   size_t room = limit - std::min(limit, kHead + sizeof(int64_t) + words.size());
@@ -77,14 +77,14 @@ std::string Situation::Encode(size_t limit) const {
   return writer.bytes();
 }
 
-Situation Situation::Decode(const std::string& bytes) {
+WaitState WaitState::Decode(const std::string& bytes) {
   WireReader reader(bytes);
-  Situation situation;
-  situation.still_us = reader.Int();
-  situation.leaving = reader.Int() != 0;
-  situation.left_out = static_cast<size_t>(reader.Int());
+  WaitState state;
+  state.still_us = reader.Int();
+  state.leaving = reader.Int() != 0;
+  state.left_out = static_cast<size_t>(reader.Int());
   const int64_t count = reader.Int();
-  situation.last = reader.String();
+  state.last = reader.String();
   for (int64_t i = 0; i < count; ++i) {
     LiveRequest request;
     request.key = reader.String();
@@ -93,12 +93,12 @@ Situation Situation::Decode(const std::string& bytes) {
     request.set = static_cast<int>(set >> 1);
     request.joined = (set & 1) != 0;
     request.note = reader.String();
-    situation.waiting.push_back(std::move(request));
+    state.waiting.push_back(std::move(request));
   }
-  return situation;
+  return state;
 }
 
-std::vector<int> Stuck(const Situations& ranks, int rank, int64_t still_us, const SetDirectory& sets) {
+std::vector<int> Stuck(const WaitStates& ranks, int rank, int64_t still_us, const SetDirectory& sets) {
   std::vector<int> found = {rank};
   for (size_t next = 0; next < found.size(); ++next) {
     const auto& one = ranks[static_cast<size_t>(found[next])];
@@ -122,7 +122,7 @@ std::vector<int> Stuck(const Situations& ranks, int rank, int64_t still_us, cons
   return found;
 }
 
-bool HasNote(const Situations& ranks, const std::vector<int>& of) {
+bool HasNote(const WaitStates& ranks, const std::vector<int>& of) {
   return std::any_of(of.begin(), of.end(), [&](int rank) {
     const auto& one = ranks[static_cast<size_t>(rank)];
     return one && std::any_of(one->waiting.begin(), one->waiting.end(),
@@ -130,15 +130,15 @@ bool HasNote(const Situations& ranks, const std::vector<int>& of) {
   });
 }
 
-std::string Describe(const Situations& ranks, const SetDirectory& sets) {
+std::string Describe(const WaitStates& ranks, const SetDirectory& sets) {
   std::map<std::string, std::vector<size_t>> groups;
   std::vector<std::string> order;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    const auto& situation = ranks[rank];
-    const std::string key = !situation                   ? kSilent
-                            : situation->waiting.empty() ? "waits for nothing; " + situation->last
-                                                         : Names(*situation, sets);
-    const std::string text = key + (situation && situation->leaving ? " (in hvd.shutdown())" : "");
+    const auto& state = ranks[rank];
+    const std::string key = !state                   ? kSilent
+                            : state->waiting.empty() ? "waits for nothing; " + state->last
+                                                     : Names(*state, sets);
+    const std::string text = key + (state && state->leaving ? " (in hvd.shutdown())" : "");
     auto& group = groups[text];
     if (group.empty()) order.push_back(text);
     group.push_back(rank);
@@ -157,7 +157,7 @@ std::string Describe(const Situations& ranks, const SetDirectory& sets) {
   return line;
 }
 
-std::string DescribeMissing(const Situations& ranks, const std::string& key, int set,
+std::string DescribeMissing(const WaitStates& ranks, const std::string& key, int set,
                             const SetDirectory& sets) {
   std::vector<size_t> missing, silent, joined;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {

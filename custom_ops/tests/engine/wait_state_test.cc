@@ -1,5 +1,5 @@
 // What the watchdogs make of what all ranks wait for, and whether a process still exists.
-#include "core/watchdog/situation.h"
+#include "core/watchdog/wait_state.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,18 +15,18 @@ namespace {
 constexpr int64_t kStill = 10000000;
 using Ranks = std::vector<int>;
 
-Situation Waits(std::vector<std::string> keys, int64_t seconds = 12) {
-  Situation situation;
-  for (auto& key : keys) situation.waiting.push_back({std::move(key), seconds * 1000000, 0, false, ""});
-  situation.still_us = seconds * 1000000;
-  situation.last = "its last collective was 'z' (done) 70 s ago";
-  return situation;
+WaitState Waits(std::vector<std::string> keys, int64_t seconds = 12) {
+  WaitState state;
+  for (auto& key : keys) state.waiting.push_back({std::move(key), seconds * 1000000, 0, false, ""});
+  state.still_us = seconds * 1000000;
+  state.last = "its last collective was 'z' (done) 70 s ago";
+  return state;
 }
 
-Situation Joined() {
-  Situation situation = Waits({kJoinKey});
-  situation.waiting[0].joined = true;
-  return situation;
+WaitState Joined() {
+  WaitState state = Waits({kJoinKey});
+  state.waiting[0].joined = true;
+  return state;
 }
 
 void TestJoined() {
@@ -37,14 +37,14 @@ void TestJoined() {
   CHECK(Stuck({Joined(), Joined()}, 0, kStill).empty());
   CHECK(Stuck({Waits({"a", kJoinKey}), Waits({"b", kJoinKey})}, 0, kStill) ==
         (Ranks{0, 1}));  // each runs first
-  const Situations ranks = {Joined(), Waits({"a"}), Waits({}), Joined(), std::nullopt};
+  const WaitStates ranks = {Joined(), Waits({"a"}), Waits({}), Joined(), std::nullopt};
   CHECK(DescribeMissing(ranks, "a") ==
         "rank 2 has not submitted it; rank 4 does not answer; ranks 0, 3 have joined");
   CHECK(DescribeMissing({Joined(), Waits({"a"})}, "a").empty());
   CHECK(Describe({Joined(), Waits({"a"}), Joined()}) ==
         "ranks 0, 2: in hvd.join() (for 12 s); rank 1: 'a' (for 12 s)");
-  const Situation heard = Situation::Decode(Joined().Encode(1000));
-  CHECK(heard.Joined(0) && !heard.Joined(1) && !Situation::Decode(Waits({"a"}).Encode(1000)).Joined(0));
+  const WaitState heard = WaitState::Decode(Joined().Encode(1000));
+  CHECK(heard.Joined(0) && !heard.Joined(1) && !WaitState::Decode(Waits({"a"}).Encode(1000)).Joined(0));
 }
 
 void TestStuck() {
@@ -55,15 +55,15 @@ void TestStuck() {
   CHECK(Stuck({Waits({"a"}), Waits({})}, 0, kStill).empty());          // rank 1 may be on its way
   CHECK(Stuck({Waits({"a"}), std::nullopt}, 0, kStill).empty());       // nobody knows
   CHECK(Stuck({Waits({"a"}), Waits({"b"}, 9)}, 0, kStill).empty());    // rank 1 was active
-  Situation cut = Waits({"b"});
+  WaitState cut = Waits({"b"});
   cut.left_out = 1;
   CHECK(Stuck({Waits({"a"}), cut}, 0, kStill).empty());  // a may be what has been left out
 }
 
-Situation WaitsIn(int set, const std::string& key) {
-  Situation situation = Waits({key});
-  situation.waiting[0].set = set;
-  return situation;
+WaitState WaitsIn(int set, const std::string& key) {
+  WaitState state = Waits({key});
+  state.waiting[0].set = set;
+  return state;
 }
 
 void TestStuckInSets() {
@@ -74,7 +74,7 @@ void TestStuckInSets() {
   // Ranks 1 and 2 are stuck by themselves, whatever rank 0 does.
   CHECK(Stuck({Waits({}), WaitsIn(1, "a"), WaitsIn(1, "b")}, 1, kStill, sets) == (Ranks{1, 2}));
   // Each waits in another set: a circle.
-  const Situations circle = {WaitsIn(2, "a"), WaitsIn(1, "a"), WaitsIn(3, "a")};
+  const WaitStates circle = {WaitsIn(2, "a"), WaitsIn(1, "a"), WaitsIn(3, "a")};
   CHECK(Stuck(circle, 0, kStill, sets) == (Ranks{0, 1, 2}));
   // Rank 0 may still come to what rank 2 waits for.
   CHECK(Stuck({Waits({}), WaitsIn(1, "a"), WaitsIn(3, "a")}, 1, kStill, sets).empty());
@@ -89,7 +89,7 @@ void TestStuckInSets() {
 }
 
 void TestDescribe() {
-  const Situations ranks = {Waits({"a", "b"}), Waits({}), Waits({"a", "b"}, 60), std::nullopt,
+  const WaitStates ranks = {Waits({"a", "b"}), Waits({}), Waits({"a", "b"}, 60), std::nullopt,
                             Waits({"1", "2", "3", "4", "5", "6"})};
   CHECK(Describe(ranks) ==
         "ranks 0, 2: 'a', 'b' (for 60 s); rank 1: waits for nothing; its last collective was 'z' (done) 70 s "
@@ -97,7 +97,7 @@ void TestDescribe() {
         "rank 3: no answer (dead, stopped or unreachable); rank 4: '1', '2', '3', '4' and 2 more (for 12 s)");
   CHECK(DescribeMissing(ranks, "a") == "ranks 1, 4 have not submitted it; rank 3 does not answer");
   CHECK(DescribeMissing({Waits({"a"}), Waits({"a"})}, "a").empty());
-  Situation noted = Waits({"a", "b"});
+  WaitState noted = Waits({"a", "b"});
   noted.waiting[1].note = "at the end";
   CHECK(Describe({Waits({"a"}), noted}) ==
         "rank 0: 'a' (for 12 s); rank 1: 'a', 'b' (at the end) (for 12 s)");
@@ -105,17 +105,17 @@ void TestDescribe() {
 }
 
 void TestLetter() {
-  Situation sent = Waits({"first", "second", std::string(100, 'x'), "last"});
+  WaitState sent = Waits({"first", "second", std::string(100, 'x'), "last"});
   sent.waiting[1].note = "at the end";
   sent.leaving = true;
-  const Situation whole = Situation::Decode(sent.Encode(1000));
+  const WaitState whole = WaitState::Decode(sent.Encode(1000));
   CHECK(whole.waiting.size() == 4 && whole.left_out == 0 && whole.leaving && whole.still_us == sent.still_us);
   CHECK(whole.Has("second") && whole.last == sent.last && whole.waiting[3].waited_us == 12000000);
   CHECK(whole.waiting[1].note == "at the end" && whole.waiting[0].note.empty());
-  CHECK(Situation::Decode(WaitsIn(7, "a").Encode(1000)).Has("a", 7));
+  CHECK(WaitState::Decode(WaitsIn(7, "a").Encode(1000)).Has("a", 7));
   const std::string bytes = sent.Encode(216);
   CHECK(bytes.size() <= 216);
-  const Situation cut = Situation::Decode(bytes);
+  const WaitState cut = WaitState::Decode(bytes);
   CHECK(cut.waiting.size() == 2 && cut.left_out == 2 && cut.Has("second") && !cut.Has("last"));
 }
 
@@ -156,6 +156,6 @@ int main() {
   tfddl::TestDescribe();
   tfddl::TestLetter();
   tfddl::TestGone();
-  std::puts("situation: ok");
+  std::puts("wait state: ok");
   return 0;
 }

@@ -1,4 +1,4 @@
-#include "core/watchdog/patience.h"
+#include "core/watchdog/init_watchdog.h"
 
 #include <unistd.h>
 
@@ -26,9 +26,10 @@ std::set<int> Present(const std::string& roll) {
 
 }  // namespace
 
-Patience::Patience(PatienceOptions options) : options_(std::move(options)), thread_([this] { Wait(); }) {}
+InitWatchdog::InitWatchdog(InitWatchdogOptions options)
+    : options_(std::move(options)), thread_([this] { Wait(); }) {}
 
-Patience::~Patience() {
+InitWatchdog::~InitWatchdog() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     over_ = true;
@@ -37,7 +38,7 @@ Patience::~Patience() {
   thread_.join();
 }
 
-void Patience::Wait() {
+void InitWatchdog::Wait() {
   using Seconds = std::chrono::duration<double>;
   const auto begun = std::chrono::steady_clock::now();
   std::unique_lock<std::mutex> lock(mutex_);
@@ -54,7 +55,7 @@ void Patience::Wait() {
   _exit(1);
 }
 
-std::string Patience::Report(const std::set<int>& present, double waited_s) const {
+std::string InitWatchdog::Report(const std::set<int>& present, double waited_s) const {
   const std::string report = "rank " + std::to_string(options_.rank) + " has waited " +
                              std::to_string(static_cast<int64_t>(waited_s)) + " s in " + options_.call;
   if (present.empty()) return report + " for the other ranks, which all have to call it";

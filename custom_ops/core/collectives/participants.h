@@ -12,7 +12,7 @@
 namespace tfddl {
 
 // The members of a set that had not joined when a collective was agreed on, equal on all of them.
-struct Attendance {
+struct Participants {
   std::vector<int> ranks;    // in ascending order; at least one
   std::vector<int> members;  // of the set, by rank: their ranks in the job, for messages to people
   int divisor;               // of an Average
@@ -28,7 +28,7 @@ struct Attendance {
 
 // Why `request` cannot run among those that attend; empty when it can. An agreed error: equal for equal
 // signatures. A new kind of collective that cannot do without a member says so here.
-std::string Objection(const Request& request, const Attendance& attendance);
+std::string Objection(const Request& request, const Participants& participants);
 
 // `transport` as it is among some ranks, in ascending order, of which this is one. It has to outlive the
 // result.

@@ -10,7 +10,7 @@
 
 namespace tfddl {
 
-struct PatienceOptions {
+struct InitWatchdogOptions {
   std::string call;  // what takes long: "hvd.init()"
   // A rank that has called it holds an abstract socket of this name and its number. Empty: no names.
   std::string roll;
@@ -21,16 +21,16 @@ struct PatienceOptions {
   double limit_s = 1800;
 };
 
-class Patience {
+class InitWatchdog {
  public:
-  explicit Patience(PatienceOptions options);
-  ~Patience();  // the call is over
+  explicit InitWatchdog(InitWatchdogOptions options);
+  ~InitWatchdog();  // the call is over
 
  private:
   void Wait();
   std::string Report(const std::set<int>& present, double waited_s) const;
 
-  const PatienceOptions options_;
+  const InitWatchdogOptions options_;
   std::mutex mutex_;
   std::condition_variable wake_;
   bool over_ = false;
