@@ -9,6 +9,10 @@ import pytest
 Row = TypeVar("Row")
 
 
+class Combination(dict[str, Any]):
+    """Several values in one parameter, by name: a thin run has every value, not every combination."""
+
+
 def covering(rows: Sequence[Row], values: Callable[[Row], set[Hashable]]) -> list[Row]:
     """Chooses rows greedily until each value of any row is in a chosen one, the same way each time.
 
@@ -71,4 +75,8 @@ def _reduced(items: Sequence[pytest.Item], thin: bool) -> list[pytest.Item]:
 
 
 def _values(item: Any) -> set[Hashable]:
-    return {(name, repr(value)) for name, value in item.callspec.params.items()}
+    found: set[Hashable] = set()
+    for name, value in item.callspec.params.items():
+        parts = value if isinstance(value, Combination) else {None: value}
+        found |= {(name, key, repr(part)) for key, part in parts.items()}
+    return found

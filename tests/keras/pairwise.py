@@ -4,6 +4,8 @@ import itertools
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
+from tests.harness.rows import Combination
+
 Option = tuple[str, Hashable]
 
 
@@ -22,7 +24,7 @@ def all_pairs(parameters: Mapping[str, Sequence[Any]]) -> list[frozenset[Option]
 
 def pairwise(
     parameters: Mapping[str, Sequence[Any]], impossible: Collection[frozenset[Option]] = ()
-) -> list[dict[str, Any]]:
+) -> list[Combination]:
     """Combines options greedily, the same way each time.
 
     Args:
@@ -46,7 +48,7 @@ def pairwise(
                 case[name] = max(fitting, key=lambda value: _new(case, name, value, missing))
         for pair in pairs_of(case):
             missing.pop(pair, None)
-        cases.append({name: case[name] for name in parameters})
+        cases.append(Combination({name: case[name] for name in parameters}))
     return cases
 
 
