@@ -29,7 +29,10 @@ def measured(path, result):
     return document
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=SLOW), 2, pytest.param(3, marks=SLOW)])
 def test_allreduce(ranks, tmp_path):
     json_path, plot, markdown = (tmp_path / f"result.{suffix}" for suffix in ("json", "png", "md"))
     files = ["--json", str(json_path), "--plot", str(plot), "--markdown", str(markdown)]
@@ -60,10 +63,10 @@ def test_allreduce(ranks, tmp_path):
 @pytest.mark.parametrize(
     ("operation", "ranks", "dtype"),
     [
-        ("broadcast", 2, "float32"),
-        ("allgather", 3, "int64"),
+        pytest.param("broadcast", 2, "float32", marks=SLOW),
+        pytest.param("allgather", 3, "int64", marks=SLOW),
         ("reducescatter", 3, "float64"),
-        ("alltoall", 2, "int32"),
+        pytest.param("alltoall", 2, "int32", marks=SLOW),
     ],
 )
 def test_other_operations(operation, ranks, dtype, tmp_path):
@@ -94,6 +97,7 @@ def test_gradients(tmp_path):
     assert "<svg" in plot.read_text()
 
 
+@SLOW
 def test_horovod_is_called_as_its_documentation_says(tmp_path):
     """By a stand-in of its interface."""
     path, here = tmp_path / "result.json", Path(__file__).parent / "stand_in"

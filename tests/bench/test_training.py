@@ -96,6 +96,7 @@ np.testing.assert_allclose(losses, expected, rtol=1e-4)
 """
 
 
+@pytest.mark.slow
 def test_a_strategy_trains_alike():
     """Its ranks could all have the same weights, and others than they should."""
     result = run_script(2, MWMS)

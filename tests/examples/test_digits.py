@@ -9,7 +9,12 @@ from tests.harness.job import REPOSITORY
 
 
 @pytest.mark.parametrize(
-    ("name", "size"), [("keras_digits.py", 2), ("keras_digits.py", 0), ("digits_custom_loop.py", 2)]
+    ("name", "size"),
+    [
+        ("keras_digits.py", 2),
+        pytest.param("keras_digits.py", 0, marks=pytest.mark.slow),
+        pytest.param("digits_custom_loop.py", 2, marks=pytest.mark.slow),
+    ],
 )
 def test_example_learns_and_ranks_agree(name, size):
     result = run_script(size, REPOSITORY / "examples" / name)
@@ -26,6 +31,7 @@ def test_example_learns_and_ranks_agree(name, size):
     assert gradients <= reduced < 1.05 * gradients
 
 
+@pytest.mark.slow
 def test_one_progress_bar():
     few_steps = ("--epochs", "2", "--batch-size", "512")
     result = run_script(2, REPOSITORY / "examples" / "keras_digits.py", *few_steps)

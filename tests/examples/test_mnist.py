@@ -33,6 +33,7 @@ def logged(result, name):
     return [float(text) for text in re.findall(rf" {name}: ([\d.e-]+)", result.output)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "size"), [("mnist.py", 2), ("mnist.py", 0), ("fashion_steps.py", 2)])
 def test_example_learns_and_ranks_agree(name, size):
     result = run_script(size, EXAMPLES / name)
@@ -44,12 +45,14 @@ def test_example_learns_and_ranks_agree(name, size):
     assert len(logged(result, "val_accuracy")) == 20
 
 
+@pytest.mark.slow
 def test_single_device():
     result = run_script(0, EXAMPLES / "fashion_steps.py", "--single-device")
     assert result.code == 0, result.output
     assert float(re.search(r"held-out accuracy: ([\d.]+)", result.output).group(1)) >= 0.95
 
 
+@pytest.mark.slow
 def test_checkpoints_and_resume(tmp_path):
     options = ("--checkpoints", str(tmp_path / "run"))
     first = run_script(2, EXAMPLES / "mnist.py", "--epochs", "4", *options)
@@ -63,6 +66,7 @@ def test_checkpoints_and_resume(tmp_path):
     assert logged(second, "val_accuracy")[0] > best - 0.1, "Goes on from the weights that were saved."
 
 
+@pytest.mark.slow
 def test_one_checkpoint_of_the_steps(tmp_path):
     path = tmp_path / "model.keras"
     run_script(2, EXAMPLES / "fashion_steps.py", "--epochs", "1", "--checkpoint", str(path))
@@ -109,6 +113,7 @@ def test_another_file_is_refused(images, tmp_path):
         images.load(tmp_path)
 
 
+@pytest.mark.slow
 def test_training_from_files(images, tmp_path):
     source = load_digits()
     pixels, labels = source.images * (255 / 16), source.target

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tests.harness import run_script
 from tests.harness.job import REPOSITORY
 
+pytestmark = pytest.mark.slow
 EXAMPLES = REPOSITORY / "examples"
 
 
