@@ -51,7 +51,7 @@ def train(network, optimizer, batches, **options):
 
 
 @pytest.mark.parametrize("way", ["arrays", "samples", "unknown_samples", "batches", "py_dataset"])
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_fit_equals_one_process_with_the_n_times_batch(hvd, way):
     size = hvd.size()
     # Rows beyond the last complete group, which no rank may see.
@@ -70,7 +70,7 @@ def test_fit_equals_one_process_with_the_n_times_batch(hvd, way):
     support.check_equal_on_all_ranks(hvd, [*found.variables, *optimizer.variables])
 
 
-@on_ranks(2, 3)
+@on_ranks(2, full=(3,))
 def test_endless_data_with_steps_per_epoch(hvd):
     size = hvd.size()
     arrays = support.data(size, "float64")

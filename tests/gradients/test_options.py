@@ -24,7 +24,7 @@ def factor(hvd):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("compression", ["none", "bf16"])
-@on_ranks(1, 2, 3, thin=(1, 3))
+@on_ranks(2, full=(1, 3))
 def test_predivide_keeps_a_sum_finite(hvd, mode, compression):
     """Twice the first factor is above float32's largest number."""
     v, w = tf.Variable([1.0, 1.0]), tf.Variable([1.0])
@@ -45,7 +45,7 @@ def test_predivide_keeps_a_sum_finite(hvd, mode, compression):
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_predivide_of_rows(hvd, mode):
     table = tf.Variable(tf.zeros([4, 1]))
     large = 2.0**127
@@ -116,7 +116,7 @@ def test_groups_of_several_dtypes_and_of_variables_without_a_gradient(hvd, mode)
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("scale", [True, False])
-@on_ranks(1, 2, 3, thin=(1, 3))
+@on_ranks(2, full=(1, 3))
 def test_local_sources(hvd, mode, scale):
     own, mean = factor(hvd)
     shared, mine, layer = tf.Variable([1.0]), tf.Variable([1.0, 2.0]), keras.layers.Dense(1)
@@ -174,7 +174,7 @@ def test_ranks_that_leave_different_sources_local_get_an_error(hvd, mode):
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_an_embedding_that_is_local_on_one_rank_is_an_error_at_once(hvd, mode):
     """The others would wait for its rows."""
     table, dense = tf.Variable(tf.zeros([2, 1])), tf.Variable([1.0])
@@ -240,7 +240,7 @@ def test_what_is_on_or_off(hvd, option):
 
 @pytest.mark.parametrize("how", ["swapped", "one rank has none", "more"])
 @pytest.mark.parametrize("mode", ["eager", "graph"])
-@on_ranks(1, 2, 3, thin=(1, 3))
+@on_ranks(2, full=(1, 3))
 def test_ranks_with_other_groups_get_an_error(hvd, mode, how):
     """Of variables of one shape: their buckets look alike, and would be added up crosswise."""
     a, b, c = variables = [tf.Variable([1.0]) for _ in range(3)]

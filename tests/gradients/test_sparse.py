@@ -52,7 +52,7 @@ def train(optimizer, tape_type, choose, dense):
 
 @pytest.mark.parametrize("by", ["tape", "optimizer"])
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
-@on_ranks(1, 2, 3, thin=(1, 3))
+@on_ranks(2, full=(1, 3))
 def test_training_equals_one_process(hvd, optimizer, by):
     size = hvd.size()
 
@@ -75,7 +75,7 @@ def test_training_equals_one_process(hvd, optimizer, by):
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-@on_ranks(1, 2)
+@on_ranks(2, full=(1,))
 def test_mixed_precision_through_fit(hvd, policy):
     keras.config.set_dtype_policy(policy)
     try:
@@ -139,7 +139,7 @@ def test_missing_gradients_of_different_variables(hvd):
             run()
 
 
-@on_ranks(2, 3)
+@on_ranks(2, full=(3,))
 def test_sparse_here_and_dense_there(hvd):
     """The same error on all, in eager mode too, where the gradients of a step go one after the other."""
     table, weight = tf.Variable(tf.ones((4, 2))), tf.Variable(tf.ones((2,)))

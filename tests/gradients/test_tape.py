@@ -20,7 +20,7 @@ def factor(hvd):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("op", ["Average", "Sum"])
-@on_ranks(1, 2, 3, thin=(1, 3))
+@on_ranks(2, full=(1, 3))
 def test_gradient(hvd, mode, op):
     own, mean = factor(hvd)
     total = mean * (hvd.size() if op == "Sum" else 1)
@@ -202,7 +202,7 @@ def test_two_tapes_and_retracing_on_one_rank(hvd, mode):
 
 
 @pytest.mark.parametrize("branches", [False, True])
-@on_ranks(2, 3)
+@on_ranks(2, full=(3,))
 def test_two_tapes_in_a_graph_asked_in_different_orders(hvd, branches):
     """A tape has the number of the place where it was made, also in branches that exclude each other."""
     own, mean = factor(hvd)

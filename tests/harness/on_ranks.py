@@ -15,7 +15,7 @@ OUTPUT_LIMIT = 6000
 
 
 def on_ranks(
-    *sizes: int, limit: float = 180.0, thin: Collection[int] = ()
+    *sizes: int, limit: float = 180.0, full: Collection[int] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Runs the decorated body in each process of a job, once for every job size.
 
@@ -30,7 +30,8 @@ def on_ranks(
         sizes: Numbers of ranks.
         limit: Seconds until a rank that has not ended is called hung. The whole group is killed then, and the
             next case gets a new one.
-        thin: Sizes on which fewer combinations of the parameters run (`tests.harness.rows.selected`).
+        full: More sizes, of a full run only, and there with fewer combinations of the parameters
+            (`tests.harness.rows.selected`).
     """
 
     def decorate(body: Callable[..., None]) -> Callable[..., None]:
@@ -45,8 +46,8 @@ def on_ranks(
 
         fixture = inspect.Parameter("rank_group", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         attributes = {"__signature__": inspect.Signature([fixture, *others]), "body": body}
-        vars(test).update(attributes, first_parameter=first.name, thin=thin)
-        return pytest.mark.parametrize("rank_group", sizes, indirect=True, ids=_size_name)(test)
+        vars(test).update(attributes, first_parameter=first.name, full=full)
+        return pytest.mark.parametrize("rank_group", [*sizes, *full], indirect=True, ids=_size_name)(test)
 
     return decorate
 

@@ -35,43 +35,33 @@ def selected(items: Sequence[pytest.Item], extent: str) -> list[pytest.Item]:
         items: What pytest has collected.
         extent: `full`, `thin` or `rest`, the tests of `full` that `thin` leaves out.
 
-            ================= ============================== ======================
-            tests             `full`                         `thin`
-            ================= ============================== ======================
-            on a usual size   every combination of values    every value at least once
-            on a thin size    every value at least once      one combination
-            marked `slow`     run                            left out
-            without ranks     run                            run
-            ================= ============================== ======================
+            ====================== ============================== ============================
+            tests                  `full`                         `thin`
+            ====================== ============================== ============================
+            on ranks               every combination of values    every value of each parameter
+            on a size of `full`    every value of each parameter  none
+            marked `slow`          all                            none
+            others                 all                            all
+            ====================== ============================== ============================
 
     Returns:
         The items that run, in their order.
     """
-    full = _reduced(items, thin=False)
-    if extent == "full":
-        return full
-    thin = {item for item in _reduced(full, thin=True) if item.get_closest_marker("slow") is None}
-    return [item for item in full if (item in thin) == (extent == "thin")]
-
-
-def _reduced(items: Sequence[pytest.Item], thin: bool) -> list[pytest.Item]:
-    """Leaves out combinations of values of the ranked tests."""
-    tests: dict[Any, dict[int, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
+    rows: dict[tuple[object, int], list[pytest.Item]] = defaultdict(list)
     for item in items:
         parameters = getattr(item, "callspec", None)
         size = parameters.params.get("rank_group") if parameters else None
         if size is not None:
-            tests[item.function][size].append(item)  # type: ignore[attr-defined]
-    left_out = set()
-    for test, sizes in tests.items():
-        thin_sizes = set(getattr(test, "thin", ()))
-        for size, rows in sizes.items():
-            if thin and size in thin_sizes and not thin_sizes.issuperset(sizes):
-                chosen = covering(rows, _values)
-                left_out |= set(rows) - {chosen[size % len(chosen)]}
-            elif thin or size in thin_sizes:
-                left_out |= set(rows) - set(covering(rows, _values))
-    return [item for item in items if item not in left_out]
+            rows[item.function, size].append(item)  # type: ignore[attr-defined]
+    not_full, not_thin = set(), {item for item in items if item.get_closest_marker("slow")}
+    for (test, size), several in rows.items():
+        repeated = set(several) - set(covering(several, _values))
+        if size in getattr(test, "full", ()):
+            not_full |= repeated
+            not_thin.update(several)
+        not_thin |= repeated
+    full = [item for item in items if item not in not_full]
+    return [item for item in full if extent == "full" or (item in not_thin) == (extent == "rest")]
 
 
 def _values(item: Any) -> set[Hashable]:

@@ -16,7 +16,7 @@ from tests.harness.case import DIED, FAILED, HUNG, PASSED, SKIPPED, Case
 from tests.harness.group import RankGroup
 from tests.harness.job import MARKER, REPOSITORY
 from tests.harness.on_ranks import report
-from tests.harness.rows import selected
+from tests.harness.rows import Combination, selected
 
 BODIES = "tests.harness.bodies"
 
@@ -46,10 +46,10 @@ def test_a_body_inside_a_function_is_refused():
 
 
 class Item:
-    """Stands for pytest's item of a test that is thin on three ranks."""
+    """Stands for pytest's item of a test that a full run has on three ranks too."""
 
     class function:
-        thin = (3,)
+        full = (3,)
 
     def __init__(self, slow=False, **params):
         self.callspec = SimpleNamespace(params=params)
@@ -59,38 +59,36 @@ class Item:
         return name if self.slow else None
 
 
-@pytest.fixture
-def items():
-    return [Item(rank_group=size, a=a, b=b) for size in (2, 3) for a in ("x", "y", "z") for b in ([1], [2])]
+ITEMS = [Item(rank_group=size, a=a, b=b) for size in (2, 3) for a in ("x", "y", "z") for b in ([1], [2])]
 
 
 def rows(items, extent):
     return [tuple(item.callspec.params.values()) for item in selected(items, extent)]
 
 
-def test_a_full_run_has_every_combination_on_a_usual_size_and_every_value_on_a_thin_one(items):
-    full = rows(items, "full")
-    assert full[:6] == rows(items[:6], "full")
-    assert len(full[:6]) == 6 and {size for size, _, _ in full[6:]} == {3}
-    assert len(full[6:]) == 3 and {a for _, a, _ in full[6:]} == {"x", "y", "z"}
-    assert [b for _, _, b in full[6:]].count([2]) == 1
+def test_a_full_run_has_every_combination_and_on_its_own_sizes_every_value():
+    full = rows(ITEMS, "full")
+    assert [size for size, _, _ in full] == [2] * 6 + [3] * 3
+    assert full[:6] == [tuple(item.callspec.params.values()) for item in ITEMS[:6]]
+    assert {a for _, a, _ in full[6:]} == {"x", "y", "z"} and [2] in [b for _, _, b in full[6:]]
 
 
-def test_a_thin_run_has_every_value_on_a_usual_size_and_one_combination_on_a_thin_one(items):
-    thin = rows(items, "thin")
-    assert [size for size, _, _ in thin] == [2, 2, 2, 3]
-    assert {a for _, a, _ in thin[:3]} == {"x", "y", "z"} and [b for _, _, b in thin[:3]].count([2]) == 1
+def test_a_thin_run_has_every_value():
+    thin = rows(ITEMS, "thin")
+    assert [size for size, _, _ in thin] == [2] * 3
+    assert {a for _, a, _ in thin} == {"x", "y", "z"} and {b for *_, (b,) in thin} == {1, 2}
 
 
-def test_a_test_whose_sizes_are_all_thin_keeps_every_value(items):
-    assert len(rows(items[6:], "thin")) == 3
+def test_a_thin_run_has_every_value_of_a_combination():
+    items = [Item(rank_group=2, case=Combination(a=a, b=b)) for a in "xyz" for b in (1, 2)]
+    assert len(rows(items, "thin")) == 3 and len(rows(items, "full")) == 6
 
 
-def test_the_rest_is_what_a_thin_run_leaves_out_of_a_full_one(items):
-    items.append(Item(slow=True))
+def test_the_rest_is_what_a_thin_run_leaves_out_of_a_full_one():
+    items = [*ITEMS, Item(slow=True), Item()]
     thin, rest = selected(items, "thin"), selected(items, "rest")
-    assert items[-1] in rest and not set(thin) & set(rest)
-    assert set(thin) | set(rest) == set(selected(items, "full"))
+    assert items[-2] in rest and items[-1] in thin
+    assert not set(thin) & set(rest) and set(thin) | set(rest) == set(selected(items, "full"))
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ def reductions():
 
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("clip", [{}, {"global_clipnorm": 0.2}])
-@on_ranks(1, 2, thin=(1,))
+@on_ranks(2, full=(1,))
 def test_equals_the_whole_batch_and_reduces_once_per_update(hvd, clip, eager):
     size, updates = hvd.size(), 2
     arrays = support.data(size, "float64", steps=MICRO * updates)

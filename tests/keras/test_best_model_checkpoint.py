@@ -36,7 +36,7 @@ def train(hvd, path, *between, process_set=None, **options):
     return own.weights
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_the_best_of_the_job(hvd, tmp_path):
     """Each rank finds the complete file when fit returns; what the others were told to write is not there."""
     path = tmp_path / "best.keras"
@@ -65,7 +65,7 @@ def test_without_the_average_it_says_so(hvd, tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["1.weights.h5"]
 
 
-@on_ranks(2, 3)
+@on_ranks(2, full=(3,))
 def test_process_set_and_threshold(hvd, tmp_path):
     groups = {2: [[1], [0]], 3: [[1, 2], [0]]}[hvd.size()]
     with added(hvd, *groups) as sets:

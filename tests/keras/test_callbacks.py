@@ -33,7 +33,7 @@ class AtFirstStep(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("root", [0, 1])
-@on_ranks(2, 3)
+@on_ranks(2, full=(3,))
 def test_the_roots_variables(hvd, root):
     network = compiled(hvd, support.model(seed=10 + hvd.rank()))
     expected = support.weights(support.model(seed=10 + root))
@@ -230,7 +230,7 @@ class Logs(keras.callbacks.Callback):
         logs.update(zebra=float(self.rank), ant=np.float32(10 * self.rank), count=self.rank, text="kept")
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_metrics_are_averaged_in_place(hvd):
     network = compiled(hvd, support.model(), metrics=["mae"])
     after = []
@@ -276,7 +276,7 @@ def test_a_metric_that_one_rank_lacks_is_named_on_all(hvd):
 
 
 @pytest.mark.parametrize("broadcast", ["broadcast_variables", "broadcast_"])
-@on_ranks(1, 2)
+@on_ranks(2, full=(1,))
 def test_fit_without_a_broadcast_is_told(hvd, broadcast):
     """Each model anew: what another one has got is none of its business."""
     for _ in range(2):
@@ -293,7 +293,7 @@ def test_fit_without_a_broadcast_is_told(hvd, broadcast):
             assert not said
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_a_root_that_does_not_exist(hvd):
     """Where the callback is made, or where training begins if that was before init."""
     kind = hvd.callbacks.BroadcastGlobalVariablesCallback

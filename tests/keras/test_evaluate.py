@@ -26,7 +26,7 @@ def fit(hvd, network, steps=support.STEPS, **options):
 
 
 @pytest.mark.parametrize("executed", [1, 4])
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_evaluate_and_predict(hvd, executed):
     """Each rank's own data; the documented mean over ranks is the whole's metric."""
     network = compiled(hvd, steps_per_execution=executed)
@@ -48,7 +48,7 @@ def test_evaluate_and_predict(hvd, executed):
     np.testing.assert_allclose(ordered, network.predict(arrays[0], verbose=0), rtol=1e-5, atol=1e-6)
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_evaluate_of_unequal_shards(hvd):
     """A mean weighted by the number of rows, as documented."""
     network = compiled(hvd)
@@ -62,7 +62,7 @@ def test_evaluate_of_unequal_shards(hvd):
         np.testing.assert_allclose(float(weighted / rows), value, rtol=1e-5)
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_validation_is_averaged(hvd):
     arrays = support.data(hvd.size(), steps=2)
     network = compiled(hvd)
@@ -73,7 +73,7 @@ def test_validation_is_averaged(hvd):
 
 
 @pytest.mark.parametrize("executed", [2, 4])
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_several_steps_per_execution(hvd, executed):
     """Also where they do not divide the number of batches."""
     one, several = compiled(hvd), compiled(hvd, steps_per_execution=executed)
@@ -92,7 +92,7 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize("schedule", sorted(SCHEDULES))
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_schedules_in_the_optimizer(hvd, schedule):
     """The same rates on all ranks, and those of one process with the N-times batch."""
     rates = SCHEDULES[schedule](keras.optimizers.schedules)

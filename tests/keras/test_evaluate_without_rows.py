@@ -65,7 +65,7 @@ def rows_of(hvd, which):
         ("generator", "first"),
     ],
 )
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_equal_to_one_process(hvd, kind, which):
     """Twice: the first time the rank without rows has no variables in its metrics yet."""
     (x, y, _), parts = data(rows_of(hvd, which))
@@ -81,7 +81,7 @@ def test_equal_to_one_process(hvd, kind, which):
             np.testing.assert_allclose(found, whole, rtol=2e-6)
 
 
-@on_ranks(2, 3)
+@on_ranks(2, full=(3,))
 def test_means_are_of_the_ranks_with_rows(hvd):
     (x, y, _), parts = data(rows_of(hvd, "first"))
     part, network = parts[hvd.rank()], classifier([Largest()])
@@ -90,7 +90,7 @@ def test_means_are_of_the_ranks_with_rows(hvd):
     np.testing.assert_allclose(found["largest"], np.mean(largest), rtol=1e-6)
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_no_rows_at_all(hvd):
     (x, y, _), _ = data([4])
     network = classifier([AUC(name="auc")])

@@ -32,7 +32,7 @@ def states(model):
 
 @pytest.mark.parametrize("way", ["fit", "tape", "loss scale", "accumulation"])
 @pytest.mark.parametrize("mode", MODES)
-@on_ranks(1, 2, 3, thin=(1, 3))
+@on_ranks(2, full=(1, 3))
 def test_equals_one_process(hvd, mode, way):
     """With a learning rate that moves nothing, for rounding to float8 is no mean."""
     size, steps = hvd.size(), 4
@@ -88,7 +88,7 @@ def test_nothing_but_overwritten_variables(hvd, eager):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@on_ranks(2, 3)
+@on_ranks(2, full=(3,))
 def test_local_layer(hvd, mode):
     """Its scales are next values, each rank's own, and not divided by the number of ranks."""
     mine = support.shard(support.data(hvd.size(), "float32", 4), hvd.rank(), hvd.size())

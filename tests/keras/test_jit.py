@@ -9,7 +9,7 @@ from tests.keras import support
 from tests.xla.support import without_kernels
 
 
-@on_ranks(1, 2)
+@on_ranks(2, full=(1,))
 def test_the_callback_switches_it_off(hvd):
     network = support.model()
     network.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse", jit_compile=True)
@@ -24,7 +24,7 @@ def test_the_callback_switches_it_off(hvd):
     support.check_equal_on_all_ranks(hvd, network.variables)
 
 
-@on_ranks(1, 2)
+@on_ranks(2, full=(1,))
 def test_after_a_fit_without_the_callback(hvd):
     network = support.model()
     network.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse", jit_compile=True)
@@ -36,7 +36,7 @@ def test_after_a_fit_without_the_callback(hvd):
         network.fit(x, y, batch_size=support.BATCH, verbose=0, callbacks=[callback])
 
 
-@on_ranks(1, 2)
+@on_ranks(2, full=(1,))
 def test_a_loop_of_ones_own(hvd):
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
     v = tf.Variable([1.0])

@@ -104,7 +104,7 @@ KEEPING = {
 
 @pytest.mark.parametrize("keeping", KEEPING)
 @pytest.mark.parametrize("name", MAKE)
-@on_ranks(1, 2, 3, thin=(1, 3))
+@on_ranks(2, full=(1, 3))
 def test_distributed_equals_one_process(hvd, name, keeping):
     def make():
         return getattr(hvd.optimizers, name)(**MAKE[name], **KEEPING[keeping])

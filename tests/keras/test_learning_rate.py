@@ -52,7 +52,7 @@ def warmup(size, steps, epochs, of, executed=1):
     return [RATE / size * (min(end, of) * (size - 1) / of + 1) for end in ends]
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_warmup(hvd):
     rates, history, _ = fit(hvd, [hvd.callbacks.LearningRateWarmupCallback(RATE, warmup_epochs=2)], epochs=4)
     expected = warmup(hvd.size(), 4, 4, of=2)
@@ -144,7 +144,7 @@ class Line(keras.Model):
 @pytest.mark.parametrize("wrap", [False, True])
 @pytest.mark.parametrize("accumulate", [None, 2])
 @pytest.mark.parametrize("nesterov", [False, True])
-@on_ranks(1, 2, thin=(1,))
+@on_ranks(2, full=(1,))
 def test_momentum_correction(hvd, nesterov, accumulate, wrap):
     """Momentum that holds a rate behaves, corrected, as if it held gradients alone."""
     gradients = np.random.default_rng(5).normal(size=12)

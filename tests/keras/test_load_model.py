@@ -48,7 +48,7 @@ def save(hvd, network, path):
 
 @pytest.mark.parametrize("suffix", ["keras", "h5"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@on_ranks(1, 2, 3, thin=(1, 3))
+@on_ranks(2, full=(1, 3))
 def test_goes_on_bit_for_bit(hvd, tmp_path, optimizer, suffix):
     path = str(tmp_path / f"model.{suffix}")
     network = support.model()
@@ -68,7 +68,7 @@ def test_goes_on_bit_for_bit(hvd, tmp_path, optimizer, suffix):
 
 @pytest.mark.parametrize("optimizer", ["Adam", "loss scale"])
 @pytest.mark.parametrize("suffix", ["keras", "h5"])
-@on_ranks(2, thin=(2,))
+@on_ranks(2)
 def test_saved_before_training(hvd, tmp_path, optimizer, suffix):
     """A file whose optimizer has no slots yet."""
     path = str(tmp_path / f"model.{suffix}")
@@ -130,7 +130,7 @@ def test_a_model_without_an_optimizer_and_refusals(hvd, tmp_path):
         hvd.load_model(path, compression=3)
 
 
-@on_ranks(1, 2)
+@on_ranks(2, full=(1,))
 def test_custom_objects(hvd, tmp_path):
     def doubled(y, prediction):
         return 2 * tf.reduce_mean(tf.square(y - prediction), axis=-1)

@@ -50,7 +50,7 @@ def check(hvd, network, scale=True):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("how", ["layer", "variables", "unscaled"])
-@on_ranks(1, 2, 3, thin=(1, 3))
+@on_ranks(2, full=(1, 3))
 def test_one_layer_is_local(hvd, how, mode):
     network = support.model("float64")
     last = network.layers[-1]
@@ -90,7 +90,7 @@ def test_the_tape(hvd, behind, eager):
 
 
 @pytest.mark.parametrize("accumulate", [None, 2])
-@on_ranks(2, 3)
+@on_ranks(2, full=(3,))
 def test_an_infinity_in_a_local_gradient_is_skipped_by_all(hvd, accumulate):
     shared, mine = tf.Variable([1.0]), tf.Variable([1.0])
     inner = keras.optimizers.SGD(1.0, gradient_accumulation_steps=accumulate)

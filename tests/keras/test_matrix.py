@@ -97,13 +97,13 @@ def name(case):
 
 
 @pytest.mark.parametrize("case", TRACED, ids=name)
-@on_ranks(1, 2, 3, thin=(1, 3))
+@on_ranks(2, full=(1, 3))
 def test_equals_one_process(hvd, case):
     check(hvd, case)
 
 
 @pytest.mark.parametrize("case", FEW_COMPILED, ids=name)
-@on_ranks(1, 2, 3, thin=(1, 3))
+@on_ranks(2, full=(1, 3))
 def test_compiled_equals_one_process(hvd, case):
     check(hvd, case)
 

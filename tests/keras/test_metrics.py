@@ -95,7 +95,7 @@ def check(found, expected, but=()):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_evaluate(hvd, weighted):
     (x, y, weight), parts = data(SIZES[: hvd.size()])
     network, part = classifier(metrics()), parts[hvd.rank()]
@@ -120,7 +120,7 @@ def test_evaluate(hvd, weighted):
         np.testing.assert_allclose(mine, expected, rtol=2e-6)
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_fit_and_its_validation(hvd):
     fit_and_validate(hvd)
 
@@ -195,7 +195,7 @@ class Range(keras.metrics.Metric):
         return {"total": self.total + 0, "half": self.total / 2}
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_a_dictionary_as_result(hvd):
     """Keras puts its entries among the logs."""
     (x, y, _), parts = data(SIZES[: hvd.size()])
@@ -213,7 +213,7 @@ class Steps(keras.Sequential):
         return {**logs, "auc": keras.ops.ones(()) * float(self.rank), "own": keras.ops.ones((2,)) * self.rank}
 
 
-@on_ranks(2, 3)
+@on_ranks(2, full=(3,))
 def test_logs_that_are_no_metrics(hvd):
     (x, y, _), parts = data([8] * hvd.size())
     part = parts[hvd.rank()]
@@ -250,7 +250,7 @@ def test_two_outputs_with_metrics_of_one_name(hvd):
     assert all((values == values[0]).all() for values in own)
 
 
-@on_ranks(2, 3)
+@on_ranks(2, full=(3,))
 def test_process_set(hvd):
     with added(hvd, *{2: [[0], [1]], 3: [[0, 2], [1]]}[hvd.size()]) as sets:
         mine = next(one for one in sets if one.included())

@@ -55,7 +55,7 @@ def check(hvd, network, optimizer, plain, arrays):
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.parametrize("order", ORDERS)
-@on_ranks(2, 3, thin=(3,))
+@on_ranks(2, full=(3,))
 def test_infinity_on_one_rank(hvd, order, accumulate, eager):
     options = {"gradient_accumulation_steps": MICRO} if accumulate else {}
     plain, optimizer = optimizers(hvd, order, **options)
@@ -90,7 +90,7 @@ def test_our_tape_and_a_plain_loss_scale_optimizer(hvd):
 
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.parametrize("order", ["compile", "outside"])
-@on_ranks(1, 2, thin=(1,))
+@on_ranks(2, full=(1,))
 def test_fit_under_mixed_float16(hvd, order, accumulate):
     options = {"gradient_accumulation_steps": MICRO} if accumulate else {}
     policy = keras.mixed_precision.DTypePolicy("mixed_float16")
@@ -121,7 +121,7 @@ def test_fit_under_mixed_float16(hvd, order, accumulate):
 
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.parametrize("what", [np.nan, -np.inf])
-@on_ranks(2, 3, thin=(3,))
+@on_ranks(2, full=(3,))
 def test_a_flight_through_nan(hvd, what, accumulate):
     """Not-a-number on one rank, twice, then many good steps: skipped by all, and the scale grows again."""
     options = {"gradient_accumulation_steps": MICRO} if accumulate else {}
@@ -141,7 +141,7 @@ def test_a_flight_through_nan(hvd, what, accumulate):
 
 
 @pytest.mark.parametrize("order", ["compile", "outside", "layers_only"])
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_fit_under_mixed_bfloat16(hvd, order):
     """No loss scale by itself; with one around, it works the same."""
     network = support.model(keras.mixed_precision.DTypePolicy("mixed_bfloat16"))

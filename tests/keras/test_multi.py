@@ -48,7 +48,7 @@ def check(hvd, plain, optimizer, steps=support.STEPS, passes=1, **options):
 
 @pytest.mark.parametrize("maker", MAKERS)
 @pytest.mark.parametrize("mode", MODES)
-@on_ranks(1, 2, 3, thin=(1, 3))
+@on_ranks(2, full=(1, 3))
 def test_equals_one_process(hvd, mode, maker):
     optimizer = MAKERS[maker]()
     assert hvd.DistributedOptimizer(hvd.DistributedOptimizer(optimizer)) is optimizer

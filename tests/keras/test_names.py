@@ -35,7 +35,7 @@ def test_two_optimizers_in_one_step(hvd, eager):
         np.testing.assert_allclose(v, np.full(v.shape, -4.5))
 
 
-@on_ranks(2, 3)
+@on_ranks(2, full=(3,))
 def test_retracing_on_one_rank_only(hvd):
     optimizers = [hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), name="mine") for _ in range(2)]
     v, w = variable(2), variable()

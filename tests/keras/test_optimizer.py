@@ -164,7 +164,7 @@ print("found", json.dumps(found))
 """
 
 
-@on_ranks(1, 2)
+@on_ranks(2, full=(1,))
 def test_saved_loads_without_tfddl(hvd, tmp_path):
     """Whole models in both formats, weights, a checkpoint and an export, in one process without tfddl."""
     network = support.model()

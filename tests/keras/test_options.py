@@ -24,7 +24,7 @@ def compile_mode(mode):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("options", [{"gradient_predivide_factor": 3.0}, {"groups": 1}, {"groups": 3}])
-@on_ranks(1, 2, 3, thin=(1, 3))
+@on_ranks(2, full=(1, 3))
 def test_what_changes_no_result(hvd, options, mode):
     size = hvd.size()
     arrays = support.data(size, "float64")
@@ -74,7 +74,7 @@ def embedding():
 
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("mode", ["eager", "graph"])
-@on_ranks(1, 2, 3, thin=(1, 3))
+@on_ranks(2, full=(1, 3))
 def test_sparse_as_dense(hvd, mode, dense):
     size = hvd.size()
     x = np.random.default_rng(1).integers(0, WORDS, (8 * size, 3))

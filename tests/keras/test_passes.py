@@ -24,7 +24,7 @@ def train(network, optimizer, arrays, batch, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("average", [False, True])
-@on_ranks(1, 2, 3, thin=(1, 3))
+@on_ranks(2, full=(1, 3))
 def test_sum_and_mean(hvd, average, mode):
     """The sum is the mean with the learning rate times the number of passes."""
     size = hvd.size()

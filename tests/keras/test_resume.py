@@ -65,7 +65,7 @@ def check_same(hvd, network, expected):
 
 
 @pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_backup_on_rank_0(hvd, tmp_path, optimizer):
     """Cut after two epochs and started again, with other weights and no backup on the other ranks."""
     straight = compiled(hvd, OPTIMIZERS[optimizer]())
@@ -83,7 +83,7 @@ def test_backup_on_rank_0(hvd, tmp_path, optimizer):
 
 
 @pytest.mark.parametrize("everywhere", [True, False])
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_a_model_checkpoint_and_initial_epoch(hvd, tmp_path, everywhere):
     """The file that rank 0 wrote, loaded on rank 0 alone or by all, goes on bit for bit."""
     path = str(tmp_path / "model.keras")
@@ -138,7 +138,7 @@ class Deferred(keras.Model):
         return self.last(self.first(x))
 
 
-@on_ranks(2, 3)
+@on_ranks(2, full=(3,))
 def test_a_deferred_model(hvd, tmp_path):
     """BackupAndRestore wants a built model, on rank 0; the others need not build theirs."""
 

@@ -34,7 +34,7 @@ def unknown(count, batch=support.BATCH):
     return dataset.filter(lambda x, y: True)
 
 
-@on_ranks(2, 3)
+@on_ranks(2, full=(3,))
 def test_batches(hvd):
     counts = ", ".join(f"rank {rank}: {10 - (rank == 1)}" for rank in range(hvd.size()))
     with pytest.raises(
@@ -80,7 +80,7 @@ def test_steps_per_execution(hvd):
         compiled(hvd, steps_per_execution=1 + hvd.rank()).fit(*mine(hvd), verbose=0, callbacks=callbacks(hvd))
 
 
-@on_ranks(2, 3)
+@on_ranks(2, full=(3,))
 def test_accumulation(hvd):
     steps = [None, 2, 3]
     optimizer = keras.optimizers.SGD(gradient_accumulation_steps=steps[hvd.rank()])

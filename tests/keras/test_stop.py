@@ -68,7 +68,7 @@ def requests():
 
 
 @pytest.mark.parametrize("where", ["added", "explicit", "moved"])
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_a_users_stop_in_the_middle_of_an_epoch(hvd, where):
     stop = StopAt(hvd.rank() == hvd.size() - 1, 3)
     together = hvd.callbacks.StopTogetherCallback()
@@ -105,7 +105,7 @@ def test_put_off_to_the_end_of_the_epoch(hvd):
     assert fit(hvd, callbacks) == (1, STEPS)
 
 
-@on_ranks(2, 3)
+@on_ranks(2, full=(3,))
 def test_infinity_on_one_rank_terminates_all(hvd):
     """The last rank's loss is infinite in the third batch, the others' is not: their weights come after."""
     x, y = support.data(hvd.size(), steps=STEPS)
@@ -113,7 +113,7 @@ def test_infinity_on_one_rank_terminates_all(hvd):
     assert fit(hvd, [keras.callbacks.TerminateOnNaN()], (x, y)) == (1, 3)
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_early_stopping_on_data_of_ones_own(hvd):
     """Only rank 0 sees its metric get worse; without MetricAverage the others would go on."""
     validation = support.data(1, steps=1)

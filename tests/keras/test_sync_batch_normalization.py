@@ -74,7 +74,7 @@ def compare(hvd, layer, plain, parts, masks=None, ranks=None, rtol=1e-9, wrap=tf
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("rows", ROWS)
-@on_ranks(1, 2, 3, thin=(1, 3))
+@on_ranks(2, full=(1, 3))
 def test_equal_to_one_process(hvd, rows, shape):
     parts = inputs(hvd.size(), ROWS[rows], SHAPES[shape])
     layer, plain = (
@@ -84,7 +84,7 @@ def test_equal_to_one_process(hvd, rows, shape):
     support.check_equal_on_all_ranks(hvd, layer.non_trainable_variables)
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_the_comparison_notices_statistics_of_one_rank(hvd):
     """Guards the tests above: a layer that is not synchronized fails them."""
     layer, plain = (keras.layers.BatchNormalization(dtype="float64") for _ in range(2))
@@ -98,7 +98,7 @@ def test_the_comparison_notices_statistics_of_one_rank(hvd):
 
 
 @pytest.mark.parametrize("rows", ["uneven", "empty"])
-@on_ranks(1, 2)
+@on_ranks(2, full=(1,))
 def test_compiled_by_xla(hvd, rows):
     parts = inputs(hvd.size(), ROWS[rows], (2, 3))
     layer, plain = (
@@ -107,7 +107,7 @@ def test_compiled_by_xla(hvd, rows):
     compare(hvd, layer, plain, parts, wrap=jit)
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_eager(hvd):
     parts = inputs(hvd.size(), ROWS["uneven"])
     layer, plain = (
@@ -125,7 +125,7 @@ def test_axis_and_missing_gamma(hvd, axis):
 
 
 @pytest.mark.parametrize("axis", [1, -1])
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_mask(hvd, axis):
     """What is masked does not count, not even a NaN; with axis=1 each step of time has a count of its own."""
     rows = ROWS["uneven"]
@@ -144,7 +144,7 @@ def test_mask(hvd, axis):
 
 
 @pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_statistics_of_16_bits_are_float32(hvd, dtype):
     """Sums of squares beyond float16, and a spread that bfloat16 does not show beside the mean."""
     parts = [part.astype("float32") for part in inputs(hvd.size(), ROWS["uneven"], (40,))]
@@ -162,7 +162,7 @@ def test_statistics_of_16_bits_are_float32(hvd, dtype):
     ("dtype", "case"),
     [("float64", "plain"), ("float64", "jit"), ("float32", "mask"), ("mixed_float16", "plain")],
 )
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_a_mean_far_from_zero(hvd, dtype, case):
     """A mean as many deviations away as the dtype shows: E[x^2] - E[x]^2 would have no correct digit."""
     far = {"float64": 1e9, "float32": 1e6, "mixed_float16": 1e3}[dtype]
@@ -181,7 +181,7 @@ def test_a_mean_far_from_zero(hvd, dtype, case):
     np.testing.assert_allclose(layer.moving_mean, whole.mean(0), rtol=1e-6)
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_gradient_where_the_mean_is_far(hvd):
     """Against the formula, from distances to the mean: one process's own digits are used up."""
     parts = inputs(hvd.size(), [5, 7, 6])
@@ -201,7 +201,7 @@ def test_gradient_where_the_mean_is_far(hvd):
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_second_derivative(hvd, mode):
     """A gradient penalty: other ranks' rows have a part in the derivative of a gradient, too."""
     parts = inputs(hvd.size(), ROWS["uneven"])
@@ -231,7 +231,7 @@ def test_second_derivative(hvd, mode):
     np.testing.assert_allclose(found, expected[mine], rtol=1e-8, atol=1e-10)
 
 
-@on_ranks(2, 3)
+@on_ranks(2, full=(3,))
 def test_process_set(hvd):
     """The members alone; another rank normalizes by its own set."""
     groups = {2: [[0], [1]], 3: [[0, 2], [1]]}[hvd.size()]
@@ -265,7 +265,7 @@ def network(normalization, dtype="float64", seed=7):
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["plain", "jit"])
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_fit_equals_one_process(hvd, compiled):
     """Two synchronized layers in one model; then inference, which no other rank takes part in."""
     arrays = support.data(hvd.size(), "float64")
@@ -300,7 +300,7 @@ def test_fit_equals_one_process(hvd, compiled):
         np.testing.assert_allclose(predicted, whole.predict(arrays[0], verbose=0), rtol=1e-6, atol=1e-8)
 
 
-@on_ranks(1, 2)
+@on_ranks(2, full=(1,))
 def test_what_it_refuses(hvd):
     for options, message in (
         ({"synchronized": True}, "synchronized=True"),

@@ -25,7 +25,7 @@ def graph_of(hvd, factor):
 
 
 @pytest.mark.parametrize("root", ["first", "last"])
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_the_hook_gives_all_the_roots_values(hvd, root):
     root = 0 if root == "first" else hvd.size() - 1
     graph, weights, _, update = graph_of(hvd, hvd.rank() + 1.0)
@@ -40,7 +40,7 @@ def test_the_hook_gives_all_the_roots_values(hvd, root):
 
 
 @pytest.mark.parametrize("monitored", [True, False])
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_a_session_without_the_broadcast_is_told(hvd, monitored):
     """Once for each graph, after its first step."""
     for broadcast in (False, True):
@@ -63,7 +63,7 @@ def test_a_session_without_the_broadcast_is_told(hvd, monitored):
         assert not said or "hooks=[hvd.BroadcastGlobalVariablesHook(0)]" in said[0]
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_resumes_from_a_checkpoint_that_rank_0_alone_has(hvd):
     with tempfile.TemporaryDirectory() as directory:
         mine = os.path.join(directory, "model") if hvd.rank() == 0 else None
@@ -85,7 +85,7 @@ def test_resumes_from_a_checkpoint_that_rank_0_alone_has(hvd):
         np.testing.assert_allclose(values, [5.75] * 3)
 
 
-@on_ranks(2, 3)
+@on_ranks(2, full=(3,))
 def test_the_function_in_a_plain_session(hvd):
     graph, weights, _, _ = graph_of(hvd, 1.0)
     with graph.as_default():
@@ -107,7 +107,7 @@ def test_where_there_are_no_global_variables(hvd):
         tf.function(lambda: hvd.broadcast_global_variables(0))()
 
 
-@on_ranks(2, 3)
+@on_ranks(2, full=(3,))
 def test_each_graph_has_names_of_its_own(hvd):
     """Sessions on two threads may come to their broadcasts in another order on each rank."""
     graphs = []

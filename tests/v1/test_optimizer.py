@@ -55,7 +55,7 @@ def train(optimizer, batch_of, steps=STEPS, how="minimize"):
 
 @pytest.mark.parametrize("how", ["minimize", "clip", "tf.gradients"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@on_ranks(1, 2, 3, thin=(1, 3))
+@on_ranks(2, full=(1, 3))
 def test_trains_as_one_process_with_the_big_batch(hvd, name, how):
     x, y = batches(hvd.size())
     optimizer = OPTIMIZERS[name]()
@@ -74,7 +74,7 @@ def test_trains_as_one_process_with_the_big_batch(hvd, name, how):
 
 
 @pytest.mark.parametrize("average", [False, True])
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_backward_passes_per_step(hvd, average):
     """Two passes are one update, with the sum of their gradients or with the mean."""
     x, y = batches(hvd.size())
@@ -120,7 +120,7 @@ def embedding_steps(optimizer, words_of, steps=4):
 
 
 @pytest.mark.parametrize("options", [{}, {"sparse_as_dense": True}], ids=["rows", "dense"])
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_sparse_gradients(hvd, options):
     words = np.random.default_rng(3).integers(0, 6, (4, hvd.size(), 5))
     optimizer = hvd.DistributedOptimizer(v1.train.AdagradOptimizer(0.5), **options)
@@ -148,7 +148,7 @@ def test_passes_of_sparse_gradients(hvd):
 
 
 @pytest.mark.parametrize("outside", [True, False])
-@on_ranks(2, 3)
+@on_ranks(2, full=(3,))
 def test_loss_scale_skips_on_all_ranks(hvd, outside):
     """inf on rank 1 only: no rank updates, and all halve the scale."""
     scaled = v1.mixed_precision.MixedPrecisionLossScaleOptimizer
@@ -172,7 +172,7 @@ def test_loss_scale_skips_on_all_ranks(hvd, outside):
         assert session.run([weight, scale_now]) == [4.0, 4.0]
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_eager_with_a_tape_of_tensorflow_or_ours(hvd):
     mean = (hvd.size() + 1) / 2
     for wrap in (lambda tape: tape, hvd.DistributedGradientTape):
@@ -186,7 +186,7 @@ def test_eager_with_a_tape_of_tensorflow_or_ours(hvd):
         np.testing.assert_allclose(weight.numpy(), -2 * mean * hvd.size())
 
 
-@on_ranks(1, 2)
+@on_ranks(2, full=(1,))
 def test_eager_minimize_of_a_function(hvd):
     weight = tf.Variable(1.0)
     optimizer = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0))
@@ -232,7 +232,7 @@ def test_no_local_layers(hvd):
 
 
 @pytest.mark.parametrize("passes", [1, 2])
-@on_ranks(2, 3)
+@on_ranks(2, full=(3,))
 def test_gradients_of_different_variables_of_one_shape(hvd, passes):
     optimizer = hvd.DistributedOptimizer(
         v1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=passes
@@ -293,7 +293,7 @@ def test_gradients_from_elsewhere_after_compute_gradients(hvd):
     assert all("gradients of b:0" in text for text in said)
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_eager_tape_after_minimize(hvd):
     first, second = tf.Variable(0.0), tf.Variable(0.0)
     optimizer = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0))

@@ -65,7 +65,7 @@ def check(hvd, case):
     np.testing.assert_allclose(support.weights(compiled), support.weights(plain), rtol=1e-5, atol=tolerance)
 
 
-@on_ranks(1, 2)
+@on_ranks(2, full=(1,))
 def test_the_default_of_a_machine_with_a_gpu(hvd):
     """Keras turns jit_compile on by itself where there is a GPU: nobody has asked for it."""
     devices = [*tf.config.list_physical_devices(), tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")]
@@ -75,7 +75,7 @@ def test_the_default_of_a_machine_with_a_gpu(hvd):
     support.check_equal_on_all_ranks(hvd, compiled.variables)
 
 
-@on_ranks(1, 2)
+@on_ranks(2, full=(1,))
 def test_a_loop_of_ones_own(hvd):
     def train(jit):
         network = support.model()
@@ -98,7 +98,7 @@ def test_a_loop_of_ones_own(hvd):
     np.testing.assert_allclose(train(True), train(False), rtol=1e-5, atol=1e-6)
 
 
-@on_ranks(1, 2)
+@on_ranks(2, full=(1,))
 def test_an_embedding(hvd):
     def train(jit):
         keras.utils.set_random_seed(3)
