@@ -60,13 +60,14 @@ def test_allreduce(ranks, tmp_path):
     assert "tfddl, us" in header and [line.split()[1] for line in lines] == ["4B", "64K"]
 
 
+@SLOW
 @pytest.mark.parametrize(
     ("operation", "ranks", "dtype"),
     [
-        pytest.param("broadcast", 2, "float32", marks=SLOW),
-        pytest.param("allgather", 3, "int64", marks=SLOW),
+        ("broadcast", 2, "float32"),
+        ("allgather", 3, "int64"),
         ("reducescatter", 3, "float64"),
-        pytest.param("alltoall", 2, "int32", marks=SLOW),
+        ("alltoall", 2, "int32"),
     ],
 )
 def test_other_operations(operation, ranks, dtype, tmp_path):
@@ -83,6 +84,7 @@ def test_other_operations(operation, ranks, dtype, tmp_path):
         assert row["busbw GB/s"] == pytest.approx(row["algbw GB/s"] * FACTORS[operation](ranks))
 
 
+@SLOW
 def test_gradients(tmp_path):
     path, plot = tmp_path / "result.json", tmp_path / "result.svg"
     peers = ["--peers", "mpi4py,mpi4py-fused"]

@@ -17,10 +17,13 @@ while os.path.exists(f"/proc/{{pids[1]}}"): time.sleep(0.01)  # or they leave in
 @pytest.mark.parametrize(
     "script",
     [
-        IMPORTS + f"if os.environ['OMPI_COMM_WORLD_RANK'] == '1': {KILL}\nhvd.init()\n",
+        pytest.param(
+            IMPORTS + f"if os.environ['OMPI_COMM_WORLD_RANK'] == '1': {KILL}\nhvd.init()\n",
+            marks=pytest.mark.slow,
+        ),
         IMPORTS + f"from mpi4py import MPI\nif MPI.COMM_WORLD.rank == 1: time.sleep(1); {KILL}\nhvd.init()\n",
         START + f"if hvd.rank() == 1: {KILL}\nhvd.allreduce(x, name='alone')\nprint('not reached')\n",
-        START + f"if hvd.rank() == 1: {KILL}\n",
+        pytest.param(START + f"if hvd.rank() == 1: {KILL}\n", marks=pytest.mark.slow),
     ],
     ids=["before init", "while others are in init", "in training", "at shutdown"],
 )
@@ -31,7 +34,12 @@ def test_killed_under_tfddlrun(script):
 
 
 @pytest.mark.parametrize(
-    "rest", ["hvd.allreduce(x, name='alone')\nprint('not reached')", "hvd.shutdown()", ""]
+    "rest",
+    [
+        "hvd.allreduce(x, name='alone')\nprint('not reached')",
+        pytest.param("hvd.shutdown()", marks=pytest.mark.slow),
+        pytest.param("", marks=pytest.mark.slow),
+    ],
 )
 def test_a_death_that_mpirun_does_not_see(rest):
     """A shell that goes on after its program hides the end from mpirun; the other ranks see it."""

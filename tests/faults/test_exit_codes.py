@@ -16,7 +16,12 @@ def leaves(how: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("how", "code"), [("sys.exit(7)", 7), ("sys.exit('no data')", 1), ("os._exit(7)", 7)]
+    ("how", "code"),
+    [
+        ("sys.exit(7)", 7),
+        pytest.param("sys.exit('no data')", 1, marks=pytest.mark.slow),
+        pytest.param("os._exit(7)", 7, marks=pytest.mark.slow),
+    ],
 )
 def test_under_tfddlrun(how, code):
     result = run(2, leaves(how), tfddlrun(2))
@@ -32,6 +37,7 @@ def test_under_tfddlrun(how, code):
     assert "Traceback" not in result.output, "others were blamed"
 
 
+@pytest.mark.slow
 def test_under_mpirun_with_three_ranks():
     result = run(3, leaves("sys.exit(7)"))
     assert result.code == 7, result.output
@@ -44,6 +50,7 @@ def test_an_early_end_without_an_error_raises_on_the_others():
     check_quoted(result, "rank 1 has shut down tfddl")
 
 
+@pytest.mark.slow
 def test_all_ranks_end_with_one_code():
     result = run(2, START + "sys.exit(5)\n", tfddlrun(2))
     assert result.code == 5, result.output

@@ -16,7 +16,7 @@ def fails(fault: str, *quoted: str, begin: str = START) -> str:
     return result.output
 
 
-@pytest.mark.parametrize("mode", ["eager", "graph"])
+@pytest.mark.parametrize("mode", [pytest.param("eager", marks=pytest.mark.slow), "graph"])
 def test_one_rank_raises(mode):
     fault = f"""
 reduce = tf.function(hvd.allreduce) if "{mode}" == "graph" else hvd.allreduce
@@ -28,6 +28,7 @@ print("not reached")
     fails(fault, "ValueError: planted", "rank 1")
 
 
+@pytest.mark.slow
 def test_one_rank_raises_while_the_other_is_not_in_a_collective():
     fault = """
 if hvd.rank() == 1:
@@ -38,6 +39,7 @@ print("not reached")
     fails(fault, "ValueError: planted", "rank 1")
 
 
+@pytest.mark.slow
 def test_one_rank_raises_in_a_thread_of_its_own():
     """Python carries on after a thread's exception; the main thread's own end is what counts."""
     fault = """
@@ -55,7 +57,7 @@ sys.exit(3)
     assert "the job went on" in fails(fault, "planted")
 
 
-@pytest.mark.parametrize("when", ["idle", "waiting"])
+@pytest.mark.parametrize("when", [pytest.param("idle", marks=pytest.mark.slow), "waiting"])
 def test_one_rank_is_killed(when):
     fault = f"""
 import threading
@@ -70,7 +72,7 @@ print("not reached")
     fails(fault, "rank 1")
 
 
-@pytest.mark.parametrize("how", ["sys.exit(0)", "os._exit(0)"])
+@pytest.mark.parametrize("how", [pytest.param("sys.exit(0)", marks=pytest.mark.slow), "os._exit(0)"])
 def test_one_rank_leaves_early(how):
     fault = f"""
 if hvd.rank() == 1:
@@ -130,16 +132,19 @@ print("not reached")
     fails(fault, "planted", begin=start())
 
 
+@pytest.mark.slow
 def test_all_ranks_raise():
     fails('raise ValueError(f"planted {hvd.rank()}")\n', "planted")
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_well_is_a_success():
     result = run(2, START + "print('rank', hvd.rank(), 'done')\n")
     assert result.code == 0, result.output
     assert "rank 0 done" in result.output and "rank 1 done" in result.output
 
 
+@pytest.mark.slow
 def test_a_job_without_mpirun_has_one_rank():
     result = run(0, START + "print(hvd.rank(), 'of', hvd.size())\n")
     assert result.code == 0, result.output

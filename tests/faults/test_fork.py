@@ -52,13 +52,18 @@ print("lives on")
 """
 
 
+@pytest.mark.slow
 def test_without_other_ranks():
     result = run(1, START + FORKS + ENDS)
     assert result.code == 0, result.output
     assert "lives on" in result.output
 
 
-@pytest.mark.parametrize("first", ["", "from mpi4py import MPI\n"], ids=["", "mpi4py imported first"])
+@pytest.mark.parametrize(
+    "first",
+    ["", pytest.param("from mpi4py import MPI\n", marks=pytest.mark.slow)],
+    ids=["", "mpi4py imported first"],
+)
 def test_every_end_of_a_forked_process(first):
     """And what a call of ours says in it."""
     result = run(2, first + START + FORKS + ENDS + CALLS, tfddlrun(2))

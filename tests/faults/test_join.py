@@ -33,6 +33,7 @@ def test_a_stall_while_others_have_joined():
         ), result.output
 
 
+@pytest.mark.slow
 def test_different_collectives_while_rank_0_has_joined():
     script = (
         start(6, 5)
@@ -45,19 +46,21 @@ def test_different_collectives_while_rank_0_has_joined():
     )
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_a_rank_that_leaves_while_others_have_joined(ranks):
     result = run(ranks, START + JOIN)
     assert result.code != 0, result.output
     check_quoted(result, "UnknownError", "rank 1 has shut down tfddl")
 
 
+@pytest.mark.slow
 def test_a_rank_that_raises_while_others_have_joined():
     result = run(3, START + JOIN + "if hvd.rank() == 1: raise RuntimeError('of its own')\n")
     assert result.code != 0, result.output
     check_quoted(result, "of its own")
 
 
+@pytest.mark.slow
 def test_a_death_while_others_have_joined():
     """Hidden from mpirun by a shell that goes on."""
     script = (

@@ -9,7 +9,7 @@ from tests.faults.support import IMPORTS, check_quoted, run, start
 DIFFERENT = "the ranks wait for different collectives, none of which can run"
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_ranks_that_wait_for_different_collectives(ranks):
     """As in fit with unequal numbers of steps: said after a sixth of the warning's time."""
     script = (
@@ -28,6 +28,7 @@ def test_ranks_that_wait_for_different_collectives(ranks):
     )
 
 
+@pytest.mark.slow
 def test_a_thread_that_submits_later_ends_such_a_wait():
     script = (
         start(warning=6)
@@ -46,6 +47,7 @@ thread.join()
     check_quoted(result, DIFFERENT)
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_slow_is_no_such_wait():
     script = start(warning=6) + "if hvd.rank() == 1: time.sleep(3)\nhvd.allreduce(x, name='a')\n"
     result = run(2, script)
@@ -75,6 +77,7 @@ hvd.allreduce(x, name="after")
     )
 
 
+@pytest.mark.slow
 def test_a_stopped_rank_at_shutdown():
     script = (
         start(warning=1.2, limit=6)
@@ -93,7 +96,11 @@ while open(f"/proc/{int(pids[1])}/stat").read().rpartition(") ")[2][0] != "T":
     )
 
 
-@pytest.mark.parametrize("mpi", ["", "from mpi4py import MPI"], ids=["before MPI_Init", "after MPI_Init"])
+@pytest.mark.parametrize(
+    "mpi",
+    ["", pytest.param("from mpi4py import MPI", marks=pytest.mark.slow)],
+    ids=["before MPI_Init", "after MPI_Init"],
+)
 def test_a_rank_that_never_calls_init(mpi):
     script = f"""{IMPORTS}
 {mpi}

@@ -20,6 +20,7 @@ runpy.run_path(path, run_name="__main__")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options", "title"),
     [
@@ -50,7 +51,9 @@ runpy.run_path({path!r}, run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize(
+    "ranks", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_without_tensorflow(run_on_gpus, ranks):
     """Every collective and dtype, by what compiled programs call."""
     tensorflow = find_tensorflow()
@@ -68,6 +71,7 @@ def test_without_tensorflow(run_on_gpus, ranks):
     assert re.search(r" 4,096 .* 0$", result.output, re.MULTILINE), result.output
 
 
+@pytest.mark.slow
 def test_no_gpu():
     result = run_script(2, BENCHMARKS / "overlap.py")
     assert result.code == 0, result.output

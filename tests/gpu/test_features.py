@@ -40,6 +40,7 @@ def nccl(monkeypatch, **environment):
     return int(done.stdout.split("NCCL ")[1])
 
 
+@pytest.mark.slow
 def test_nccl(doubles, tmp_path, monkeypatch):
     """Of a Python package, unless the environment names one."""
     monkeypatch.delenv("TFDDL_NCCL_LIBRARY", raising=False)

@@ -104,6 +104,7 @@ for other in range(size):
         assert f"rank {rank} raised True" in result.output, result.output
 
 
+@pytest.mark.slow
 def test_nothing_is_opened_without_a_gpu(run_on_gpus):
     script = """
 import tensorflow as tf

@@ -23,7 +23,9 @@ MPIRUN = [
     "-x",
     "TFDDL_CACHE_DIR",
 ]
-LAUNCHERS = pytest.mark.parametrize("launcher", [TFDDLRUN, MPIRUN], ids=["tfddlrun", "mpirun"])
+LAUNCHERS = pytest.mark.parametrize(
+    "launcher", [TFDDLRUN, pytest.param(MPIRUN, marks=pytest.mark.slow)], ids=["tfddlrun", "mpirun"]
+)
 
 WHO = """
 import socket
@@ -129,6 +131,7 @@ def test_two_and_two(on_hosts, launcher):
         assert line in result.output
 
 
+@pytest.mark.slow
 def test_two_and_one(on_hosts):
     result = on_hosts(WHO + COLLECTIVES, *TFDDLRUN, "-np", "3", "-H", "hostA:2,hostB:1")
     assert result.code == 0, result.output
@@ -137,6 +140,7 @@ def test_two_and_one(on_hosts):
     assert "rank 2 on hostB: local 0 of 1, cross 1 of 2, False" in result.output
 
 
+@pytest.mark.slow
 def test_the_other_collectives(on_hosts):
     result = on_hosts(WHO + OTHERS, *TFDDLRUN, "-np", "4", "-H", "hostA:2,hostB:2")
     assert result.code == 0, result.output
@@ -165,7 +169,7 @@ if hvd.local_rank() == 0:
 """
 
 
-@pytest.mark.parametrize("hierarchical, times", [("1", 1), ("0", 2)])
+@pytest.mark.parametrize("hierarchical, times", [("1", 1), pytest.param("0", 2, marks=pytest.mark.slow)])
 def test_bytes_between_hosts(on_hosts, hierarchical, times):
     """2 n (H - 1) / H bytes leave each of H hosts; with slices of all ranks that times the ranks of a host."""
     result = on_hosts(
@@ -182,6 +186,7 @@ def test_bytes_between_hosts(on_hosts, hierarchical, times):
     assert len(counts) == 2 and all(times <= count < 1.1 * times for count in counts), result.output
 
 
+@pytest.mark.slow
 def test_a_wrong_wish_is_quoted(on_hosts):
     result = on_hosts(WHO, *TFDDLRUN, "-np", "2", "-H", "hostA:1,hostB:1", TFDDL_HIERARCHICAL_ALLREDUCE="yes")
     assert result.code != 0
@@ -200,6 +205,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_sets_within_and_across_hosts(on_hosts):
     result = on_hosts(WHO + SETS, *TFDDLRUN, "-np", "4", "-H", "hostA:2,hostB:2")
     assert result.code == 0, result.output
@@ -215,6 +221,7 @@ print("not reached")
 """
 
 
+@pytest.mark.slow
 @LAUNCHERS
 def test_a_rank_on_the_other_host_is_killed(on_hosts, launcher):
     result = on_hosts(WHO + KILLED, *launcher, "-np", "3", "-H", "hostA:2,hostB:1")
