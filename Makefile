@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tf demo test test-full lint test-core test-python test-rest test-all test-tf test-mpich bench-horovod sanitize model format clean
+.PHONY: help setup setup-tf demo test test-full lint test-core test-python test-rest test-all mutants test-tf test-mpich bench-horovod sanitize model format clean
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -30,6 +30,7 @@ help:
 	@echo "make demo      train on handwritten digits with 2 processes"
 	@echo "make test      lint, the engine's tests, then Python tests of every value of each parameter"
 	@echo "make test-full make test, then the rest: every combination of parameters, and the slow tests"
+	@echo "make mutants   plant faults into the code and look for a test that fails"
 	@echo "make test-tf TF=2.16   the tests nearest to TensorFlow and Keras on an older TensorFlow ($(TF_VERSIONS))"
 	@echo "make test-all  make test-full, then make test-tf with every older TensorFlow"
 	@echo "make test-mpich        the collectives, process sets and gradients on MPICH, with 2 and 3 ranks"
@@ -80,6 +81,10 @@ test-python: setup
 # What `make test` leaves out.
 test-rest: setup
 	timeout -k 10 3600 $(BIN)/python -m pytest $(PYTEST_OPTIONS) --rest
+
+# Which tests find a planted fault: no part of CI.
+mutants: setup
+	timeout -k 10 3600 $(BIN)/python -m pytest tests/gpu/planted_faults.py
 
 # Each makes its environment first, where it is not there. On one machine they share the cores, so one after the other.
 TF_VERSIONS := $(patsubst constraints/tf%.txt,%,$(sort $(wildcard constraints/tf*.txt)))

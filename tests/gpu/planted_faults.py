@@ -1,4 +1,7 @@
-"""Faults planted into the code for GPUs: each makes a test fail that runs over the doubles of CUDA and NCCL."""
+"""Faults planted into the code for GPUs: each makes a test fail that runs over the doubles of CUDA and NCCL.
+
+These tests test other tests, and compile for minutes: `make mutants` runs them, and no other target.
+"""
 
 import shutil
 import subprocess
@@ -168,13 +171,11 @@ def copy(run_directory: Path) -> Iterator[Copy]:
         yield Copy(directory)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("test", sorted({fault.test for fault in FAULTS.values()}))
 def test_sound(copy: Copy, test: str) -> None:
     assert not copy.fails(test, SOUND_SECONDS)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_planted(copy: Copy, name: str) -> None:
     fault = FAULTS[name]
