@@ -30,7 +30,7 @@ def on_ranks(
         sizes: Numbers of ranks.
         limit: Seconds until a rank that has not ended is called hung. The whole group is killed then, and the
             next case gets a new one.
-        full: More sizes, of a full run only, and there with fewer combinations of the parameters
+        full: More sizes, on which a full run runs one combination of the parameters, and a thin run none
             (`tests.harness.rows.selected`).
     """
 

@@ -39,7 +39,7 @@ def selected(items: Sequence[pytest.Item], extent: str) -> list[pytest.Item]:
             tests                  `full`                         `thin`
             ====================== ============================== ============================
             on ranks               every combination of values    every value of each parameter
-            on a size of `full`    every value of each parameter  none
+            on a size of `full`    one combination                none
             marked `slow`          all                            none
             others                 all                            all
             ====================== ============================== ============================
@@ -55,11 +55,11 @@ def selected(items: Sequence[pytest.Item], extent: str) -> list[pytest.Item]:
             rows[item.function, size].append(item)  # type: ignore[attr-defined]
     not_full, not_thin = set(), {item for item in items if item.get_closest_marker("slow")}
     for (test, size), several in rows.items():
-        repeated = set(several) - set(covering(several, _values))
+        chosen = covering(several, _values)
         if size in getattr(test, "full", ()):
-            not_full |= repeated
+            not_full |= set(several) - {chosen[size % len(chosen)]}
             not_thin.update(several)
-        not_thin |= repeated
+        not_thin |= set(several) - set(chosen)
     full = [item for item in items if item not in not_full]
     return [item for item in full if extent == "full" or (item in not_thin) == (extent == "rest")]
 

@@ -66,11 +66,10 @@ def rows(items, extent):
     return [tuple(item.callspec.params.values()) for item in selected(items, extent)]
 
 
-def test_a_full_run_has_every_combination_and_on_its_own_sizes_every_value():
+def test_a_full_run_has_every_combination_and_one_on_its_own_sizes():
     full = rows(ITEMS, "full")
-    assert [size for size, _, _ in full] == [2] * 6 + [3] * 3
     assert full[:6] == [tuple(item.callspec.params.values()) for item in ITEMS[:6]]
-    assert {a for _, a, _ in full[6:]} == {"x", "y", "z"} and [2] in [b for _, _, b in full[6:]]
+    assert [size for size, _, _ in full[6:]] == [3]
 
 
 def test_a_thin_run_has_every_value():
