@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.support import bench, bench_strange
+from tests.harness import slow
 
 COLUMNS = {
     "bytes", "count", "type", "redop", "name", "what", "us", "p10 us", "p90 us", "algbw GB/s", "busbw GB/s",
@@ -32,7 +33,7 @@ def measured(path, result):
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(1, marks=SLOW), 2, pytest.param(3, marks=SLOW)])
+@pytest.mark.parametrize("ranks", [slow(1), 2, slow(3)])
 def test_allreduce(ranks, tmp_path):
     json_path, plot, markdown = (tmp_path / f"result.{suffix}" for suffix in ("json", "png", "md"))
     files = ["--json", str(json_path), "--plot", str(plot), "--markdown", str(markdown)]

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.harness import run_script
+from tests.harness import run_script, slow
 from tests.harness.job import REPOSITORY
 
 
@@ -12,8 +12,8 @@ from tests.harness.job import REPOSITORY
     ("name", "size"),
     [
         ("keras_digits.py", 2),
-        pytest.param("keras_digits.py", 0, marks=pytest.mark.slow),
-        pytest.param("digits_custom_loop.py", 2, marks=pytest.mark.slow),
+        slow("keras_digits.py", 0),
+        slow("digits_custom_loop.py", 2),
     ],
 )
 def test_example_learns_and_ranks_agree(name, size):

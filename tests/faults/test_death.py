@@ -3,6 +3,7 @@
 import pytest
 
 from tests.faults.support import IMPORTS, START, check_quoted, run, tfddlrun
+from tests.harness import slow
 from tests.harness.mpirun import mpirun_command
 
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
@@ -17,13 +18,10 @@ while os.path.exists(f"/proc/{{pids[1]}}"): time.sleep(0.01)  # or they leave in
 @pytest.mark.parametrize(
     "script",
     [
-        pytest.param(
-            IMPORTS + f"if os.environ['OMPI_COMM_WORLD_RANK'] == '1': {KILL}\nhvd.init()\n",
-            marks=pytest.mark.slow,
-        ),
+        slow(IMPORTS + f"if os.environ['OMPI_COMM_WORLD_RANK'] == '1': {KILL}\nhvd.init()\n"),
         IMPORTS + f"from mpi4py import MPI\nif MPI.COMM_WORLD.rank == 1: time.sleep(1); {KILL}\nhvd.init()\n",
         START + f"if hvd.rank() == 1: {KILL}\nhvd.allreduce(x, name='alone')\nprint('not reached')\n",
-        pytest.param(START + f"if hvd.rank() == 1: {KILL}\n", marks=pytest.mark.slow),
+        slow(START + f"if hvd.rank() == 1: {KILL}\n"),
     ],
     ids=["before init", "while others are in init", "in training", "at shutdown"],
 )
@@ -37,8 +35,8 @@ def test_killed_under_tfddlrun(script):
     "rest",
     [
         "hvd.allreduce(x, name='alone')\nprint('not reached')",
-        pytest.param("hvd.shutdown()", marks=pytest.mark.slow),
-        pytest.param("", marks=pytest.mark.slow),
+        slow("hvd.shutdown()"),
+        slow(""),
     ],
 )
 def test_a_death_that_mpirun_does_not_see(rest):

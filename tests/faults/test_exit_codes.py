@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.support import START, check_quoted, run, tfddlrun
+from tests.harness import slow
 
 EXIT_CODE = Path(__file__).parents[2] / "tfddl" / "runtime" / "exit_code.py"
 
@@ -19,8 +20,8 @@ def leaves(how: str) -> str:
     ("how", "code"),
     [
         ("sys.exit(7)", 7),
-        pytest.param("sys.exit('no data')", 1, marks=pytest.mark.slow),
-        pytest.param("os._exit(7)", 7, marks=pytest.mark.slow),
+        slow("sys.exit('no data')", 1),
+        slow("os._exit(7)", 7),
     ],
 )
 def test_under_tfddlrun(how, code):

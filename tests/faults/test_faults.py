@@ -3,6 +3,7 @@
 import pytest
 
 from tests.faults.support import START, check_quoted, run, start
+from tests.harness import slow
 
 STALLED = 5
 """Seconds."""
@@ -16,7 +17,7 @@ def fails(fault: str, *quoted: str, begin: str = START) -> str:
     return result.output
 
 
-@pytest.mark.parametrize("mode", [pytest.param("eager", marks=pytest.mark.slow), "graph"])
+@pytest.mark.parametrize("mode", [slow("eager"), "graph"])
 def test_one_rank_raises(mode):
     fault = f"""
 reduce = tf.function(hvd.allreduce) if "{mode}" == "graph" else hvd.allreduce
@@ -57,7 +58,7 @@ sys.exit(3)
     assert "the job went on" in fails(fault, "planted")
 
 
-@pytest.mark.parametrize("when", [pytest.param("idle", marks=pytest.mark.slow), "waiting"])
+@pytest.mark.parametrize("when", [slow("idle"), "waiting"])
 def test_one_rank_is_killed(when):
     fault = f"""
 import threading
@@ -72,7 +73,7 @@ print("not reached")
     fails(fault, "rank 1")
 
 
-@pytest.mark.parametrize("how", [pytest.param("sys.exit(0)", marks=pytest.mark.slow), "os._exit(0)"])
+@pytest.mark.parametrize("how", [slow("sys.exit(0)"), "os._exit(0)"])
 def test_one_rank_leaves_early(how):
     fault = f"""
 if hvd.rank() == 1:

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.faults.support import START, check_quoted, run, tfddlrun
+from tests.harness import slow
 
 FORKS = """
 def forked(what):
@@ -61,7 +62,7 @@ def test_without_other_ranks():
 
 @pytest.mark.parametrize(
     "first",
-    ["", pytest.param("from mpi4py import MPI\n", marks=pytest.mark.slow)],
+    ["", slow("from mpi4py import MPI\n")],
     ids=["", "mpi4py imported first"],
 )
 def test_every_end_of_a_forked_process(first):

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tests.faults.support import START, check_quoted, run, start
+from tests.harness import slow
 from tests.harness.mpirun import mpirun_command
 
 JOIN = "if hvd.rank() != 1:\n    hvd.join()\n    print('not reached')\n"
@@ -46,7 +47,7 @@ def test_different_collectives_while_rank_0_has_joined():
     )
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("ranks", [slow(2), 3])
 def test_a_rank_that_leaves_while_others_have_joined(ranks):
     result = run(ranks, START + JOIN)
     assert result.code != 0, result.output

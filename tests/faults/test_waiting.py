@@ -5,11 +5,12 @@ import re
 import pytest
 
 from tests.faults.support import IMPORTS, check_quoted, run, start
+from tests.harness import slow
 
 DIFFERENT = "the ranks wait for different collectives, none of which can run"
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("ranks", [slow(2), 3])
 def test_ranks_that_wait_for_different_collectives(ranks):
     """As in fit with unequal numbers of steps: said after a sixth of the warning's time."""
     script = (
@@ -98,7 +99,7 @@ while open(f"/proc/{int(pids[1])}/stat").read().rpartition(") ")[2][0] != "T":
 
 @pytest.mark.parametrize(
     "mpi",
-    ["", pytest.param("from mpi4py import MPI", marks=pytest.mark.slow)],
+    ["", slow("from mpi4py import MPI")],
     ids=["before MPI_Init", "after MPI_Init"],
 )
 def test_a_rank_that_never_calls_init(mpi):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.harness import run_script
+from tests.harness import run_script, slow
 from tests.harness.job import REPOSITORY
 from tfddl.build.discover import find_tensorflow
 from tfddl.build.locate import locate_library
@@ -51,9 +51,7 @@ runpy.run_path({path!r}, run_name="__main__")
 """
 
 
-@pytest.mark.parametrize(
-    "ranks", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("ranks", [slow(1), 2, slow(3)])
 def test_without_tensorflow(run_on_gpus, ranks):
     """Every collective and dtype, by what compiled programs call."""
     tensorflow = find_tensorflow()

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.harness import on_ranks
+from tests.harness import on_ranks, slow
 
-MODES = ("eager", "graph", "jit")
+MODES = ("eager", "graph", slow("jit"))
 
 
 def run(mode, function):

@@ -13,6 +13,11 @@ class Combination(dict[str, Any]):
     """Several values in one parameter, by name: a thin run has every value, not every combination."""
 
 
+def slow(*values: Any) -> Any:
+    """The values of one row of `parametrize`, which only a full run has."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def covering(rows: Sequence[Row], values: Callable[[Row], set[Hashable]]) -> list[Row]:
     """Chooses rows greedily until each value of any row is in a chosen one, the same way each time.
 
@@ -20,7 +25,7 @@ def covering(rows: Sequence[Row], values: Callable[[Row], set[Hashable]]) -> lis
         rows: To choose from.
         values: What a row holds.
     """
-    missing = set().union(*map(values, rows))
+    missing: set[Hashable] = set().union(*map(values, rows))
     chosen = []
     while missing:
         chosen.append(max(rows, key=lambda row: len(values(row) & missing)))
@@ -55,11 +60,13 @@ def selected(items: Sequence[pytest.Item], extent: str) -> list[pytest.Item]:
             rows[item.function, size].append(item)  # type: ignore[attr-defined]
     not_full, not_thin = set(), {item for item in items if item.get_closest_marker("slow")}
     for (test, size), several in rows.items():
-        chosen = covering(several, _values)
         if size in getattr(test, "full", ()):
+            chosen = covering(several, _values)
             not_full |= set(several) - {chosen[size % len(chosen)]}
             not_thin.update(several)
-        not_thin |= set(several) - set(chosen)
+        else:
+            quick = [item for item in several if item not in not_thin]
+            not_thin |= set(quick) - set(covering(quick, _values))
     full = [item for item in items if item not in not_full]
     return [item for item in full if extent == "full" or (item in not_thin) == (extent == "rest")]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import ScriptResult, run_script
+from tests.harness import ScriptResult, run_script, slow
 from tests.harness.mpirun import is_open_mpi, mpirun_path
 from tests.hosts.lab import lab_command
 
@@ -23,9 +23,7 @@ MPIRUN = [
     "-x",
     "TFDDL_CACHE_DIR",
 ]
-LAUNCHERS = pytest.mark.parametrize(
-    "launcher", [TFDDLRUN, pytest.param(MPIRUN, marks=pytest.mark.slow)], ids=["tfddlrun", "mpirun"]
-)
+LAUNCHERS = pytest.mark.parametrize("launcher", [TFDDLRUN, slow(MPIRUN)], ids=["tfddlrun", "mpirun"])
 
 WHO = """
 import socket
@@ -169,7 +167,7 @@ if hvd.local_rank() == 0:
 """
 
 
-@pytest.mark.parametrize("hierarchical, times", [("1", 1), pytest.param("0", 2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("hierarchical, times", [("1", 1), slow("0", 2)])
 def test_bytes_between_hosts(on_hosts, hierarchical, times):
     """2 n (H - 1) / H bytes leave each of H hosts; with slices of all ranks that times the ranks of a host."""
     result = on_hosts(

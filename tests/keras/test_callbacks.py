@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.harness import on_ranks
+from tests.harness import on_ranks, slow
 from tests.keras import support
 
 
@@ -275,7 +275,7 @@ def test_a_metric_that_one_rank_lacks_is_named_on_all(hvd):
         network.fit(*mine(hvd), verbose=0, callbacks=[hvd.callbacks.MetricAverageCallback()], **options)
 
 
-@pytest.mark.parametrize("broadcast", ["broadcast_variables", "broadcast_"])
+@pytest.mark.parametrize("broadcast", ["broadcast_variables", slow("broadcast_")])
 @on_ranks(2, full=(1,))
 def test_fit_without_a_broadcast_is_told(hvd, broadcast):
     """Each model anew: what another one has got is none of its business."""

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.harness import on_ranks
+from tests.harness import on_ranks, slow
 from tests.keras import support
 from tfddl import _compat
 
@@ -25,7 +25,7 @@ def fit(hvd, network, steps=support.STEPS, **options):
     ).history
 
 
-@pytest.mark.parametrize("executed", [1, 4])
+@pytest.mark.parametrize("executed", [slow(1), 4])
 @on_ranks(2, full=(1, 3))
 def test_evaluate_and_predict(hvd, executed):
     """Each rank's own data; the documented mean over ranks is the whole's metric."""
@@ -72,7 +72,7 @@ def test_validation_is_averaged(hvd):
     np.testing.assert_allclose(history["val_mae"][-1], expected["mae"], rtol=1e-5)
 
 
-@pytest.mark.parametrize("executed", [2, 4])
+@pytest.mark.parametrize("executed", [slow(2), 4])
 @on_ranks(2, full=(1, 3))
 def test_several_steps_per_execution(hvd, executed):
     """Also where they do not divide the number of batches."""
@@ -91,7 +91,7 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("schedule", sorted(SCHEDULES))
+@pytest.mark.parametrize("schedule", ["CosineDecay", slow("PiecewiseConstantDecay"), slow("PolynomialDecay")])
 @on_ranks(2, full=(1, 3))
 def test_schedules_in_the_optimizer(hvd, schedule):
     """The same rates on all ranks, and those of one process with the N-times batch."""

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.harness import on_ranks
+from tests.harness import on_ranks, slow
 from tests.keras.test_metrics import Largest, check, classifier, data
 
 AUC = keras.metrics.AUC
@@ -58,10 +58,10 @@ def rows_of(hvd, which):
     ("kind", "which"),
     [
         ("arrays", "first"),
-        ("arrays", "others"),
+        slow("arrays", "others"),
         ("dataset", "others"),
-        ("dataset of unknown length", "first"),
-        ("PyDataset", "others"),
+        slow("dataset of unknown length", "first"),
+        slow("PyDataset", "others"),
         ("generator", "first"),
     ],
 )

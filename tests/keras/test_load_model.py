@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.harness import on_ranks
+from tests.harness import on_ranks, slow
 from tests.keras import support
 
 EPOCHS = 2
@@ -66,7 +66,7 @@ def test_goes_on_bit_for_bit(hvd, tmp_path, optimizer, suffix):
     support.check_equal_on_all_ranks(hvd, [*loaded.variables, *loaded.optimizer.variables])
 
 
-@pytest.mark.parametrize("optimizer", ["Adam", "loss scale"])
+@pytest.mark.parametrize("optimizer", [slow("Adam"), "loss scale"])
 @pytest.mark.parametrize("suffix", ["keras", "h5"])
 @on_ranks(2)
 def test_saved_before_training(hvd, tmp_path, optimizer, suffix):

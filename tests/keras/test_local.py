@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.harness import on_ranks
+from tests.harness import on_ranks, slow
 from tests.keras import support
 
-MODES = ("eager", "graph", "jit")
+MODES = ("eager", "graph", slow("jit"))
 RATE = 0.05
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.harness import on_ranks
+from tests.harness import on_ranks, slow
 from tests.keras import support
 from tests.sets.support import added
 
@@ -94,7 +94,7 @@ def check(found, expected, but=()):
         np.testing.assert_allclose(found[key], expected[key], rtol=2e-6, err_msg=key)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("weighted", [slow(False), True])
 @on_ranks(2, full=(1, 3))
 def test_evaluate(hvd, weighted):
     (x, y, weight), parts = data(SIZES[: hvd.size()])
@@ -125,6 +125,7 @@ def test_fit_and_its_validation(hvd):
     fit_and_validate(hvd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{"jit_compile": True}, {"run_eagerly": True}, {"steps_per_execution": 2}]
 )

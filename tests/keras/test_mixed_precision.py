@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.harness import on_ranks
+from tests.harness import on_ranks, slow
 from tests.keras import support
 
 STEPS = 8
@@ -140,7 +140,7 @@ def test_a_flight_through_nan(hvd, what, accumulate):
     support.check_equal_on_all_ranks(hvd, [*network.variables, *optimizer.variables])
 
 
-@pytest.mark.parametrize("order", ["compile", "outside", "layers_only"])
+@pytest.mark.parametrize("order", [slow("compile"), "outside", slow("layers_only")])
 @on_ranks(2, full=(1, 3))
 def test_fit_under_mixed_bfloat16(hvd, order):
     """No loss scale by itself; with one around, it works the same."""

@@ -4,12 +4,12 @@ import keras
 import numpy as np
 import pytest
 
-from tests.harness import on_ranks
+from tests.harness import on_ranks, slow
 from tests.keras import support
 
 MULTI = getattr(keras.optimizers, "MultiOptimizer", None)
 pytestmark = pytest.mark.skipif(MULTI is None, reason="This Keras has no MultiOptimizer.")
-MODES = ("eager", "graph", "jit")
+MODES = ("eager", "graph", slow("jit"))
 
 
 def optimizers(**options):

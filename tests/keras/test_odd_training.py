@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.harness import on_ranks
+from tests.harness import on_ranks, slow
 from tests.keras import support
 
 
@@ -167,7 +167,7 @@ def test_two_optimizers_in_one_step(hvd):
     support.check_equal_on_all_ranks(hvd, [*network.variables, *network.first.variables])
 
 
-@pytest.mark.parametrize("which", ["judge", "maker", "both"])
+@pytest.mark.parametrize("which", [slow("judge"), "maker", slow("both")])
 @on_ranks(2, full=(1, 3))
 def test_one_of_two_optimizers_is_plain(hvd, which):
     """Its weights come apart, which a warning says, once, with its name; local weights may."""

@@ -164,6 +164,7 @@ print("found", json.dumps(found))
 """
 
 
+@pytest.mark.slow
 @on_ranks(2, full=(1,))
 def test_saved_loads_without_tfddl(hvd, tmp_path):
     """Whole models in both formats, weights, a checkpoint and an export, in one process without tfddl."""

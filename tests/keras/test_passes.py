@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.harness import on_ranks
+from tests.harness import on_ranks, slow
 from tests.keras import support
 
 PASSES = 3
 RATE = 0.0625  # times 3 it is exact, also in the float32 of a learning rate
 STEPS = 6
-MODES = ("eager", "graph", "jit")
+MODES = ("eager", "graph", slow("jit"))
 
 
 def sgd(rate=RATE, **options):

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.harness import on_ranks
+from tests.harness import on_ranks, slow
 from tests.keras import support
 
 EPOCHS, CUT = 4, 2
@@ -82,7 +82,7 @@ def test_backup_on_rank_0(hvd, tmp_path, optimizer):
     check_same(hvd, resumed, state(straight))
 
 
-@pytest.mark.parametrize("everywhere", [True, False])
+@pytest.mark.parametrize("everywhere", [slow(True), False])
 @on_ranks(2, full=(1, 3))
 def test_a_model_checkpoint_and_initial_epoch(hvd, tmp_path, everywhere):
     """The file that rank 0 wrote, loaded on rank 0 alone or by all, goes on bit for bit."""

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.harness import on_ranks
+from tests.harness import on_ranks, slow
 from tests.keras import support
 
 STEPS = 6
@@ -67,7 +67,7 @@ def requests():
     return stats()["requests"]
 
 
-@pytest.mark.parametrize("where", ["added", "explicit", "moved"])
+@pytest.mark.parametrize("where", ["added", slow("explicit"), "moved"])
 @on_ranks(2, full=(1, 3))
 def test_a_users_stop_in_the_middle_of_an_epoch(hvd, where):
     stop = StopAt(hvd.rank() == hvd.size() - 1, 3)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.harness import on_ranks, run_script
+from tests.harness import on_ranks, run_script, slow
 from tests.keras import support
 from tests.sets.support import added
 from tests.xla.support import jit
@@ -160,7 +160,7 @@ def test_statistics_of_16_bits_are_float32(hvd, dtype):
 
 @pytest.mark.parametrize(
     ("dtype", "case"),
-    [("float64", "plain"), ("float64", "jit"), ("float32", "mask"), ("mixed_float16", "plain")],
+    [("float64", "plain"), slow("float64", "jit"), slow("float32", "mask"), ("mixed_float16", "plain")],
 )
 @on_ranks(2, full=(1, 3))
 def test_a_mean_far_from_zero(hvd, dtype, case):
@@ -200,7 +200,7 @@ def test_gradient_where_the_mean_is_far(hvd):
     np.testing.assert_allclose(tape.gradient(loss, far), expected[mine], rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
+@pytest.mark.parametrize("mode", ["eager", "graph", slow("jit")])
 @on_ranks(2, full=(1, 3))
 def test_second_derivative(hvd, mode):
     """A gradient penalty: other ranks' rows have a part in the derivative of a gradient, too."""
@@ -264,7 +264,7 @@ def network(normalization, dtype="float64", seed=7):
     )
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "jit"])
+@pytest.mark.parametrize("compiled", [False, slow(True)], ids=["plain", "jit"])
 @on_ranks(2, full=(1, 3))
 def test_fit_equals_one_process(hvd, compiled):
     """Two synchronized layers in one model; then inference, which no other rank takes part in."""
@@ -334,6 +334,7 @@ print("loaded")
 """
 
 
+@pytest.mark.slow
 @on_ranks(1)
 def test_loaded_here_and_without_tfddl(hvd, tmp_path):
     model = network(hvd.SyncBatchNormalization, "float32")
