@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.harness import on_ranks
+from tests.harness import on_ranks, slow
 from tests.keras import support
 
 
@@ -50,7 +50,7 @@ def train(network, optimizer, batches, **options):
     return network
 
 
-@pytest.mark.parametrize("way", ["arrays", "samples", "unknown_samples", "batches", "py_dataset"])
+@pytest.mark.parametrize("way", ["arrays", slow("samples"), slow("unknown_samples"), "batches", "py_dataset"])
 @on_ranks(2, full=(1, 3))
 def test_fit_equals_one_process_with_the_n_times_batch(hvd, way):
     size = hvd.size()

@@ -212,6 +212,7 @@ MPI.COMM_WORLD.Abort(3)
 """
 
 
+@pytest.mark.slow
 def test_a_rank_that_does_not_come_is_named():
     result = run_script(2, LONELY, environment={"TFDDL_STALL_WARNING": "0.5", "TFDDL_STALL_LIMIT": "2"})
     (raised,) = [line for line in result.output.splitlines() if "raised:" in line]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.harness import on_ranks
+from tests.harness import on_ranks, slow
 from tests.keras import support
 
 SCALE = 2.0**8  # small enough for the gradients of this model never to overflow by themselves
@@ -36,19 +36,9 @@ def _train(hvd, jit, policy="float32", gradient_accumulation_steps=None, callbac
     return network
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != "all"])
-@on_ranks(2)
+@pytest.mark.parametrize("case", ["all", *(slow(case) for case in CASES if case != "all")])
+@on_ranks(2, full=(1, 3))
 def test_same_weights(hvd, case):
-    check(hvd, case)
-
-
-@pytest.mark.parametrize("case", ["plain", "all"])
-@on_ranks(1, 3)
-def test_same_weights_on_other_ranks(hvd, case):
-    check(hvd, case)
-
-
-def check(hvd, case):
     before = support.weights(support.model(keras.DTypePolicy(CASES[case].get("policy", "float32"))))
     callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
     compiled = _train(hvd, True, callbacks=callbacks, **CASES[case])
