@@ -58,7 +58,7 @@ FEW_COMPILED = [
         ("SGD", None, "none", "float64", "plain", "jit", "plain"),
         ("Adam", 2, "clipnorm", "float32", "weight_decay", "jit", "predivide"),
         ("RMSprop", 3, "clipvalue", "mixed_float16", "ema", "jit", "groups"),
-        ("Lion", "passes", "global_clipnorm", "mixed_bfloat16", "ema_overwrite", "jit", "plain"),
+        ("AdamW", "passes", "global_clipnorm", "mixed_bfloat16", "ema_overwrite", "jit", "plain"),
     )
 ]
 
@@ -144,6 +144,7 @@ def test_each_pair_of_options_occurs():
         assert {case[parameter] for case in FEW_COMPILED} == set(PARAMETERS[parameter])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", list(TOLERANCE))
 @on_ranks(2)
 def test_the_tolerances_notice_a_missing_reduction(hvd, precision):
@@ -163,6 +164,7 @@ def test_the_tolerances_notice_a_missing_reduction(hvd, precision):
             assert far > TOLERANCE[precision], optimizer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["SGD", "Adadelta", "Adam"])
 @on_ranks(2)
 def test_the_matrix_notices_a_sum(hvd, optimizer):
