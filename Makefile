@@ -105,16 +105,16 @@ KERAS_3 := $(addprefix tests/gradients/test_,buckets.py sparse.py tape.py) \
   tests/xla/test_fit.py
 EVERY_KERAS := $(addprefix tests/ops/test_,allreduce.py allgather.py broadcast.py gradients.py shared_results.py) \
   $(addprefix tests/xla/test_,ops.py buckets.py gradients.py errors.py)
-SMOKE = timeout -k 10 1500 $(TF_ENV)/bin/python -m pytest $(PYTEST_OPTIONS)
+SMOKE = timeout -k 10 1500 $(TF_ENV)/bin/python -m pytest $(PYTEST_OPTIONS) --ranks 2
 setup-tf: $(TF_ENV)/ready
 
 test-tf: setup-tf
 	$(TF_ENV)/bin/tfddl build
 ifeq ($(TF),2.15)
-	$(SMOKE) --ranks 2 $(EVERY_KERAS) $(KERAS_2) tests/examples/test_novograd.py
+	$(SMOKE) $(EVERY_KERAS) $(KERAS_2) tests/examples/test_novograd.py
 else
 	$(SMOKE) $(EVERY_KERAS) $(KERAS_3)
-	TF_USE_LEGACY_KERAS=1 $(SMOKE) --ranks 2 $(if $(filter 2.16,$(TF)),-n 1 tests/keras2/test_several_optimizers.py tests/v1,$(KERAS_2))
+	TF_USE_LEGACY_KERAS=1 $(SMOKE) $(if $(filter 2.16,$(TF)),-n 1 tests/keras2/test_several_optimizers.py tests/v1,$(KERAS_2))
 endif
 
 # tf_keras by itself: it asks for a second TensorFlow, `tensorflow` beside `tensorflow-cpu`.
