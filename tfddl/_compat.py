@@ -145,6 +145,12 @@ def is_loss_scale_optimizer(value: object) -> bool:
     return isinstance(value, home.LossScaleOptimizer)
 
 
+def loss_scale_optimizers_2() -> list[Any]:
+    """Keras 2's classes behind `keras.mixed_precision.LossScaleOptimizer`, one for each kind of optimizer."""
+    kinds = keras().mixed_precision.LossScaleOptimizer.__subclasses__()
+    return [kind for kind in kinds if "apply_gradients" in vars(kind)]
+
+
 def tf1_optimizer(value: Any) -> Any:
     """The TF1 optimizer inside what Keras 2's `compile` makes of one, which has no public name; else None."""
     inner = getattr(value, "optimizer", None) if is_keras_2() else None

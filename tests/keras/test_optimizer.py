@@ -74,7 +74,7 @@ def test_copies_stay_distributed(hvd, how, loss_scale):
     other = COPIES[how](COPIES[how](optimizer))
     assert other is not optimizer and isinstance(other, type(optimizer).__mro__[2])
     assert other.learning_rate.numpy() == 0.25
-    from tfddl.keras.distributed.adoption import settings_of
+    from tfddl.keras.distributed.settings import settings_of
 
     assert settings_of(other) is not settings_of(optimizer)
     options = settings_of(other).options

@@ -97,6 +97,6 @@ def test_refusals(hvd):
     built.build([tf.Variable(1.0)])
     with pytest.raises(ValueError, match=r"is built already.*Received: backward_passes_per_step=2"):
         hvd.DistributedOptimizer(built, backward_passes_per_step=2)
-    from tfddl.keras.optimizer import is_distributed
+    from tfddl.keras.distributed.status import is_distributed
 
     assert not is_distributed(built)

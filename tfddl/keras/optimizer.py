@@ -7,12 +7,10 @@ import tensorflow as tf
 from tfddl import _compat
 from tfddl.gradients.gradient_options import check_bool, checked
 from tfddl.gradients.local_sources import check_layers
-from tfddl.keras.distributed import loss_scale_optimizer
-from tfddl.keras.distributed.adoption import Settings, adopt, is_adopted, set_settings, settings_of
+from tfddl.keras.distributed.adoption import is_adopted
 from tfddl.keras.distributed.backward_passes import accumulate, check_passes
-from tfddl.keras.distributed.base_optimizer import Distributed
-from tfddl.keras.distributed.multi import DistributedMulti
-from tfddl.keras.keras2 import aggregation as keras2_optimizer
+from tfddl.keras.distributed.distribute import distribute
+from tfddl.keras.distributed.settings import Settings, settings_of
 from tfddl.ops.compression import Compression, Compressor
 from tfddl.ops.constants import NAMES, Average
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
@@ -100,7 +98,8 @@ def DistributedOptimizer(
         return v1_optimizer.distribute(
             optimizer, name or Settings.name, options, passes, average_aggregated_gradients
         )
-    from tfddl.keras.consistency import callback_list  # which imports this module
+    # Imported here: the file needs Keras, and an optimizer of TF1 does not.
+    from tfddl.keras.consistency import callback_list
 
     callback_list.watch()
     settings = Settings(name or Settings.name, options, passes, average_aggregated_gradients)
@@ -146,36 +145,6 @@ def PartialDistributedOptimizer(
     distributed = DistributedOptimizer(optimizer, name, **options)
     settings_of(distributed).local.add_layers(layers)
     return distributed
-
-
-def is_distributed(optimizer: Any) -> bool:
-    """Whether the gradients given to `optimizer` get combined over all ranks."""
-    inner = _compat.innermost(optimizer)
-    tf1 = _compat.tf1_optimizer(inner)
-    if tf1 is not None:
-        return v1_optimizer.is_distributed(tf1)
-    if _compat.has_inner_optimizers(inner) and inner._inner_optimizers:
-        return all(map(is_adopted, inner._inner_optimizers))
-    return is_adopted(inner) or keras2_optimizer.has_distributed_members(inner)
-
-
-def distribute(optimizer: Any, settings: Settings) -> Any:
-    """Adopts `optimizer`, and the one inside a loss scale optimizer, unless that has been done."""
-    if _compat.is_keras_2():
-        return keras2_optimizer.distribute(optimizer, settings)
-    loss_scale_optimizer.watch_loss_scale_optimizers()
-    if _compat.is_loss_scale_optimizer(optimizer):
-        distribute(optimizer.inner_optimizer, settings)
-        loss_scale_optimizer.adopt_loss_scale(optimizer)
-    elif not is_adopted(optimizer):
-        set_settings(optimizer, settings)
-        if _compat.has_inner_optimizers(optimizer):
-            for inner in optimizer._inner_optimizers:
-                distribute(inner, settings.fresh(settings.local))
-            adopt(optimizer, DistributedMulti)
-        else:
-            adopt(optimizer, Distributed)
-    return optimizer
 
 
 def _check_supported(optimizer: Any) -> None:

@@ -1,14 +1,14 @@
 """The list that `fit` makes of its callbacks, which none of them gets to see."""
 
-import functools
 from typing import Any
 
 import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.keras.consistency import model_check
-from tfddl.keras.keras2 import aggregation as keras2_optimizer
-from tfddl.keras.optimizer import is_distributed
+from tfddl.keras.distributed import patches
+from tfddl.keras.distributed.status import is_distributed
+from tfddl.keras.keras2 import addons
 from tfddl.ops.variables import has_broadcast
 from tfddl.runtime import basics
 from tfddl.runtime.log import warn
@@ -16,22 +16,13 @@ from tfddl.runtime.log import warn
 Callback: Any = _compat.keras().callbacks.Callback
 
 
-@functools.cache
 def watch() -> None:
     """Has Keras' CallbackList complete itself when it holds callbacks of ours, or a distributed model.
 
     `fit` makes the list and adds to its end; nothing calls us at that moment. Therefore the class itself
     looks, when an instance is made. The change does nothing for programs that do not use tfddl.
     """
-    original = _compat.keras().callbacks.CallbackList
-    plain_init = original.__init__
-
-    @functools.wraps(plain_init)
-    def init(self: Any, *arguments: Any, **options: Any) -> None:
-        plain_init(self, *arguments, **options)
-        complete(self)
-
-    original.__init__ = init
+    patches.watch_callback_lists(complete)
 
 
 def complete(callbacks: Any) -> None:
@@ -50,7 +41,7 @@ def complete(callbacks: Any) -> None:
     model = getattr(callbacks, "model", None)  # Keras 2 sets it later where there is no eager execution
     _check_eager(callbacks)
     for optimizer in () if model is None else model_check.optimizers_of(model):
-        keras2_optimizer.check_members(optimizer)
+        addons.check_members(optimizer)
     found = [callback for callback in callbacks.callbacks if isinstance(callback, StopTogetherCallback)]
     if not found:
         broadcasts = [one for one in callbacks.callbacks if isinstance(one, BroadcastGlobalVariablesCallback)]

@@ -6,8 +6,8 @@ from typing import Any
 from tfddl import _compat
 from tfddl.gradients.checksum import checksum, listed
 from tfddl.keras.consistency import model_check
+from tfddl.keras.distributed.status import is_distributed
 from tfddl.keras.exchange import differing_lists
-from tfddl.keras.optimizer import is_distributed
 from tfddl.runtime.log import warn_once
 from tfddl.runtime.process_sets import ProcessSet
 

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tfddl import _compat, runtime
-from tfddl.keras.keras2 import aggregation as keras2_optimizer
-from tfddl.keras.keras2 import optimizer_state
-from tfddl.keras.optimizer import is_distributed
+from tfddl.keras.distributed.status import is_distributed
+from tfddl.keras.keras2 import addons, optimizer_state
 from tfddl.runtime import xla
 from tfddl.runtime.log import warn_on_each_host
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
@@ -71,7 +70,7 @@ def check_distributed(model: Any, process_set: ProcessSet = global_process_set) 
         return False
     if not stock:
         return True
-    keras2_optimizer.check_not_inside(model.optimizer)
+    addons.check_not_inside(model.optimizer)
     raise ValueError(
         "The model's optimizer is not distributed, so each rank would train on its own: use "
         "model.compile(optimizer=tfddl.DistributedOptimizer(optimizer), ...), also after load_model. "

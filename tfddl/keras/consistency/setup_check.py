@@ -13,7 +13,8 @@ import numpy as np
 
 from tfddl import _compat
 from tfddl.keras.consistency import model_check
-from tfddl.keras.distributed.adoption import Settings, is_adopted, settings_of
+from tfddl.keras.distributed.adoption import is_adopted
+from tfddl.keras.distributed.settings import Settings, settings_of
 from tfddl.keras.exchange import differing_lists
 from tfddl.ops.constants import NAMES
 from tfddl.runtime.process_sets import ProcessSet, global_process_set

@@ -6,7 +6,7 @@ A rank that runs out of batches would leave the others waiting for its gradients
 from typing import Any
 
 from tfddl import _compat
-from tfddl.keras.distributed.adoption import passes_of
+from tfddl.keras.distributed.status import passes_of
 from tfddl.keras.exchange import all_rows, differing_lists, quoted
 from tfddl.runtime import library
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.keras.distributed.adoption import Settings
+from tfddl.keras.distributed.settings import Settings
 
 
 def check_passes(passes: int) -> int:

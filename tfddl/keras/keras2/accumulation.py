@@ -7,8 +7,7 @@ import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.gradients.gradient_sums import dense, mean_or_sum
-from tfddl.keras.distributed.adoption import Settings
-from tfddl.keras.distributed.handover import reduce_as_set
+from tfddl.keras.distributed.settings import Settings
 
 Pairs = Sequence[tuple[Any, Any]]
 
@@ -30,14 +29,20 @@ class Accumulation:
         self._counters: dict[Any, Any] = {}
         self._sums: dict[Any, list[Any]] = {}
 
-    def apply(self, optimizer: Any, plain: Callable[[Pairs], Any], pairs: Pairs, reduced: bool) -> None:
+    def apply(
+        self,
+        optimizer: Any,
+        plain: Callable[[Pairs], Any],
+        pairs: Pairs,
+        reduce: Callable[[Sequence[Any]], Sequence[Any]],
+    ) -> None:
         """Runs one of the calls.
 
         Args:
             optimizer: Whose `iterations` count.
             plain: Keras' `apply_gradients` of the optimizer.
             pairs: Gradients, none of them None, and their variables.
-            reduced: Whether the gradients are reduced already, so that their sums are.
+            reduce: Reduces the sums; returns them as they are if the gradients are reduced already.
 
         Raises:
             ValueError: For a `tf.IndexedSlices`, unless `sparse_as_dense`.
@@ -55,9 +60,7 @@ class Accumulation:
         counter.assign_add(1)
 
         def finish() -> tf.Tensor:
-            totals = mean_or_sum(sums, passes, settings.average_aggregated_gradients)
-            if not reduced:
-                totals = reduce_as_set(settings, totals, variables)
+            totals = reduce(mean_or_sum(sums, passes, settings.average_aggregated_gradients))
             plain(list(zip(totals, variables, strict=True)))
             for variable in (*sums, counter):
                 variable.assign(tf.zeros_like(variable))

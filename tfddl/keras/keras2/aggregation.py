@@ -1,22 +1,24 @@
-"""Optimizers of Keras 2 and of TensorFlow Addons, taught to combine gradients.
+"""The classes that are put in front of optimizers of Keras 2 and of TensorFlow Addons.
 
-Both kinds, `optimizers.Optimizer` and `optimizers.legacy.Optimizer`, have a hook for it. It comes ahead of clipping, and a
-LossScaleOptimizer calls it ahead of its decision to skip a step, which is therefore the same on all ranks.
+Both kinds, `optimizers.Optimizer` and `optimizers.legacy.Optimizer`, have a hook that combines gradients. The hook runs
+before clipping. A LossScaleOptimizer calls the hook before it decides to skip a step, so all ranks decide the same.
 """
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.gradients import reduced_marks
-from tfddl.keras.distributed import places
-from tfddl.keras.distributed.adoption import Adopted, Settings, adopt, is_adopted, set_settings, settings_of
-from tfddl.keras.distributed.base_optimizer import applying, refuse_global_norm
-from tfddl.keras.distributed.handover import complete, reduce_as_set
-from tfddl.keras.keras2 import optimizer_state
+from tfddl.keras.distributed import apply_call, patches
+from tfddl.keras.distributed.adoption import Adopted, adopt, is_adopted
+from tfddl.keras.distributed.apply_call import ApplyCall
+from tfddl.keras.distributed.settings import Settings, set_settings, settings_of
 from tfddl.keras.keras2.accumulation import Accumulation
+from tfddl.keras.keras2.addons import refuse_inside
 from tfddl.keras.keras2.finite import finite_everywhere
 
 Pairs = Sequence[tuple[Any, Any]]
@@ -24,11 +26,11 @@ _ACCUMULATION = "_tfddl_accumulation"
 
 
 def distribute(optimizer: Any, settings: Settings) -> Any:
-    """Adopts `optimizer`, or the one inside a loss scale optimizer, unless that has been done."""
+    """Adopts `optimizer`, or the one inside a LossScaleOptimizer, unless it is adopted already."""
     if _compat.is_loss_scale_optimizer(optimizer):
         distribute(optimizer.inner_optimizer, settings)
     elif not is_adopted(optimizer):
-        places.watch_keras_2()
+        patches.watch_loss_scale_optimizers_2(_loss_scaled)
         set_settings(optimizer, settings)
         vars(optimizer)[_ACCUMULATION] = Accumulation(settings)
         adopt(optimizer, _class_for(optimizer))
@@ -41,110 +43,59 @@ def _class_for(optimizer: Any) -> type[Adopted]:
     return DistributedLegacy if _compat.is_legacy_optimizer(optimizer) else DistributedNew
 
 
-def has_distributed_members(optimizer: Any) -> bool:
-    """Whether it is a MultiOptimizer of TensorFlow Addons with a distributed optimizer in it."""
-    return any(_distributed_members(optimizer))
-
-
-def check_members(optimizer: Any) -> None:
-    """Checks that a MultiOptimizer of TensorFlow Addons combines all gradients, or none.
-
-    Raises:
-        ValueError: If only some of its members are distributed, or if they are, and not it, inside a LossScaleOptimizer.
-    """
+@contextmanager
+def _loss_scaled(optimizer: Any, grads_and_vars: Pairs) -> Iterator[None]:
+    """Around `apply_gradients` of a LossScaleOptimizer, which drops the pairs without a gradient."""
     inner = _compat.innermost(optimizer)
-    members = _distributed_members(inner)
-    if is_adopted(inner) or not any(members):
+    if not is_adopted(inner):
+        yield
         return
-    if not all(members):
-        missing = [number for number, distributed in enumerate(members) if not distributed]
-        raise ValueError(
-            "Some members of a MultiOptimizer are not distributed, so that each rank would train their layers on its own: "
-            "give the MultiOptimizer to tfddl.DistributedOptimizer, or every member. "
-            f"Received: of {len(members)} members, numbers {missing} (from 0) not distributed"
-        )
-    if inner is not optimizer:
-        raise ValueError(
-            "A LossScaleOptimizer, which compile() makes under mixed_float16, would combine no gradients around a "
-            "MultiOptimizer whose members are distributed: give the MultiOptimizer to tfddl.DistributedOptimizer, and not "
-            f"its members. Received: inner_optimizer={inner!r}"
-        )
-
-
-def check_not_inside(optimizer: Any) -> None:
-    """Checks that no distributed optimizer is inside of a wrapper of TensorFlow Addons.
-
-    Args:
-        optimizer: One that is not distributed.
-
-    Raises:
-        ValueError: If there is one.
-    """
-    for inner in optimizer_state.nested(optimizer):
-        if is_adopted(inner):
-            _refuse_inside(inner, type(_compat.innermost(optimizer)).__name__)
-
-
-def _refuse_inside(optimizer: Any, wrapper: str) -> None:
-    name = type(optimizer).__name__
-    raise ValueError(
-        "A distributed optimizer inside of one that makes its own updates, such as Lookahead or MovingAverage, "
-        f"would combine no gradients: write tfddl.DistributedOptimizer({wrapper}({name}(...))). "
-        f"Received: {name}, distributed, inside of another optimizer"
-    )
-
-
-def _distributed_members(optimizer: Any) -> list[bool]:
-    if not _compat.is_addons_multi_optimizer(optimizer):
-        return []
-    return [is_adopted(_compat.innermost(spec["optimizer"])) for spec in optimizer.optimizer_specs]
+    with apply_call.under_way(inner, apply_call.new(settings_of(inner), *_unzip(grads_and_vars))):
+        yield
 
 
 class _Distributed(Adopted):
-    """What both kinds share."""
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Copies as Keras 2 does; it does not pickle."""
-        return object.__reduce_ex__(self, protocol)
+    """The part that both kinds share."""
 
     def _apply(self, plain: Callable[[Pairs], Any], grads_and_vars: Pairs, wanted: bool) -> Any:
-        """Runs Keras' `apply_gradients`, which comes to the hook if it is `wanted`."""
-        settings = settings_of(self)
-        places.remember(grads_and_vars)
-        pairs = [(grad, variable) for grad, variable in grads_and_vars if grad is not None]
-        grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
-        refuse_global_norm(self, settings, grads, variables)
+        """Runs Keras' `apply_gradients`, which calls the hook if `wanted` is True."""
         optimizer: Any = self
-        accumulation: Accumulation = vars(self)[_ACCUMULATION]
+        settings = settings_of(self)
+        grads, variables = _unzip(grads_and_vars)
+        pairs = [(grad, variable) for grad, variable in grads_and_vars if grad is not None]
+        apply_call.check_global_norm(self, settings, *_unzip(pairs))
+        call = apply_call.current(self)
+        if call is None:  # else a LossScaleOptimizer has made it
+            call = apply_call.new(settings, grads, variables)
         reduced = reduced_marks.all_reduced(grads)
         if settings.backward_passes_per_step > 1 and pairs:
-            with applying(settings, True, variables):
-                accumulation.apply(optimizer, plain, pairs, reduced)
-            # What a LossScaleOptimizer expects in its branch.
+            accumulation: Accumulation = vars(self)[_ACCUMULATION]
+            with apply_call.under_way(self, dataclasses.replace(call, reduced=True)):
+                accumulation.apply(optimizer, plain, pairs, list if reduced else call.reduce)
+            # A LossScaleOptimizer wants this result in its branch.
             return tf.no_op() if _compat.is_legacy_optimizer(optimizer) else optimizer.iterations
-        with applying(settings, reduced or not wanted, variables):
+        call = dataclasses.replace(call, reduced=reduced or not wanted)
+        with apply_call.under_way(self, call):
             result = plain(grads_and_vars)
-            if pairs and not (settings.asked or settings.done):
-                raise RuntimeError(
-                    f"{type(self).__name__} never calls the hook in which DistributedOptimizer combines gradients: use "
-                    "tfddl.DistributedGradientTape with the plain optimizer instead."
-                )
+        if pairs and not (call.reached or call.reduced):
+            raise RuntimeError(
+                f"{type(self).__name__} never calls the hook in which DistributedOptimizer combines gradients: use "
+                "tfddl.DistributedGradientTape with the plain optimizer instead."
+            )
         return result
 
     def _combined(self, grads_and_vars: Pairs) -> Pairs:
-        """What the hook makes of gradients."""
+        """The hook's result."""
         settings = settings_of(self)
         pairs = list(grads_and_vars)
-        grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
-        if settings.done:
+        grads, variables = _unzip(pairs)
+        call = apply_call.current(self) or apply_call.new(settings, grads, variables)
+        if call.reduced:
             return pairs
-        settings.asked = True
-        if settings.backward_passes_per_step == 1:
-            grads = complete(settings, grads, variables)
-            grads = reduce_as_set(settings, grads, variables)
-        else:  # a LossScaleOptimizer, once for each pass: what it decides must be the same on all ranks
-            grads = finite_everywhere(settings, grads)
-        return list(zip(grads, variables, strict=True))
+        if settings.backward_passes_per_step > 1:
+            # A LossScaleOptimizer calls this once for each pass, and then all ranks have to decide the same.
+            return list(zip(finite_everywhere(settings, grads), variables, strict=True))
+        return list(zip(_reduced(call, grads), variables, strict=True))
 
 
 class DistributedNew(_Distributed):
@@ -173,7 +124,7 @@ class DistributedNew(_Distributed):
 
 
 class DistributedLegacy(_Distributed):
-    """In front of an `optimizers.legacy.Optimizer`, as most of TensorFlow Addons are."""
+    """In front of an `optimizers.legacy.Optimizer`, the base of most optimizers of TensorFlow Addons."""
 
     def _aggregate_gradients(self, grads_and_vars: Pairs) -> Pairs:
         plain: Any = super()
@@ -199,20 +150,21 @@ class DistributedLegacy(_Distributed):
 
     def _create_all_weights(self, var_list: Any) -> Any:
         plain: Any = super()
-        settings = settings_of(self)
-        with applying(settings, settings.done, list(var_list)):
-            return plain._create_all_weights(var_list)
+        variables = list(var_list)
+        call = apply_call.current(self) or ApplyCall(settings_of(self), variables, [])
+        with apply_call.under_way(self, call):
+            return plain._create_all_weights(variables)
 
     def _create_slots(self, var_list: Any) -> Any:
-        """A wrapper such as Lookahead asks for slots and then updates without `apply_gradients`, and so unreduced."""
+        """A wrapper such as Lookahead makes slots and then updates without `apply_gradients`, so without reduction."""
         plain: Any = super()
-        if settings_of(self).variables is None:
-            _refuse_inside(self, "Lookahead")
+        if apply_call.current(self) is None:
+            refuse_inside(self, "Lookahead")
         return plain._create_slots(var_list)
 
 
 class DistributedAddonsMulti(DistributedLegacy):
-    """In front of TensorFlow Addons' MultiOptimizer, which has no hook: reduces ahead of its members."""
+    """In front of TensorFlow Addons' MultiOptimizer, which has no hook: reduces before its members apply."""
 
     def apply_gradients(self, grads_and_vars: Pairs, *arguments: Any, **options: Any) -> Any:
         """See `tensorflow_addons.optimizers.MultiOptimizer.apply_gradients`."""
@@ -224,10 +176,21 @@ class DistributedAddonsMulti(DistributedLegacy):
         )
 
     def _check_norms(self, grads_and_vars: Pairs) -> None:
-        """Each member clips what it trains: by a norm over that."""
+        """Checks the norm of each member, over the variables that it trains."""
         multi: Any = self
         for spec in multi.optimizer_specs:
             names = set(spec["weights"])
             mine = [(grad, each) for grad, each in grads_and_vars if grad is not None and each.name in names]
-            grads, variables = [grad for grad, _ in mine], [each for _, each in mine]
-            refuse_global_norm(_compat.innermost(spec["optimizer"]), settings_of(self), grads, variables)
+            member = _compat.innermost(spec["optimizer"])
+            apply_call.check_global_norm(member, settings_of(self), *_unzip(mine))
+
+
+def _reduced(call: ApplyCall, grads: Sequence[Any]) -> list[Any]:
+    """The reduced gradients; None where None was."""
+    apply_call.warn_of_a_second_sum(call.settings, grads)
+    results = iter(call.reduce([grad for grad in grads if grad is not None]))
+    return [None if grad is None else next(results) for grad in grads]
+
+
+def _unzip(grads_and_vars: Pairs) -> tuple[list[Any], list[Any]]:
+    return [grad for grad, _ in grads_and_vars], [variable for _, variable in grads_and_vars]

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl.keras.distributed.adoption import Settings
+from tfddl.keras.distributed.settings import Settings
 from tfddl.ops import names
 from tfddl.ops.allreduce import allreduce
 from tfddl.ops.constants import Min

@@ -1,0 +1,89 @@
+"""Every method of Keras that tfddl replaces or overrides at run time, for which Keras has no hook.
+
+Replaced in the class itself, by this file. A program without tfddl's optimizers and callbacks notices no difference.
+Keras 3 is 3.4 to 3.15, Keras 2 is 2.15 to 2.21.
+
+| method of Keras | Keras | reason |
+|---|---|---|
+| `CallbackList.__init__` | 2, 3 | `fit` makes the list; the callback that stops all ranks together has to be last in it |
+| `LossScaleOptimizer.__init__` | 3 | `compile()` makes one under mixed_float16, around a distributed optimizer |
+| `LossScaleOptimizer.apply` | 3 | an optimizer may be distributed after one was put around it |
+| `LossScaleOptimizer.apply_gradients` | 2 | it drops the variables without a gradient before the hook for combining |
+
+Overridden in the subclass that `adoption.py` makes for an optimizer's class:
+
+| method of Keras | by | reason |
+|---|---|---|
+| `Optimizer.apply`, `._clip_gradients` | `base_optimizer.Distributed` | gradients are combined before they are clipped |
+| `MultiOptimizer.build`, `.apply` | `distribute.DistributedMulti` | members that a function makes are distributed too |
+| `LossScaleOptimizer.apply`, `.check_finite` | `loss_scale_optimizer.DistributedLossScale` | all ranks skip the same steps |
+| Keras 2: `apply_gradients`, `aggregate_gradients`, `_aggregate_gradients`, `_create_all_weights`, `_create_slots` | \
+`keras2/aggregation.py` | Keras 2's hook for combining |
+| `__class__`, `__reduce__` | `adoption.Adopted`, `distribute` | saved as the user's class; a copy is distributed again |
+"""
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from tfddl import _compat
+
+
+@functools.cache
+def watch_callback_lists(complete: Callable[[Any], None]) -> None:
+    """Calls `complete` with every `CallbackList` that Keras makes."""
+    _after_init(_compat.keras().callbacks.CallbackList, complete)
+
+
+@functools.cache
+def watch_loss_scale_optimizers(adopt: Callable[[Any], bool], check: Callable[[Any], None]) -> None:
+    """Keras 3: adopts each LossScaleOptimizer around a distributed optimizer.
+
+    Args:
+        adopt: Called with each new LossScaleOptimizer, and with each one that is applied. Returns whether it has given
+            it another class just now.
+        check: Called with each one that is applied. May raise.
+    """
+    original = _compat.keras().optimizers.LossScaleOptimizer
+    plain_apply = original.apply
+
+    @functools.wraps(plain_apply)
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        check(self)
+        if adopt(self):
+            return self.apply(grads, trainable_variables)
+        return plain_apply(self, grads, trainable_variables)
+
+    _after_init(original, adopt)
+    original.apply = apply
+
+
+@functools.cache
+def watch_loss_scale_optimizers_2(
+    around: Callable[[Any, list[tuple[Any, Any]]], AbstractContextManager[None]],
+) -> None:
+    """Keras 2: runs `apply_gradients` of each LossScaleOptimizer inside `around(optimizer, grads_and_vars)`."""
+    for kind in _compat.loss_scale_optimizers_2():
+        kind.apply_gradients = _inside(kind.apply_gradients, around)
+
+
+def _inside(plain: Any, around: Callable[[Any, list[tuple[Any, Any]]], AbstractContextManager[None]]) -> Any:
+    @functools.wraps(plain)
+    def apply_gradients(self: Any, grads_and_vars: Any, *arguments: Any, **options: Any) -> Any:
+        pairs = list(grads_and_vars)
+        with around(self, pairs):
+            return plain(self, pairs, *arguments, **options)
+
+    return apply_gradients
+
+
+def _after_init(kind: Any, call: Callable[[Any], Any]) -> None:
+    plain_init = kind.__init__
+
+    @functools.wraps(plain_init)
+    def init(self: Any, *arguments: Any, **options: Any) -> None:
+        plain_init(self, *arguments, **options)
+        call(self)
+
+    kind.__init__ = init

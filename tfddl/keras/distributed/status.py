@@ -1,0 +1,28 @@
+"""Questions about any optimizer: is it distributed, and how many batches make an update?"""
+
+from typing import Any
+
+from tfddl import _compat
+from tfddl.keras.distributed.adoption import is_adopted
+from tfddl.keras.distributed.settings import settings_of
+from tfddl.keras.keras2 import addons
+from tfddl.v1 import optimizer as v1_optimizer
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Whether the gradients given to `optimizer` get combined over all ranks."""
+    inner = _compat.innermost(optimizer)
+    tf1 = _compat.tf1_optimizer(inner)
+    if tf1 is not None:
+        return v1_optimizer.is_distributed(tf1)
+    if _compat.has_inner_optimizers(inner) and inner._inner_optimizers:
+        return all(map(is_adopted, inner._inner_optimizers))
+    return is_adopted(inner) or addons.has_distributed_members(inner)
+
+
+def passes_of(optimizer: Any) -> int:
+    """How many batches make an update."""
+    inner = _compat.innermost(optimizer)
+    if _compat.is_keras_2() and is_adopted(inner):
+        return settings_of(inner).backward_passes_per_step
+    return getattr(inner, "gradient_accumulation_steps", None) or 1
