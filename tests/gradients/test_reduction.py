@@ -16,11 +16,13 @@ MODES = ("eager", "graph")
 @on_ranks(2)
 def test_none_passes_and_results_are_marked(hvd, mode):
     from tfddl.gradients import reduced_marks, reduction
-    from tfddl.gradients.gradient_options import Options
+    from tfddl.gradients.gradient_options import GradientOptions
 
     def step(x):
         assert not reduced_marks.all_reduced([None, x]) and not reduced_marks.all_reduced([None])
-        results = reduction.reduce_gradients([None, x, None], owner="marks", options=Options(op=hvd.Sum))
+        results = reduction.reduce_gradients(
+            [None, x, None], owner="marks", options=GradientOptions(op=hvd.Sum)
+        )
         assert results[0] is None and results[2] is None and reduced_marks.all_reduced(results)
         assert not reduced_marks.is_reduced(results[1] * 2)
         return results[1]
@@ -32,13 +34,13 @@ def test_none_passes_and_results_are_marked(hvd, mode):
 @on_ranks(2)
 def test_only_what_is_not_marked_is_reduced(hvd):
     from tfddl.gradients import reduction
-    from tfddl.gradients.gradient_options import Options
+    from tfddl.gradients.gradient_options import GradientOptions
 
     first = reduction.reduce_gradients(
-        [tf.constant(1.0 + hvd.rank())], owner="some", options=Options(op=hvd.Sum)
+        [tf.constant(1.0 + hvd.rank())], owner="some", options=GradientOptions(op=hvd.Sum)
     )
     both = reduction.reduce_missing(
-        [first[0], None, tf.constant(1.0)], owner="some", options=Options(op=hvd.Sum)
+        [first[0], None, tf.constant(1.0)], owner="some", options=GradientOptions(op=hvd.Sum)
     )
     assert both[0] is first[0] and both[1] is None
     np.testing.assert_allclose([both[0], both[2]], [3.0, 2.0])

@@ -6,13 +6,13 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.keras.distributed.adoption import is_adopted
 
+keras: Any = _compat.keras()
 FEATURES, CLASSES, STEPS, BATCH = 6, 3, 5, 4
 
 

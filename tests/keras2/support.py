@@ -5,8 +5,12 @@ import hashlib
 import numpy as np
 import tensorflow as tf
 
+from tests.keras import support as keras_3_support
+from tests.keras.support import BATCH, FEATURES, shard, weights
+from tests.keras.support import CLASSES as TARGETS
+
 keras = tf.keras
-FEATURES, TARGETS, STEPS, BATCH = 6, 3, 6, 4
+STEPS = 6
 
 
 def model(seed=7):
@@ -23,16 +27,7 @@ def model(seed=7):
 
 def data(size, steps=STEPS):
     """Inputs and targets of the whole job, from which ranks see very different things."""
-    generator = np.random.default_rng(3)
-    count = size * BATCH * steps
-    x = generator.normal(size=(count, FEATURES)) * (1 + np.arange(count)[:, None] % size)
-    y = generator.normal(size=(count, TARGETS)) + np.arange(count)[:, None] % size
-    return x.astype("float32"), y.astype("float32")
-
-
-def shard(arrays, rank, size):
-    """Every size-th row: batch i of all ranks together is batch i of the whole."""
-    return [array[rank::size] for array in arrays]
+    return keras_3_support.data(size, "float32", steps)
 
 
 def fit(network, optimizer, arrays, batch, jit_compile=False, **options):
@@ -57,11 +52,6 @@ def check_as_one_process(hvd, make):
     assert not np.array_equal(weights(expected), weights(model()))
     np.testing.assert_allclose(weights(network), weights(expected), rtol=1e-3, atol=1e-5)
     check_equal_on_all_ranks(hvd, network.get_weights())
-
-
-def weights(network):
-    """All weights in one row."""
-    return np.concatenate([value.ravel() for value in network.get_weights()])
 
 
 def check_equal_on_all_ranks(hvd, variables):

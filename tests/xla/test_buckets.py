@@ -14,7 +14,7 @@ from mpi4py import MPI
 from tests.harness import on_ranks, run_script
 from tests.xla.support import counts, jit, recorded
 from tfddl.gradients import reduction
-from tfddl.gradients.gradient_options import Options
+from tfddl.gradients.gradient_options import GradientOptions
 from tfddl.ops import native
 
 ONE_EACH = {"TFDDL_BUCKET_MB": "0.0001,0.0001"}
@@ -74,7 +74,7 @@ def test_results(hvd):
 
     def reduce(x):
         with mock.patch.dict(os.environ, ONE_EACH):
-            options = Options(op=hvd.Sum, gradient_predivide_factor=2.0)
+            options = GradientOptions(op=hvd.Sum, gradient_predivide_factor=2.0)
             return reduction.reduce_gradients(_tensors(x), owner="results", options=options)
 
     def loop(x):

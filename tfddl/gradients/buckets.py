@@ -1,10 +1,9 @@
 """The bucket plan: which gradients travel together, decided once, before anything runs.
 
-The backward pass computes the gradients of the last layers first, so buckets are filled in reverse order of
-the gradients and each starts as soon as its own members exist. The first is small, to put the network to
-work early; the others are large, to pay each collective's fixed cost seldom. Pure Python over dtypes and
-shapes: all ranks come to the same plan on their own, and the plan's signature lets the engine check that
-they did.
+The backward pass computes the gradients of the last layers first. So buckets are filled in reverse order of the
+gradients, and each bucket starts as soon as its members exist. The first bucket is small, so that the network starts
+early. The others are large, because each collective has a fixed cost. The plan is pure Python over dtypes and shapes:
+each rank computes the same plan, and the engine compares the plans by their signature.
 """
 
 import dataclasses
@@ -16,24 +15,24 @@ from collections.abc import Sequence
 BUCKET_VARIABLE = "TFDDL_BUCKET_MB"
 _DEFAULT_MEGABYTES = "1,25"
 _READABLE_SIGNATURE = 400
-"""Characters of the shapes that a signature spells out, for error messages; a digest covers them all."""
+"""Characters of the shapes that a signature quotes, for error messages. A digest covers all shapes."""
 
 _LINE_BYTES = 64
 
 _ITEM_SIZES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
 _UNKNOWN_ITEM_SIZE = 8
-"""For other dtypes an upper estimate: it only moves the boundary between two buckets."""
+"""Bytes of an element of any other dtype, at most. It only moves the boundary between two buckets."""
 
 Shape = Sequence[int | None] | None
 
 
 @dataclasses.dataclass(frozen=True)
 class BucketSizes:
-    """How large buckets get before the next one is opened.
+    """The sizes at which a bucket is full.
 
     Attributes:
         first: Bytes of the bucket that starts first.
-        later: Bytes of all others.
+        later: Bytes of each other bucket.
     """
 
     first: int
@@ -45,10 +44,10 @@ class BucketPlan:
     """Which gradients travel together.
 
     Attributes:
-        buckets: Indices of the gradients in each bucket, buckets in the order in which they get ready. In a
-            bucket those come first that are whole cache lines: the results of a packed bucket stay where they
-            are, but for what does not begin on a line.
-        signature: Names every bucket's dtype and shapes. Equal on all ranks or their gradients differ.
+        buckets: Slots of the gradients in each bucket; buckets in the order in which they get ready. Within a bucket,
+            gradients of whole cache lines come first: a result that begins on a line needs no copy.
+        signature: Names the dtype and the shapes of every bucket. Ranks with different signatures have different
+            gradients.
     """
 
     buckets: tuple[tuple[int, ...], ...]
@@ -57,7 +56,7 @@ class BucketPlan:
 
 @dataclasses.dataclass
 class _Open:
-    """A bucket that still takes members."""
+    """A bucket that is not full."""
 
     members: list[int]
     size: int
@@ -96,17 +95,17 @@ def plan_buckets(
 ) -> BucketPlan:
     """Distributes gradients over buckets.
 
-    A bucket holds one dtype and, unless its only member is larger, no more bytes than `sizes` says. A
-    gradient whose static shape is not fully known gets a bucket of its own, and so does one of more than half a later
-    bucket, since to pack it would be a copy for nothing.
+    A bucket holds one dtype and no more bytes than `sizes` says, unless its only member is larger. A gradient whose
+    static shape is not fully known gets a bucket of its own. So does a gradient of more than half a later bucket: packing
+    would only copy it.
 
     Args:
         gradients: Dtype name and static shape of each gradient, in the order of the model's variables.
         sizes: Limits in bytes.
-        groups: Indices that share a bucket, one for each dtype, of whatever size.
+        groups: Slots that share a bucket, one bucket for each dtype, of any size.
 
     Returns:
-        The plan; every index occurs once.
+        The plan. Every slot occurs once.
     """
     closed = _group_buckets(gradients, groups)
     grouped = {index for members in closed for index in members}
@@ -130,8 +129,7 @@ def plan_buckets(
         if large:
             closed.append(open_buckets.pop(dtype).members)
     closed.extend(bucket.members for bucket in open_buckets.values())
-    # A bucket is ready when its last member is: the later that comes in the backward pass, the lower its
-    # index.
+    # A bucket is ready when its last member is. The backward pass computes low slots last.
     closed.sort(key=lambda members: members[-1], reverse=True)
     buckets = tuple(tuple(sorted(members, key=lambda i: _splits_a_line(*gradients[i]))) for members in closed)
     return BucketPlan(buckets, _signature(gradients, buckets))
@@ -140,7 +138,7 @@ def plan_buckets(
 def _group_buckets(
     gradients: Sequence[tuple[str, Shape]], groups: Sequence[Sequence[int]]
 ) -> list[list[int]]:
-    """The buckets that the user asked for."""
+    """The buckets of the user's groups."""
     buckets: dict[tuple[int, str], list[int]] = {}
     for number, members in enumerate(groups):
         for index in sorted(members, reverse=True):
@@ -161,7 +159,7 @@ def _bytes(dtype: str, shape: Shape) -> int | None:
 
 
 def _splits_a_line(dtype: str, shape: Shape) -> bool:
-    """Whether what is packed behind this gradient does not begin on a cache line, where results can stay."""
+    """Whether the next gradient in a packed bucket would not begin on a cache line."""
     return (_bytes(dtype, shape) or 0) % _LINE_BYTES != 0
 
 

@@ -1,4 +1,4 @@
-"""Weights that are to be equal on all ranks: how they are compared, and how a warning names those that differ."""
+"""Checksums of weights that have to be equal on all ranks, and the list of names in a warning."""
 
 import zlib
 from collections.abc import Sequence

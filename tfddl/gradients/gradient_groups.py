@@ -1,4 +1,4 @@
-"""`groups=`: gradients that the user wants to travel together."""
+"""`groups=`: the user's choice of gradients that travel together."""
 
 import hashlib
 import itertools
@@ -8,20 +8,20 @@ from typing import Any
 from tfddl import _compat
 
 _READABLE = 200
-"""Characters of the groups that an error spells out; a digest covers them all."""
+"""Characters of the groups that an error quotes. A digest covers all groups."""
 
 Groups = int | tuple[tuple[Any, ...], ...] | None
 """A number of groups of consecutive gradients, references to the variables of each group, or None."""
 
 
 def checked_groups(groups: Any) -> Groups:
-    """The argument in a form that can be compared.
+    """Returns the argument in a form that can be compared.
 
     Args:
-        groups: None, a number, or a list of lists of variables.
+        groups: None, a number of groups, or a list of lists of variables.
 
     Raises:
-        ValueError: If it is anything else, or names a variable twice.
+        ValueError: If `groups` is something else, or names a variable twice.
     """
     if groups is None or (isinstance(groups, int) and not isinstance(groups, bool) and groups > 0):
         return groups
@@ -36,16 +36,16 @@ def checked_groups(groups: Any) -> Groups:
     return references
 
 
-def places(groups: Groups, count: int, variables: Sequence[Any] | None) -> list[list[int]]:
-    """Which gradients belong together.
+def members(groups: Groups, count: int, variables: Sequence[Any] | None) -> list[list[int]]:
+    """Returns the slots of the gradients in each group.
 
     Args:
         groups: From `checked_groups`.
         count: How many gradients there are.
-        variables: What they belong to, if that is known.
+        variables: One for each gradient, if known.
 
     Returns:
-        Their indices, group by group. Variables without a gradient here are left out, and so are empty groups.
+        Slots of gradients, group by group. A variable without a gradient here has none; empty groups are left out.
     """
     if groups is None:
         return []
@@ -53,13 +53,13 @@ def places(groups: Groups, count: int, variables: Sequence[Any] | None) -> list[
         size, larger = divmod(count, groups)
         ends = [number * size + min(number, larger) for number in range(groups + 1)]
         return [list(range(*pair)) for pair in itertools.pairwise(ends) if pair[0] < pair[1]]
-    place = {_compat.reference(variable): index for index, variable in enumerate(variables or ())}
-    present = [[place[reference] for reference in group if reference in place] for group in groups]
+    slot = {_compat.reference(variable): index for index, variable in enumerate(variables or ())}
+    present = [[slot[reference] for reference in group if reference in slot] for group in groups]
     return [group for group in present if group]
 
 
 def description(together: Sequence[Sequence[int]]) -> str:
-    """What ranks have to agree on, in words: empty without groups."""
+    """Describes the groups, on which ranks have to agree; empty without groups."""
     if not together:
         return ""
     text = ", ".join(str(list(group)) for group in together)

@@ -1,4 +1,4 @@
-"""How gradients are combined: what the arguments of DistributedOptimizer and DistributedGradientTape come to."""
+"""The options of a gradient computation: arguments of DistributedOptimizer and of DistributedGradientTape."""
 
 import dataclasses
 import math
@@ -8,69 +8,62 @@ from typing import Any
 
 import numpy as np
 
-from tfddl.gradients.gradient_groups import Groups, checked_groups
+from tfddl.gradients.gradient_groups import checked_groups
 from tfddl.ops.compression import Compression, Compressor, check_compression
 from tfddl.ops.constants import NAMES, Adasum, Average, Sum
 from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """How one optimizer or tape combines its gradients.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GradientOptions:
+    """How one optimizer or tape combines its gradients: the arguments that both take, checked.
 
     Attributes:
         op: `tfddl.Average`, `tfddl.Sum` or `tfddl.Adasum`.
-        compression: What gradients travel as.
+        compression: The `Compressor` for gradients while they travel.
         sparse_as_dense: Whether a `tf.IndexedSlices` becomes a dense tensor first.
-        gradient_predivide_factor: Every rank divides by it before the sum, and multiplies after it.
-        groups: Which gradients travel together; None leaves that to the sizes of buckets.
-        process_set: Whose ranks combine them.
-        scale_local_gradients: Whether gradients that are not combined are divided by the number of ranks.
+        gradient_predivide_factor: Every rank divides by it before the sum, and multiplies by it after the sum.
+        groups: Gradients that travel together; None leaves them to buckets. See `gradient_groups.checked_groups`.
+        process_set: The ranks that combine their gradients.
+        scale_local_gradients: Whether local gradients, which are not combined, are divided by the number of ranks.
+        num_groups: Deprecated, for `groups`; 0 for none.
+        device_dense: Only `""`.
+        device_sparse: Only `""`.
+
+    Raises:
+        ValueError: For another `op`; for a factor that is not a positive number, or not 1 with another `op` than
+            Average; for wrong groups; or for a device.
+        TypeError: If `compression` is no compressor, `process_set` no `ProcessSet`, or a bool is neither True nor False.
     """
 
     op: int = Average
     compression: type[Compressor] = Compression.none
     sparse_as_dense: bool = False
     gradient_predivide_factor: float = 1.0
-    groups: Groups = None
+    groups: Any = None
     process_set: ProcessSet = global_process_set
     scale_local_gradients: bool = True
+    num_groups: dataclasses.InitVar[int] = 0
+    device_dense: dataclasses.InitVar[str] = ""
+    device_sparse: dataclasses.InitVar[str] = ""
 
-
-def checked(
-    *,
-    op: int,
-    compression: Any,
-    sparse_as_dense: bool,
-    gradient_predivide_factor: float,
-    num_groups: int,
-    groups: Any,
-    process_set: ProcessSet,
-    scale_local_gradients: bool,
-    device_dense: str,
-    device_sparse: str,
-) -> Options:
-    """The options, once their values are known to have a meaning.
-
-    Raises:
-        ValueError: For another `op`, a factor that is no positive number or comes with another `op` than Average,
-            groups that are none, or a device.
-        TypeError: If `compression` is no compressor, `process_set` no `ProcessSet`, or what is on or off neither.
-    """
-    _refuse_devices(device_dense=device_dense, device_sparse=device_sparse)
-    return Options(
-        check_op(op),
-        check_compression(compression),
-        check_bool("sparse_as_dense", sparse_as_dense),
-        _checked_factor(gradient_predivide_factor, op),
-        checked_groups(_one_of(num_groups, groups)),
-        check_type(process_set),
-        check_bool("scale_local_gradients", scale_local_gradients),
-    )
+    def __post_init__(self, num_groups: int, device_dense: str, device_sparse: str) -> None:
+        _refuse_devices(device_dense=device_dense, device_sparse=device_sparse)
+        checked = {
+            "op": check_op(self.op),
+            "compression": check_compression(self.compression),
+            "sparse_as_dense": check_bool("sparse_as_dense", self.sparse_as_dense),
+            "gradient_predivide_factor": _checked_factor(self.gradient_predivide_factor, self.op),
+            "groups": checked_groups(_one_of(num_groups, self.groups)),
+            "process_set": check_type(self.process_set),
+            "scale_local_gradients": check_bool("scale_local_gradients", self.scale_local_gradients),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)  # the dataclass is frozen
 
 
 def check_bool(name: str, value: Any) -> bool:
-    """Returns the value of an option that is on or off.
+    """Returns the value of an option that is True or False.
 
     Raises:
         TypeError: If it is anything else.
@@ -109,7 +102,7 @@ def _checked_factor(factor: float, op: int) -> float:
 
 
 def _one_of(num_groups: int, groups: Any) -> Any:
-    """`groups`, or its older spelling, of which 0 means none."""
+    """`groups`, or its deprecated spelling `num_groups`."""
     if isinstance(num_groups, int) and num_groups == 0:
         return groups
     if groups is not None:
@@ -117,7 +110,7 @@ def _one_of(num_groups: int, groups: Any) -> Any:
             "Give `groups` or the deprecated `num_groups`, not both. "
             f"Received: num_groups={num_groups!r}, groups={groups!r}"
         )
-    warnings.warn("`num_groups` is deprecated; use groups=", DeprecationWarning, stacklevel=4)
+    warnings.warn("`num_groups` is deprecated; use groups=", DeprecationWarning, stacklevel=5)
     return num_groups
 
 

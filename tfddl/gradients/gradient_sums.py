@@ -1,4 +1,4 @@
-"""What is alike wherever tfddl itself adds up the gradients of several passes, in TF1 and in Keras 2."""
+"""Sums of the gradients of several passes, for TF1 and Keras 2, whose optimizers do not accumulate by themselves."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,15 +7,15 @@ import tensorflow as tf
 
 
 def dense(gradient: Any, sparse_as_dense: bool, wanted: str) -> tf.Tensor:
-    """The gradient as a tensor, which can be added up.
+    """Returns the gradient as a dense tensor, which can be added up.
 
     Args:
         gradient: A tensor or a `tf.IndexedSlices`.
         sparse_as_dense: Whether a `tf.IndexedSlices` becomes dense; else it is an error.
-        wanted: What adds up, in words.
+        wanted: The option that accumulates, for the error.
 
     Raises:
-        ValueError: For a `tf.IndexedSlices` that is to stay one.
+        ValueError: For a `tf.IndexedSlices` without `sparse_as_dense`.
     """
     if isinstance(gradient, tf.IndexedSlices) and not sparse_as_dense:
         raise ValueError(
@@ -25,6 +25,6 @@ def dense(gradient: Any, sparse_as_dense: bool, wanted: str) -> tf.Tensor:
 
 
 def mean_or_sum(sums: Iterable[Any], passes: int, average: bool) -> list[tf.Tensor]:
-    """What becomes of the sums, variables that hold `passes` gradients each: their mean, or themselves."""
+    """Returns the sums, or with `average` the means, of `passes` gradients each. `sums` are variables."""
     scale = passes if average else 1
     return [total.read_value() / tf.cast(scale, total.dtype) for total in sums]

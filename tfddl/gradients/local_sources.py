@@ -1,4 +1,4 @@
-"""Local variables: each rank's own, whose gradients are not combined."""
+"""Local variables and layers: their gradients are not combined, so each rank has its own values."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from tfddl import _compat
 
 
 class LocalSources:
-    """What an optimizer or a tape leaves to each rank: variables, and layers with all their trainable ones."""
+    """The variables and layers whose gradients an optimizer or a tape does not combine."""
 
     def __init__(self) -> None:
         self._references: dict[Any, None] = {}
         self._layers: list[Any] = []
 
     def add(self, source: Any) -> None:
-        """Leaves one variable, or one tensor that a tape watches, to each rank."""
+        """Adds one variable, or one tensor that a tape watches."""
         self._references[_compat.reference(source)] = None
 
     def add_layers(self, layers: Iterable[Any]) -> None:
-        """Leaves the trainable weights of layers to each rank; those that are not built yet as well."""
+        """Adds the trainable weights of layers, which may be built later."""
         self._layers += layers
 
     def copy(self) -> LocalSources:
-        """Another one with the same sources."""
+        """Returns a copy with the same sources."""
         other = LocalSources()
         other._references, other._layers = dict(self._references), list(self._layers)
         return other
 
     def among(self, sources: Iterable[Any] | None) -> set[int]:
-        """Which of the sources are local, by their place."""
+        """Returns the slots of the sources that are local."""
         if not self._references and not self._layers:
             return set()
         mine = set(self._references)
         mine.update(_compat.reference(v) for layer in self._layers for v in layer.trainable_weights)
-        return {place for place, source in enumerate(sources or ()) if _compat.reference(source) in mine}
+        return {slot for slot, source in enumerate(sources or ()) if _compat.reference(source) in mine}
 
 
 def scaled(gradient: Any, size: int) -> Any:
-    """A rank's own gradient, as a part of the mean over all ranks' rows."""
+    """Divides a local gradient by the number of ranks: its share in the mean over the rows of all ranks."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(scaled(gradient.values, size), gradient.indices, gradient.dense_shape)
     gradient = tf.convert_to_tensor(gradient)
@@ -49,10 +49,10 @@ def scaled(gradient: Any, size: int) -> Any:
 
 
 def check_variable(variable: Any) -> Any:
-    """Returns `variable` if it is one.
+    """Returns `variable` if it is a variable.
 
     Raises:
-        ValueError: If it is not.
+        ValueError: If it is not a variable.
     """
     if not _compat.is_variable(variable):
         raise ValueError(
@@ -68,7 +68,7 @@ def check_layers(layers: Any) -> list[Any]:
         layers: One layer, several, or None.
 
     Raises:
-        ValueError: If that is something else.
+        ValueError: If `layers` is something else.
     """
     listed = [] if layers is None else list(layers) if isinstance(layers, (list, tuple)) else [layers]
     if not all(map(_compat.is_layer, listed)):

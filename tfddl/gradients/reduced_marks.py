@@ -1,4 +1,4 @@
-"""Marks on gradients that are reduced already, so that an optimizer behind a tape leaves them alone."""
+"""Marks on reduced gradients, so that an optimizer does not reduce the results of a tape a second time."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,11 +11,11 @@ _MARK = "_tfddl_reduced"
 _LOCAL = "local"
 _OWN = "_tfddl_own"
 _SEARCH_LIMIT = 64
-"""Ops looked at behind each gradient for a reduction by a tape: clipping and scaling need about ten."""
+"""How many ops before each gradient are searched for a reduction by a tape. Clipping and scaling take about ten."""
 
 
 def mark(gradient: Any, local: bool = False) -> Any:
-    """Marks a gradient as reduced, or as one that stays this rank's own."""
+    """Marks a gradient as reduced, or with `local` as not combined on purpose. Returns it."""
     value = _LOCAL if local else True
     setattr(_values(gradient), _MARK, value)
     setattr(gradient, _MARK, value)
@@ -23,37 +23,37 @@ def mark(gradient: Any, local: bool = False) -> Any:
 
 
 def is_reduced(gradient: Any) -> bool:
-    """Whether `gradient` is a result of `reduce_gradients`, untouched since."""
+    """Whether `gradient` is a result of `reduce_gradients` and has not been changed since."""
     return bool(getattr(gradient, _MARK, False))
 
 
 def is_local(gradient: Any) -> bool:
-    """Whether it is one that `reduce_gradients` has left to each rank."""
+    """Whether `gradient` is a local gradient that has been through `reduce_gradients`."""
     return getattr(gradient, _MARK, False) == _LOCAL
 
 
 def leave_own(variables: Iterable[Any]) -> None:
-    """Marks variables that each rank trains for itself because the user has said so."""
+    """Marks variables as local by the user's choice: ranks may have different values."""
     for variable in variables:
         setattr(_compat.tf_variable(variable), _OWN, True)
 
 
 def is_own(variable: Any) -> bool:
-    """Whether `leave_own` has been called with a `tf.Variable`."""
+    """Whether `leave_own` has been called with this `tf.Variable`."""
     return hasattr(variable, _OWN)
 
 
 def all_reduced(gradients: Iterable[Any]) -> bool:
-    """Whether there are gradients and none of them still needs a reduction."""
+    """Whether there is at least one gradient, and all gradients are reduced. None counts as no gradient."""
     present = [gradient for gradient in gradients if gradient is not None]
     return bool(present) and all(is_reduced(gradient) for gradient in present)
 
 
 def comes_from_a_reduction(gradients: Iterable[Any]) -> bool:
-    """Whether a gradient in a graph was computed from reduced ones, by clipping them for example.
+    """Whether a gradient in a graph was computed from reduced gradients, for example by clipping them.
 
-    Looks only at the nearest ops: far behind a gradient lies the whole model, which may hold reductions of
-    its own, such as those of a gradient penalty.
+    Searches only the nearest ops. Further away is the model, which may contain other reductions, for example for a
+    gradient penalty.
     """
     return any(
         _reduction_nearby(gradient)

@@ -1,4 +1,4 @@
-"""One gradient computation, reduced over all ranks: the only place where gradients meet the collectives."""
+"""Reduces the gradients of one computation over all ranks. Only this file passes gradients to collectives."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,17 +8,16 @@ import tensorflow as tf
 from tfddl import _compat
 from tfddl.gradients import gradient_groups
 from tfddl.gradients.buckets import bucket_sizes, plan_buckets
-from tfddl.gradients.gradient_options import Options
+from tfddl.gradients.gradient_options import GradientOptions
 from tfddl.gradients.local_sources import LocalSources, scaled
 from tfddl.gradients.reduced_marks import is_reduced, leave_own, mark
 from tfddl.ops import allreduce_gradient, names, native  # noqa: F401 the first registers the gradient
-from tfddl.ops.compression import run_compressed
 from tfddl.ops.constants import Adasum, Max
 from tfddl.ops.sparse import allreduce_slices
 from tfddl.runtime import xla
 from tfddl.runtime.process_sets import id_of
 
-_DEFAULT = Options()
+_DEFAULT = GradientOptions()
 
 
 def reduce_gradients(
@@ -26,30 +25,29 @@ def reduce_gradients(
     variables: Sequence[Any] | None = None,
     *,
     owner: str,
-    options: Options = _DEFAULT,
+    options: GradientOptions = _DEFAULT,
     local: LocalSources | None = None,
 ) -> list[Any]:
     """Combines one set of gradients over all ranks.
 
-    The gradients are put into buckets (see `tfddl.gradients.buckets`), each reduced by one op. All ranks have
-    to come here with gradients of the same number, kinds, dtypes and shapes; where they do not, every rank
-    gets the same error.
+    The gradients are put into buckets (see `tfddl.gradients.buckets`), and one op reduces each bucket. All ranks have to
+    bring the same number of gradients, with the same kinds, dtypes and shapes; else all ranks get the same error.
 
-    A `tf.IndexedSlices`, which is what an embedding's gradient is, becomes one with the rows of all ranks,
-    those of the same index added up (see `tfddl.ops.sparse`). Inside a function compiled by XLA it always becomes a
-    dense tensor: shapes are fixed there, while rows come in any number.
+    A `tf.IndexedSlices`, for example an embedding's gradient, becomes one with the rows of all ranks; rows of the same
+    index are added up (see `tfddl.ops.sparse`). XLA knows fixed shapes only, so in a function that XLA compiles it always
+    becomes a dense tensor.
 
     Args:
         gradients: Tensors, `tf.IndexedSlices` or None, in the order of the model's variables.
-        variables: What the gradients belong to, one for each. Used for shapes that tracing does not know, groups,
-            local variables, and those that are overwritten by their gradient.
+        variables: One for each gradient. They tell shapes that tracing does not know, groups, local variables, and
+            variables that are overwritten by their gradient.
         owner: Names the reduction; equal on all ranks and different for each optimizer.
-        options: How to combine. Adasum takes each gradient for one vector.
-        local: Variables whose gradients stay each rank's own.
+        options: How to combine. Adasum combines each gradient as one vector.
+        local: Variables whose gradients are not combined.
 
     Returns:
-        A list like `gradients`, and None where None was. The gradients are marked, so that an optimizer does
-        not reduce them again (`marks.is_reduced`). On a rank outside the process set they are what they were.
+        A list like `gradients`, with None where None was. The gradients are marked, so that an optimizer does not reduce
+        them again (`reduced_marks.is_reduced`). A rank outside the process set gets its own gradients back, unmarked.
 
     Raises:
         ValueError: For `tfddl.Adasum` and a `tf.IndexedSlices`, or inside a function compiled by XLA where there
@@ -65,7 +63,7 @@ def reduce_gradients(
     mine = waiting & local.among(variables) if local else set()
     leave_own(variables[index] for index in mine if variables)
     for index in mine:
-        # A next value is no part of a mean.
+        # The next value of a float8 variable is not a share of a mean.
         next_value = variables is not None and is_overwritten(variables[index])
         results[index] = mark(results[index], True) if next_value else _left_alone(results[index], options)
     waiting -= mine
@@ -83,7 +81,7 @@ def reduce_gradients(
         return results
     sequence = names.unique(owner, number)
     _reduce_dense(results, dense, sparse, variables, sequence, options, number)
-    # After the buckets, whose context tells where the ranks differ in what is sparse.
+    # After the buckets: their context names the sparse slots, in which the ranks may differ.
     for index in sparse:
         slices = allreduce_slices(
             results[index],
@@ -109,30 +107,30 @@ def reduce_missing(
 
 
 def is_overwritten(variable: Any) -> bool:
-    """Whether the variable's "gradient" is its next value, as that of a float8 layer's scales is."""
+    """Whether the variable's "gradient" is its next value, as for the scales of a float8 layer."""
     return getattr(variable, "overwrite_with_gradient", False)
 
 
 def _reduce_overwritten(
     results: list[Any], waiting: set[int], variables: Sequence[Any] | None, owner: str, process_set: int
 ) -> set[int]:
-    """Takes the largest value of all ranks, in place, where a gradient is the variable's next value; returns where.
+    """Replaces each next value in `results` by the largest of all ranks, in place; returns their slots.
 
-    Those are the largest magnitudes that a float8 layer has seen, and scales that grow with them: the largest of all
-    ranks are what one process with the rows of all would have.
+    The values are the largest magnitudes that a float8 layer has seen, and scales that grow with them. One process with
+    the rows of all ranks would have the largest.
     """
-    places = [index for index in sorted(waiting) if variables and is_overwritten(variables[index])]
-    if places:
+    slots = [index for index in sorted(waiting) if variables and is_overwritten(variables[index])]
+    if slots:
         name = names.unique(f"{owner}.overwritten", process_set)
-        tensors = [tf.cast(results[index], tf.float32) for index in places]
+        tensors = [tf.cast(results[index], tf.float32) for index in slots]
         largest = native.allreduce(tensors, Max, name, process_set=process_set)
-        for index, value in zip(places, largest, strict=True):
+        for index, value in zip(slots, largest, strict=True):
             results[index] = mark(tf.cast(value, results[index].dtype))
-    return set(places)
+    return set(slots)
 
 
-def _left_alone(gradient: Any, options: Options) -> Any:
-    """A local variable's gradient."""
+def _left_alone(gradient: Any, options: GradientOptions) -> Any:
+    """The marked gradient of a local variable."""
     size = options.process_set.size() or 1
     return mark(scaled(gradient, size if options.scale_local_gradients else 1), local=True)
 
@@ -143,31 +141,30 @@ def _reduce_dense(
     sparse: Sequence[int],
     variables: Sequence[Any] | None,
     sequence: str,
-    options: Options,
+    options: GradientOptions,
     process_set: int,
 ) -> None:
     """Reduces the dense gradients of `results`, in place."""
     if not dense:
         return
     mine = None if variables is None else [variables[index] for index in dense]
-    tensors = [_dense(results[index], mine and mine[place]) for place, index in enumerate(dense)]
-    together = gradient_groups.places(options.groups, len(dense), mine)
-    # Two ranks that lack the gradient of different variables may have equal shapes otherwise; and one for which an embedding
-    # is local would leave the others waiting for its rows.
+    tensors = [_dense(results[index], mine and mine[number]) for number, index in enumerate(dense)]
+    together = gradient_groups.members(options.groups, len(dense), mine)
+    # Two ranks that lack the gradients of different variables may still have equal shapes. And if an embedding is local on
+    # one rank only, the others would wait for that rank's rows.
     context = "" if len(dense) == len(results) else f"dense gradients {list(dense)} of {len(results)}"
     if sparse:
         context += f", sparse {list(sparse)}"
-    reduced = run_compressed(
-        lambda compressed: _reduce_in_buckets(compressed, together, sequence, options, context, process_set),
-        tensors,
-        options.compression,
+    compressed = [options.compression.compress(tensor) for tensor in tensors]
+    reduced = _reduce_in_buckets(
+        [tensor for tensor, _ in compressed], together, sequence, options, context, process_set
     )
-    for index, tensor in zip(dense, reduced, strict=True):
-        results[index] = mark(tensor)
+    for index, tensor, (_, restore) in zip(dense, reduced, compressed, strict=True):
+        results[index] = mark(options.compression.decompress(tensor, restore))
 
 
 def _dense(gradient: Any, variable: Any) -> tf.Tensor:
-    """The gradient as one tensor, with the variable's static shape if its own is not known."""
+    """The gradient as a dense tensor, with the variable's static shape if the gradient's is not fully known."""
     tensor = tf.convert_to_tensor(gradient)
     shape = getattr(variable, "shape", None)
     if shape is not None and not tensor.shape.is_fully_defined():
@@ -179,36 +176,36 @@ def _reduce_in_buckets(
     tensors: list[tf.Tensor],
     together: Sequence[Sequence[int]],
     sequence: str,
-    options: Options,
+    options: GradientOptions,
     context: str,
     process_set: int,
 ) -> list[tf.Tensor]:
-    """One op a bucket, or in XLA one for all; together they are one sequence, agreed on as a whole."""
+    """Runs one op for each bucket, in XLA one op for all. The ranks agree on all buckets at once."""
     specifications = [(tensor.dtype.name, _static_shape(tensor)) for tensor in tensors]
     plan = plan_buckets(specifications, bucket_sizes(), together)
-    # A sequence is agreed on by the shapes known at trace time, and its buckets belong to one step. Where a shape shows
-    # only at run time, and in eager mode, where each op is a step of its own, each bucket is agreed on by itself.
-    apart = tf.executing_eagerly() or not all(tensor.shape.is_fully_defined() for tensor in tensors)
-    # Groups of other gradients may have equal shapes.
+    # Ranks agree on all buckets at once by the shapes known at trace time. If a shape is known only at run time, and in
+    # eager mode, where each op is a step of its own, ranks agree on each bucket alone.
+    one_by_one = tf.executing_eagerly() or not all(tensor.shape.is_fully_defined() for tensor in tensors)
+    # Two groupings of the gradients may have equal shapes.
     context = f"{context} {gradient_groups.description(together)}".strip()
     shared: dict[str, Any] = {
         "prescale": 1 / options.gradient_predivide_factor,
         "postscale": options.gradient_predivide_factor,
         "process_set": process_set,
     }
-    agreed_context = context if apart else f"{plan.signature} {context}".strip()
+    agreed_context = context if one_by_one else f"{plan.signature} {context}".strip()
     buckets = [[tensors[index] for index in members] for members in plan.buckets]
-    if not apart and _compat.in_xla_context():
+    if not one_by_one and _compat.in_xla_context():
         outputs = native.allreduce_buckets(buckets, options.op, sequence, context=agreed_context, **shared)
     else:
         outputs = [
             native.allreduce(
                 bucket,
                 options.op,
-                f"{sequence}.{number}" if apart else sequence,
+                f"{sequence}.{number}" if one_by_one else sequence,
                 context=agreed_context,
-                bucket=0 if apart else number,
-                buckets=1 if apart else len(buckets),
+                bucket=0 if one_by_one else number,
+                buckets=1 if one_by_one else len(buckets),
                 **shared,
             )
             for number, bucket in enumerate(buckets)

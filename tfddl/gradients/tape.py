@@ -4,23 +4,21 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl.gradients.gradient_options import checked
+from tfddl.gradients.gradient_options import GradientOptions
 from tfddl.gradients.local_sources import LocalSources, check_layers
 from tfddl.gradients.reduction import reduce_gradients
 from tfddl.ops import names
-from tfddl.ops.compression import Compression, Compressor
-from tfddl.ops.constants import Average
-from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
+from tfddl.runtime.process_sets import id_of
 
 _OWNER = "DistributedGradientTape"
-"""The name of all tapes in eager mode, where a loop makes a new one each step and one reduction is over before the next
-begins. In a tf.function they are counted."""
+"""The name of all tapes in eager mode: a loop makes a new tape each step, and one reduction ends before the next begins. In
+a tf.function tapes are numbered."""
 
 
 class DistributedGradientTape(tf.GradientTape):
     """A `tf.GradientTape` that combines gradients over all ranks.
 
-    Wraps a tape that records already, or one that is still to be entered:
+    Wraps a tape, which may record already:
 
         with tfddl.DistributedGradientTape(tf.GradientTape()) as tape:
             loss = ...
@@ -29,80 +27,57 @@ class DistributedGradientTape(tf.GradientTape):
 
     Every rank has to ask for the gradients of the same sources, and get None for the same ones.
 
-    Given to a `tfddl.DistributedOptimizer` as they are, the gradients are not reduced a second time.
-    Gradients that you change in between are new tensors, which that optimizer reduces as well: no harm with
-    `op=tfddl.Average` and `op=tfddl.Adasum`, which make of equal values that value. With `op=tfddl.Sum`, and
-    with local sources, whose gradients that optimizer would combine, use one of the two, not both.
+    A `tfddl.DistributedOptimizer` does not reduce these gradients a second time, unless you change them first: changed
+    gradients are new tensors, and the optimizer reduces them again. This does no harm with `op=tfddl.Average` and
+    `op=tfddl.Adasum`, since equal values stay as they are. With `op=tfddl.Sum` or with local sources use either the tape
+    or the optimizer, not both.
 
-    The gradients of local sources (`register_local_source`) are not combined. `jacobian` and `batch_jacobian` are this
-    rank's own, as in Horovod.
+    The gradients of local sources (`register_local_source`) are not combined, and neither are `jacobian` and
+    `batch_jacobian`, as in Horovod.
 
     Args:
         gradtape: The `tf.GradientTape` to wrap.
-        compression: What gradients travel as. Defaults to `tfddl.Compression.none`.
+        compression: The format in which gradients travel. Defaults to `tfddl.Compression.none`.
         op: `tfddl.Average`, `tfddl.Sum` or `tfddl.Adasum`. Defaults to `tfddl.Average`.
-        sparse_as_dense: Whether a `tf.IndexedSlices` becomes a dense tensor before it is reduced. That is faster where
-            the rows of all ranks together are about as many as the variable has, or more. Defaults to False: the rows
-            of all ranks are gathered.
-        gradient_predivide_factor: Every rank's gradient is divided by it before they are added up, and the sum
-            multiplied by it: a factor of the number of ranks keeps large sums finite. For `op=tfddl.Average` only.
-            Defaults to 1.
-        groups: Gradients that travel together, for each dtype in one piece: a number of groups of neighbours, or a
-            list of lists of variables. Defaults to None: buckets of `TFDDL_BUCKET_MB`, as the rest where variables
-            are listed.
+        sparse_as_dense: Whether a `tf.IndexedSlices` becomes a dense tensor before it is reduced. This is faster if all
+            ranks together have about as many rows as the variable, or more. Defaults to False: the rows of all ranks
+            are gathered.
+        gradient_predivide_factor: Divides the gradients before they are added up, and multiplies the sum. The number of
+            ranks as the factor keeps large sums finite. For `op=tfddl.Average` only. Defaults to 1.
+        groups: Gradients that travel together, in one piece for each dtype: a number of groups of neighbours, or a list
+            of lists of variables. All other gradients travel in buckets of `TFDDL_BUCKET_MB`. Defaults to None.
         num_groups: Deprecated; use `groups`.
-        process_set: Whose ranks combine their gradients; on another rank they are the rank's own. Defaults to all.
+        process_set: The ranks that combine their gradients. Another rank gets its own gradients. Defaults to all ranks.
         scale_local_gradients: Whether gradients of local sources are divided by the number of ranks, so that they
             belong to the mean over the rows of all ranks. Defaults to True.
         device_dense: Only `""`: gradients are combined on the device that has computed them.
         device_sparse: The same.
 
     Raises:
-        TypeError: If `gradtape` is not a `tf.GradientTape`, `compression` no compressor, `process_set` no `ProcessSet`, or
-            what is on or off neither True nor False.
-        ValueError: For another `op`, a `process_set` that is not part of the job, a `gradient_predivide_factor` that is
-            not positive or comes with another `op` than Average, `groups` that are none, or a device.
+        TypeError: If `gradtape` is not a `tf.GradientTape`, `compression` no compressor, `process_set` no `ProcessSet`, or a
+            bool neither True nor False; for an unknown argument.
+        ValueError: For another `op`; for a `process_set` that is not part of the job; for a `gradient_predivide_factor`
+            that is not positive, or not 1 with another `op` than Average; for wrong `groups`; or for a device.
     """
 
     def __init__(
         self,
         gradtape: tf.GradientTape,
-        *,
-        compression: type[Compressor] = Compression.none,
-        op: int = Average,
-        sparse_as_dense: bool = False,
-        gradient_predivide_factor: float = 1.0,
-        num_groups: int = 0,
-        groups: Any = None,
-        process_set: ProcessSet = global_process_set,
-        scale_local_gradients: bool = True,
-        device_dense: str = "",
-        device_sparse: str = "",
+        **options: Any,
     ) -> None:
         if not isinstance(gradtape, tf.GradientTape):
             raise TypeError(
                 f"DistributedGradientTape wraps a tf.GradientTape. Received: gradtape={gradtape!r}"
             )
-        # The base class is not initialised: a tape of its own would record next to the wrapped one.
+        # Does not call the base class, which would make a second tape.
         self._wrapped = gradtape
-        self._options = checked(
-            op=op,
-            compression=compression,
-            sparse_as_dense=sparse_as_dense,
-            gradient_predivide_factor=gradient_predivide_factor,
-            num_groups=num_groups,
-            groups=groups,
-            process_set=process_set,
-            scale_local_gradients=scale_local_gradients,
-            device_dense=device_dense,
-            device_sparse=device_sparse,
-        )
+        self._options = GradientOptions(**options)
         self._local = LocalSources()
-        # Numbered here, where the program makes it: ranks may call gradient() of two tapes in different orders.
-        self._owner = names.numbered(_OWNER, id_of(process_set, _OWNER)) + "/gradient"
+        # Numbered here and not in gradient(): ranks may call gradient() of two tapes in different orders.
+        self._owner = names.numbered(_OWNER, id_of(self._options.process_set, _OWNER)) + "/gradient"
 
     def register_local_source(self, source: Any) -> None:
-        """Leaves the gradient of a variable, or of a tensor that the tape watches, to each rank."""
+        """Excludes the gradient of a variable, or of a tensor that the tape watches, from combining."""
         self._local.add(source)
 
     def __enter__(self) -> "DistributedGradientTape":
@@ -144,11 +119,11 @@ class DistributedGradientTape(tf.GradientTape):
             unconnected_gradients: See `tf.GradientTape.gradient`.
 
         Returns:
-            Gradients in the structure of `sources`, None where `sources` has no influence on `target`. A
+            Gradients in the structure of `sources`; None for a source without influence on `target`. A
             `tf.IndexedSlices` has the rows of all ranks, each index once.
 
         Raises:
-            ValueError: Inside a function compiled by XLA where there are no XLA kernels.
+            ValueError: In a function that XLA compiles, if there are no XLA kernels.
         """
         gradients = self._wrapped.gradient(target, sources, output_gradients, unconnected_gradients)
         flat, variables = tf.nest.flatten(gradients), tf.nest.flatten(sources)
@@ -170,7 +145,7 @@ class DistributedGradientTape(tf.GradientTape):
         return self._wrapped.batch_jacobian(*arguments, **options)
 
     def __getattr__(self, name: str) -> Any:
-        # The rest of the tape (`_tape`, `_persistent`, ...), which TensorFlow and Keras look at in places.
+        # TensorFlow and Keras read other attributes of a tape (`_tape`, `_persistent`, ...).
         if name == "_wrapped":
             raise AttributeError(name)
         return getattr(self._wrapped, name)
@@ -179,10 +154,10 @@ class DistributedGradientTape(tf.GradientTape):
 def PartialDistributedGradientTape(
     gradtape: tf.GradientTape, *, local_layers: Any = None, **options: Any
 ) -> DistributedGradientTape:
-    """A `tfddl.DistributedGradientTape` that leaves some layers to each rank.
+    """A `tfddl.DistributedGradientTape` that does not combine the gradients of some layers.
 
-    The layers may be built later. Give a `BroadcastGlobalVariablesCallback` their variables as `local_variables` if they
-    are to begin with different values.
+    The layers may be built later. If their variables have to begin with different values, give them to
+    `BroadcastGlobalVariablesCallback` as `local_variables`.
 
     Args:
         gradtape: The `tf.GradientTape` to wrap.
@@ -193,8 +168,8 @@ def PartialDistributedGradientTape(
         The tape.
 
     Raises:
-        TypeError: As `tfddl.DistributedGradientTape` does.
-        ValueError: As that does, or if `local_layers` is anything else.
+        TypeError: See `tfddl.DistributedGradientTape`.
+        ValueError: See `tfddl.DistributedGradientTape`; or if `local_layers` is anything else.
     """
     layers = check_layers(local_layers)
     tape = DistributedGradientTape(gradtape, **options)

@@ -1,4 +1,4 @@
-"""load_model: a model from a file, with its optimizer distributed."""
+"""`load_model`: loads a model from a file and distributes its optimizer."""
 
 import importlib
 from typing import Any
@@ -17,25 +17,25 @@ def load_model(
     compression: type[Compressor] = Compression.none,
     **options: Any,
 ) -> Any:
-    """Loads a model that Keras has saved and makes its optimizer a distributed one.
+    """Loads a model that Keras has saved, and distributes its optimizer.
 
-    The optimizer keeps what the file has of it, its slots and its iteration, so that training goes on where it stopped.
-    Call it on all ranks, or on the root alone where a `tfddl.callbacks.BroadcastGlobalVariablesCallback` follows. A model
-    that was saved without being compiled has no optimizer and comes as it is.
+    The optimizer keeps its slots and its iteration, so training continues where it stopped. Call this on all ranks, or on
+    the root alone if a `tfddl.callbacks.BroadcastGlobalVariablesCallback` follows. A model that was saved without being
+    compiled has no optimizer and is returned unchanged.
 
     Args:
         filepath: A `.keras` or `.h5` file, as `keras.models.load_model` takes it.
         custom_optimizers: Optimizer classes of your own that the file may name. Defaults to none.
         custom_objects: Other names in the file, as `keras.models.load_model` takes them. Defaults to none.
         compression: See `tfddl.DistributedOptimizer`.
-        **options: The other arguments of `tfddl.DistributedOptimizer`, which a file does not hold.
+        **options: The other arguments of `tfddl.DistributedOptimizer`. The file does not contain them.
 
     Returns:
         The model, compiled as it was.
 
     Raises:
-        TypeError: If `custom_optimizers` holds anything but optimizer classes, or as `tfddl.DistributedOptimizer` does.
-        ValueError: As that does, or if Keras cannot load the file.
+        TypeError: If `custom_optimizers` holds anything but optimizer classes; and see `tfddl.DistributedOptimizer`.
+        ValueError: If Keras cannot load the file; and see `tfddl.DistributedOptimizer`.
     """
     keras = _compat.keras()
     _register_own_classes()
@@ -50,24 +50,26 @@ def load_model(
 
 
 def _register_own_classes() -> None:
-    """Has Keras know the layer and the optimizers of tfddl that a file may name, in a program that names none."""
+    """Registers tfddl's layer and optimizers with Keras, as a file may name them."""
     importlib.import_module("tfddl.keras.sync_batch_normalization")
     if not _compat.is_keras_2():
         importlib.import_module("tfddl.keras.optimizers")
 
 
 def _restore_from_h5(model: Any, filepath: Any) -> None:
-    """Gives the model an optimizer with its slots: Keras builds that of an .h5 file without variables, so that it can
-    neither be filled nor train."""
+    """Makes the model's optimizer again, with the slots of an .h5 file.
+
+    Keras builds it without variables, so that it can neither restore its slots nor train.
+    """
     optimizer = type(model.optimizer).from_config(model.optimizer.get_config())
     with h5py.File(filepath, "r") as file:
         group = file["optimizer_weights"]
-        # A long list of names is cut in pieces, names0, names1, ...
+        # h5 cuts a long list of names in pieces, weight_names0, weight_names1, ...
         pieces = [attribute for attribute in group.attrs if attribute.startswith("weight_names")]
         pieces.sort(key=lambda attribute: int(attribute.removeprefix("weight_names") or 0))
         names = [name for piece in pieces for name in group.attrs[piece]]
         values = [group[name][()] for name in names]
-    # As many without slots: the model was saved before its optimizer had made any.
+    # Equal if the model was saved before its optimizer had slots.
     if len(values) != len(optimizer.variables):
         optimizer.build(model.trainable_variables)
     for variable, value in zip(optimizer.variables, values, strict=True):

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl.gradients import reduced_marks, reduction
-from tfddl.gradients.gradient_options import Options
+from tfddl.gradients.gradient_options import GradientOptions
 from tfddl.ops import names
 from tfddl.runtime.log import warn_once
 from tfddl.runtime.process_sets import id_of
@@ -31,7 +31,7 @@ class Settings:
     """
 
     name: str
-    options: Options
+    options: GradientOptions
     accumulation: Accumulation | None
     computed: bool = False
     _owner: str | None = None
@@ -52,7 +52,7 @@ class Settings:
 def distribute(
     optimizer: Any,
     name: str,
-    options: Options,
+    options: GradientOptions,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
 ) -> Any:

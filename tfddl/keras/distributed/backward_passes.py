@@ -1,4 +1,4 @@
-"""`backward_passes_per_step`: Horovod's accumulation, done by Keras'."""
+"""`backward_passes_per_step`: Horovod's option for accumulation, set as Keras' `gradient_accumulation_steps`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ def check_passes(passes: int) -> int:
     """Returns `backward_passes_per_step` if it is a number of batches.
 
     Raises:
-        ValueError: If it is not.
+        ValueError: If it is not a positive integer.
     """
     if not isinstance(passes, int) or isinstance(passes, bool) or passes < 1:
         raise ValueError(
@@ -24,11 +24,11 @@ def check_passes(passes: int) -> int:
 
 
 def accumulate(optimizer: Any, passes: int) -> None:
-    """Has an optimizer accumulate so many batches, each of them inside a MultiOptimizer.
+    """Makes an optimizer, or each member of a MultiOptimizer, accumulate the gradients of `passes` batches.
 
     Raises:
-        ValueError: If it accumulates already, or has its variables, so that it is too late for accumulators. One that
-            comes from a file, with its accumulators in it, may have the same number.
+        ValueError: If the optimizer accumulates already, or is built, which is too late for accumulators. An optimizer
+            from a file, built with its accumulators, may have the same number.
     """
     optimizer = _compat.innermost(optimizer)
     if passes == 1:
@@ -53,7 +53,7 @@ def accumulate(optimizer: Any, passes: int) -> None:
 
 
 def undo_mean(settings: Settings, grads: Sequence[Any]) -> Sequence[Any]:
-    """The sum of the passes' gradients, of which Keras gives the mean, if that is wanted."""
+    """Returns the sum of the passes' gradients instead of Keras' mean, unless the settings ask for the mean."""
     passes = settings.backward_passes_per_step
     if passes == 1 or settings.average_aggregated_gradients:
         return grads

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from tfddl import _compat
-from tfddl.gradients.gradient_options import Options
+from tfddl.gradients.gradient_options import GradientOptions
 from tfddl.gradients.local_sources import LocalSources
 from tfddl.ops import names
 from tfddl.runtime.process_sets import id_of
@@ -25,7 +25,7 @@ class Settings:
     """
 
     name: str = "DistributedOptimizer"
-    options: Options = dataclasses.field(default_factory=Options)
+    options: GradientOptions = dataclasses.field(default_factory=GradientOptions)
     backward_passes_per_step: int = 1
     average_aggregated_gradients: bool = False
     local: LocalSources = dataclasses.field(default_factory=LocalSources)

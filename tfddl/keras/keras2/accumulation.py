@@ -13,12 +13,12 @@ Pairs = Sequence[tuple[Any, Any]]
 
 
 class Accumulation:
-    """Adds up the gradients of several calls of `apply_gradients`; the last one reduces the sums and updates.
+    """Adds up the gradients of several calls of `apply_gradients`; the last call reduces the sums and updates.
 
-    Each set of variables with gradients is counted by itself: one optimizer may train two networks in turn.
+    Each set of variables with gradients has a counter of its own: one optimizer may train two networks in turn.
 
-    Every call counts the optimizer's iterations, as in Horovod. The sums and how many calls are in them are no part of the
-    optimizer's state, which would no longer load without tfddl: what goes on from a file begins a new accumulation.
+    Every call counts as one of the optimizer's iterations, as in Horovod. The sums and counters are not part of the
+    optimizer's state, so that the state loads without tfddl. A restored optimizer begins a new accumulation.
 
     Args:
         settings: The optimizer's.
@@ -39,7 +39,7 @@ class Accumulation:
         """Runs one of the calls.
 
         Args:
-            optimizer: Whose `iterations` count.
+            optimizer: The optimizer, for its `iterations`.
             plain: Keras' `apply_gradients` of the optimizer.
             pairs: Gradients, none of them None, and their variables.
             reduce: Reduces the sums; returns them as they are if the gradients are reduced already.
@@ -73,7 +73,7 @@ class Accumulation:
         tf.cond(counter >= passes, finish, wait)
 
     def _state(self, variables: Sequence[Any]) -> tuple[Any, list[Any]]:
-        """How many calls there have been for these variables, and the sums of their gradients."""
+        """Returns the counter of these variables' calls, and the sums of their gradients."""
         key = tuple(variable.ref() for variable in variables)
         if key not in self._sums:
             self._counters[key] = tf.Variable(0, trainable=False, name="tfddl_passes")

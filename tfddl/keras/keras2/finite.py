@@ -13,7 +13,7 @@ from tfddl.runtime.process_sets import id_of
 
 
 def finite_everywhere(settings: Settings, grads: Sequence[Any]) -> list[Any]:
-    """Leaves gradients as they are if those of all ranks are finite; else makes them NaN, on all.
+    """Returns the gradients if they are finite on all ranks; else NaNs, on all ranks.
 
     Args:
         settings: The optimizer's.

@@ -1,4 +1,4 @@
-"""The state of Keras 2's legacy optimizers and of the optimizers inside them, in one order on all ranks."""
+"""The state of Keras 2's optimizers and of the optimizers inside them, in the same order on all ranks."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from tfddl import _compat
 
 
 def nested(optimizer: Any) -> Iterator[Any]:
-    """An optimizer of Keras 2 and all inside of it: loss scaled, members, wrapped as by Lookahead."""
+    """Yields an optimizer of Keras 2 and those inside: in a LossScaleOptimizer, MultiOptimizer or Lookahead."""
     yield optimizer
     if _compat.is_loss_scale_optimizer(optimizer):
         inside = [optimizer.inner_optimizer]
@@ -25,22 +25,22 @@ def nested(optimizer: Any) -> Iterator[Any]:
 
 
 def variables(optimizer: Any, model_variables: Sequence[Any]) -> list[Any]:
-    """The state of an optimizer of Keras 2, with that of those inside.
+    """Returns the state of an optimizer of Keras 2 and of the optimizers inside it.
 
-    Legacy optimizers list their slots as they were made, which a restored file does in an order of its own.
+    Legacy optimizers list their slots in the order of creation, which is another one after loading a file.
 
     Args:
         optimizer: An optimizer of either kind.
-        model_variables: Those of the model, whose order the slots take.
+        model_variables: The model's variables. Slots come in their order.
     """
     found: list[Any] = []
     for each in nested(optimizer):
         if _compat.is_loss_scale_optimizer(each):
-            state = getattr(each, "_loss_scale", None)  # which it does not list
+            state = getattr(each, "_loss_scale", None)  # not in its list of variables
             found += [] if state is None else _only_variables(vars(state).values())
         elif _compat.is_legacy_optimizer(each):
             found += _legacy(each, model_variables)
-        else:  # which does not list its learning rate, as Keras 3 does
+        else:  # its list of variables lacks the learning rate
             found += [*each.variables, *_only_variables([getattr(each, "_learning_rate", None)])]
     return found
 
@@ -52,7 +52,7 @@ def _legacy(optimizer: Any, model_variables: Sequence[Any]) -> list[Any]:
         for variable in model_variables
         for _, slot in sorted(optimizer._slots.get(_slot_key(variable), {}).items())
     ]
-    # Not `iterations`, which would make one in a wrapped optimizer.
+    # Not the property `iterations`: it would make the variable in a wrapped optimizer.
     own = [optimizer._iterations, *hypers, *slots]
     return [*_only_variables(own), *optimizer._weights]
 

@@ -1,4 +1,4 @@
-"""Optimizers for large batches, as many ranks make them: `hvd.optimizers.X`."""
+"""Optimizers for the large batches of many ranks: `hvd.optimizers.X`."""
 
 from tfddl import _compat
 

@@ -1,4 +1,4 @@
-"""LAMB: Adam whose steps are in proportion to each layer's weights."""
+"""LAMB: Adam with steps in proportion to the norm of each layer's weights."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class LAMB(Layerwise, Optimizer):
         u = m / (1 - beta_1^t) / (sqrt(v / (1 - beta_2^t)) + epsilon) + d * w
         w = w - lr * |w| / |u| * u
 
-    Where `|w|` or `|u|` is zero, and in variables that are excluded from layer adaptation, `w = w - lr * u`.
+    If `|w|` or `|u|` is zero, or the variable is excluded from layer adaptation, `w = w - lr * u`.
 
-    `keras.optimizers.Lamb` is the same without weight decay, up to `epsilon`, which is `1e-7` there. Its `weight_decay`
-    subtracts `lr * d * w` before the step instead, so that it has no part in `u` and is not scaled; and it excludes
-    nothing from layer adaptation.
+    `keras.optimizers.Lamb` without weight decay is the same, except for its `epsilon` of `1e-7`. Its `weight_decay`
+    subtracts `lr * d * w` before the step, so the decay is not part of `u` and is not scaled. It excludes no variable from
+    layer adaptation.
 
     Args:
         learning_rate: A float, a `keras.optimizers.schedules.LearningRateSchedule`, or a callable. Defaults to `0.001`.
@@ -39,7 +39,7 @@ class LAMB(Layerwise, Optimizer):
         weight_decay: Float. Defaults to `None`: no decay.
         exclude_from_weight_decay: Regular expressions; a variable in whose path one is found does not decay.
             `["bias", "gamma", "beta"]` is usual. Defaults to `None`.
-        exclude_from_layer_adaptation: The same for the factor `|w| / |u|`. Defaults to `None`.
+        exclude_from_layer_adaptation: Likewise, for the factor `|w| / |u|`. Defaults to `None`.
         name: Defaults to `"lamb"`.
         **kwargs: The other arguments of `keras.optimizers.Optimizer`.
 

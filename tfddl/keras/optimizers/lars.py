@@ -1,4 +1,4 @@
-"""LARS: momentum SGD whose steps are in proportion to each layer's weights."""
+"""LARS: momentum SGD with steps in proportion to the norm of each layer's weights."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class LARS(Layerwise, Optimizer):
         v = momentum * v + rate * (g + d * w)
         w = w - v
 
-    With `nesterov`, `w = w - momentum * v - rate * (g + d * w)`. Where `|w|` or `|g|` is zero, and in variables that
-    are excluded from layer adaptation, `rate` is `lr`.
+    With `nesterov`, `w = w - momentum * v - rate * (g + d * w)`. If `|w|` or `|g|` is zero, or the variable is excluded
+    from layer adaptation, `rate` is `lr`.
 
     Args:
         learning_rate: A float, a `keras.optimizers.schedules.LearningRateSchedule`, or a callable. Defaults to `0.1`.
@@ -36,7 +36,7 @@ class LARS(Layerwise, Optimizer):
         nesterov: Whether to use Nesterov momentum. Defaults to `False`.
         exclude_from_weight_decay: Regular expressions; a variable in whose path one is found does not decay.
             `["bias", "gamma", "beta"]` is usual. Defaults to `None`.
-        exclude_from_layer_adaptation: The same for the scaling of `rate`. Defaults to `None`.
+        exclude_from_layer_adaptation: Likewise, for the scaling of `rate`. Defaults to `None`.
         name: Defaults to `"lars"`.
         **kwargs: The other arguments of `keras.optimizers.Optimizer`.
 
@@ -81,7 +81,7 @@ class LARS(Layerwise, Optimizer):
         decay = self._decay(index)
         if self._adapts(index):
             w_norm, g_norm = norm(w), norm(g)
-            # Without a gradient the layer does not learn; without weights there is nothing in proportion to which it could.
+            # With a zero gradient or zero weights `ratio_of` returns 1.
             denominator = tf.where(g_norm > 0, g_norm + decay * w_norm + self.epsilon, tf.zeros_like(g_norm))
             rate *= ratio_of(w_norm, denominator, w.dtype, self.trust_coefficient)
         step = rate * (g + decay * w)

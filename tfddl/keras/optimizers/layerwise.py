@@ -1,4 +1,4 @@
-"""What optimizers have in common that look at a whole layer's weights: weight decay inside the update, and exclusions."""
+"""The common part of layer-wise optimizers: weight decay inside the update, and excluded variables."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import tensorflow as tf
 
 
 class Layerwise:
-    """In front of `keras.optimizers.Optimizer`: `weight_decay` is part of the update rule, and not applied before it.
+    """A base in front of `keras.optimizers.Optimizer`, with `weight_decay` as a part of the update rule.
 
     Attributes:
-        excluded: Patterns of variables to exclude, by what from: `"weight_decay"` or `"layer_adaptation"`.
+        excluded: Patterns for the paths of excluded variables, by rule: `"weight_decay"` or `"layer_adaptation"`.
     """
 
     excluded: dict[str, list[str]]
@@ -25,13 +25,13 @@ class Layerwise:
         Raises:
             TypeError: If one of them is no list of strings.
         """
-        for what, found in patterns.items():
+        for rule, found in patterns.items():
             if isinstance(found, str) or not all(isinstance(pattern, str) for pattern in found or ()):
                 raise TypeError(
-                    f"exclude_from_{what} takes a list of regular expressions for paths of variables, as ['bias']. "
-                    f"Received: exclude_from_{what}={found!r}"
+                    f"exclude_from_{rule} takes a list of regular expressions for paths of variables, as ['bias']. "
+                    f"Received: exclude_from_{rule}={found!r}"
                 )
-        self.excluded = {what: list(found or ()) for what, found in patterns.items()}
+        self.excluded = {rule: list(found or ()) for rule, found in patterns.items()}
 
     def build(self, variables: Sequence[Any]) -> None:
         """Decides for each variable, once, whether it decays and whether its step is scaled."""
@@ -39,7 +39,7 @@ class Layerwise:
         if getattr(self, "built", False):
             return
         plain.build(variables)
-        # Here variables have paths; `update_step` is given those of TensorFlow.
+        # Decided here, where variables have paths: `update_step` gets TensorFlow's variables.
         self._flags = [
             (
                 plain._use_weight_decay(variable) and not self._matches("weight_decay", variable),
@@ -48,18 +48,20 @@ class Layerwise:
             for variable in variables
         ]
 
-    def _matches(self, what: str, variable: Any) -> bool:
+    def _matches(self, rule: str, variable: Any) -> bool:
         path = getattr(variable, "path", variable.name)
-        return any(re.search(pattern, path) for pattern in self.excluded.get(what, ()))
+        return any(re.search(pattern, path) for pattern in self.excluded.get(rule, ()))
 
     def _apply_weight_decay(self, variables: Any) -> None:
-        """Leaves it to the update rule."""
+        """Does nothing: the update rule decays."""
 
     def _prepared(
         self, gradient: Any, variable: Any, learning_rate: Any
     ) -> tuple[int, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """The number of the variable; gradient, value and learning rate in its dtype. The norm of a `tf.IndexedSlices`
-        is known once its rows are added up."""
+        """Returns the variable's index; and gradient, value and learning rate in its dtype.
+
+        A `tf.IndexedSlices` becomes dense: its norm needs the sum of equal rows.
+        """
         me: Any = self
         dtype = variable.dtype
         gradient = tf.cast(tf.convert_to_tensor(gradient), dtype)
@@ -72,7 +74,7 @@ class Layerwise:
         return float(me.weight_decay or 0.0) if self._flags[index][0] else 0.0
 
     def _adapts(self, index: int) -> bool:
-        """Whether a variable's step is scaled by norms."""
+        """Whether the variable's step is scaled by norms."""
         return self._flags[index][1]
 
     def get_config(self) -> dict[str, Any]:
@@ -80,18 +82,18 @@ class Layerwise:
         plain: Any = super()
         return {
             **plain.get_config(),
-            **{f"exclude_from_{what}": list(found) for what, found in self.excluded.items()},
+            **{f"exclude_from_{rule}": list(found) for rule, found in self.excluded.items()},
         }
 
 
 def norm(tensor: tf.Tensor) -> tf.Tensor:
-    """The 2-norm of all elements, computed in float32 at least: the square of a float16 number may be none."""
+    """The 2-norm of all elements, in float32 or wider: the square of a float16 number may overflow or be 0."""
     wide = tf.cast(tensor, tf.float32) if tensor.dtype in (tf.float16, tf.bfloat16) else tensor
     return tf.sqrt(tf.reduce_sum(tf.square(wide)))
 
 
 def ratio_of(numerator: tf.Tensor, denominator: tf.Tensor, dtype: Any, factor: float = 1.0) -> tf.Tensor:
-    """`factor * numerator / denominator`; 1 where either is zero, as before the first step of weights that start there."""
+    """`factor * numerator / denominator`; 1 if either is zero, as for weights that start at zero."""
     usable = (numerator > 0) & (denominator > 0)
     safe = tf.where(usable, denominator, tf.ones_like(denominator))
     return tf.cast(tf.where(usable, factor * numerator / safe, tf.ones_like(safe)), dtype)

@@ -1,4 +1,4 @@
-"""NovoGrad: momentum SGD with gradients that are normalized layer by layer."""
+"""NovoGrad: momentum SGD on gradients normalized layer by layer."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Optimizer: Any = _keras.optimizers.Optimizer
 class NovoGrad(Layerwise, Optimizer):
     """Stochastic gradient descent with layer-wise second moments.
 
-    For the weights `w` of a layer, with gradient `g`, learning rate `lr` and `weight_decay` `d`, where `v` is one number
-    a layer:
+    For the weights `w` of a layer, with gradient `g`, learning rate `lr` and `weight_decay` `d`; `v` is one number for each
+    layer:
 
         v = |g|^2 in the first step, then beta_2 * v + (1 - beta_2) * |g|^2
         m = beta_1 * m + g / (sqrt(v) + epsilon) + d * w
@@ -31,8 +31,8 @@ class NovoGrad(Layerwise, Optimizer):
         beta_2: Float. Defaults to `0.98`.
         epsilon: Float. Defaults to `1e-8`.
         weight_decay: Float. Defaults to `None`: no decay.
-        grad_averaging: Whether what is added to `beta_1 * m` is multiplied by `1 - beta_1`, as in Adam, after the first
-            step, which `m` starts from. Defaults to `False`.
+        grad_averaging: Whether the term added to `beta_1 * m` is multiplied by `1 - beta_1`, as in Adam, from the second
+            step on. Defaults to `False`.
         exclude_from_weight_decay: Regular expressions; a variable in whose path one is found does not decay.
             `["bias", "gamma", "beta"]` is usual. Defaults to `None`.
         name: Defaults to `"novograd"`.
@@ -64,7 +64,7 @@ class NovoGrad(Layerwise, Optimizer):
         self._exclude(weight_decay=exclude_from_weight_decay)
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Makes one slot for each variable, and a number."""
+        """Makes one slot and one scalar for each variable."""
         if not self.built:
             super().build(variables)
             self._momentums = [self.add_variable_from_reference(one, name="momentum") for one in variables]
