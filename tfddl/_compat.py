@@ -341,15 +341,19 @@ def in_xla_context() -> bool:
 _CALLS = re.compile("(Stateful|Stateless)?(If|Case|While|For|PartitionedCall)$")
 
 
-def calls_functions(kind: str) -> bool:
-    """Whether operations of a kind call functions: as a cond, a loop, or a tf.function."""
-    return bool(_CALLS.match(kind))
-
-
-def functions_called_by(graph: Any, node: Any) -> list[Any]:
-    """The definitions of the functions that a node of a graph, or of one of its functions, calls, as a cond its branches."""
-    if not calls_functions(node.op):
-        return []
-    called = [each.name for value in node.attr.values() for each in (value.func, *value.list.func)]
-    functions = [graph._get_function(name) for name in called if name]
-    return [function.definition for function in functions if function is not None]
+def op_types(graph: Any) -> set[str]:
+    """The types of all operations of a graph, and of the functions that it calls, such as the branches of a cond."""
+    operations = graph.get_operations()
+    types = {op.type for op in operations}
+    waiting = [op.node_def for op in operations if _CALLS.match(op.type)]
+    called = {""}
+    while waiting:
+        node = waiting.pop()
+        types.add(node.op)
+        names = {
+            each.name for value in node.attr.values() for each in (value.func, *value.list.func)
+        } - called
+        called |= names
+        for function in map(graph._get_function, names):
+            waiting += [] if function is None else function.definition.node_def
+    return types

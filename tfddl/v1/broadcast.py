@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfddl.ops.variables import broadcast_variables
 from tfddl.runtime import basics
-from tfddl.v1.apart import ApartWatch
+from tfddl.v1.unreduced import UnreducedTrainingCheck
 
 v1 = tf.compat.v1
 
@@ -46,41 +46,34 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
             hooks=[tfddl.BroadcastGlobalVariablesHook(0)],
         ) as session:
 
-    That is after initialization and after a checkpoint has been restored, so that one that `root_rank` alone has read
-    comes to all.
+    The broadcast runs after the initialization and after a checkpoint has been restored, so that all ranks get the
+    values of a checkpoint that `root_rank` alone has read.
 
-    It also looks whether trainable variables stay equal, until all of them have been trained: a warning names those that an
-    optimizer trains whose gradients are not combined, and those that differ after an update.
+    The hook warns if the session trains and nothing combines the gradients, as after a forgotten `DistributedOptimizer`.
 
     Args:
-        root_rank: Whose values all ranks take.
+        root_rank: The rank whose values all ranks take.
     """
 
     def __init__(self, root_rank: int) -> None:
         self._root_rank = root_rank
         self._broadcast: Any = None
-        self._watch: ApartWatch | None = None
+        self._check: UnreducedTrainingCheck | None = None
 
     def begin(self) -> None:
         """Adds the broadcast to the graph, which is frozen after that."""
         graph = v1.get_default_graph()
         if self._broadcast is None or self._broadcast.graph is not graph:
             self._broadcast = broadcast_global_variables(self._root_rank)
-            self._watch = ApartWatch(graph) if basics.size() > 1 else None
+            self._check = UnreducedTrainingCheck(graph) if basics.size() > 1 else None
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Runs the broadcast."""
         session.run(self._broadcast)
-        if self._watch is not None:
-            self._watch.start(session)
-
-    def before_run(self, run_context: Any) -> Any:
-        """Looks at what the run trains."""
-        return None if self._watch is None else self._watch.before_run(run_context)
+        if self._check is not None:
+            self._check.start(session)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Compares what ranks have said in the run."""
-        if self._watch is not None:
-            self._watch.after_run(run_context, run_values.results)
-            if self._watch.over:
-                self._watch = None
+        """Looks whether the run has trained without collectives."""
+        if self._check is not None:
+            self._check.after_run(run_context.session)

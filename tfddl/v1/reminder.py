@@ -1,7 +1,6 @@
-"""Says what nobody would notice: that the ranks of a session train from different weights."""
+"""Warns of a session of TF1 whose ranks train from different weights, because its graph has no broadcast."""
 
 import functools
-import logging
 from typing import Any
 
 import tensorflow as tf
@@ -9,6 +8,7 @@ import tensorflow as tf
 from tfddl import runtime
 from tfddl.ops.variables import has_broadcast_in
 from tfddl.runtime import basics
+from tfddl.runtime.log import warn
 
 v1 = tf.compat.v1
 _MARK = "_tfddl_to_be_reminded"
@@ -22,10 +22,17 @@ def watch() -> None:
         setattr(graph, _MARK, True)
 
 
+def requests() -> int:
+    """How many collectives this process has asked for; 0 if tfddl is not initialized."""
+    return int(runtime.stats()["requests"]) if basics.is_initialized() else 0
+
+
 @functools.cache
 def _watch_sessions() -> None:
-    """Nothing calls us between the making of a graph and its runs; therefore the class itself looks. A graph whose
-    first step is over, or that is none of ours, costs a session one look at an attribute."""
+    """Replaces `run` of TensorFlow's sessions: no callback of TensorFlow runs between building a graph and its steps.
+
+    The replacement costs one look at an attribute in sessions that need no reminder.
+    """
     base: Any = next(kind for kind in v1.Session.__mro__ if "run" in vars(kind))
     plain_run = base.run
 
@@ -33,9 +40,9 @@ def _watch_sessions() -> None:
     def run(self: Any, *arguments: Any, **options: Any) -> Any:
         if not getattr(self.graph, _MARK, False):
             return plain_run(self, *arguments, **options)
-        before = _requests()
+        before = requests()
         result = plain_run(self, *arguments, **options)
-        if _requests() > before:
+        if requests() > before:
             setattr(self.graph, _MARK, False)
             _remind(self.graph)
         return result
@@ -43,13 +50,9 @@ def _watch_sessions() -> None:
     base.run = run
 
 
-def _requests() -> int:
-    return int(runtime.stats()["requests"]) if basics.is_initialized() else 0
-
-
 def _remind(graph: Any) -> None:
-    if basics.size() > 1 and basics.rank() == 0 and not has_broadcast_in(graph):
-        logging.getLogger("tfddl").warning(
+    if basics.size() > 1 and not has_broadcast_in(graph):
+        warn(
             "A session trains with a DistributedOptimizer, but its graph has no broadcast: the ranks train from different "
             "weights. Give the session hooks=[hvd.BroadcastGlobalVariablesHook(0)], or run "
             "hvd.broadcast_global_variables(0) after the initialization, on all ranks."
