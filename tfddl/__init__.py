@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from tfddl.ops.objects import allgather_object as allgather_object
     from tfddl.ops.objects import broadcast_object as broadcast_object
     from tfddl.ops.objects import broadcast_object_fn as broadcast_object_fn
-    from tfddl.ops.place import local_rank_op as local_rank_op
-    from tfddl.ops.place import local_size_op as local_size_op
-    from tfddl.ops.place import process_set_included_op as process_set_included_op
-    from tfddl.ops.place import rank_op as rank_op
-    from tfddl.ops.place import size_op as size_op
     from tfddl.ops.reducescatter import grouped_reducescatter as grouped_reducescatter
     from tfddl.ops.reducescatter import reducescatter as reducescatter
+    from tfddl.ops.topology import local_rank_op as local_rank_op
+    from tfddl.ops.topology import local_size_op as local_size_op
+    from tfddl.ops.topology import process_set_included_op as process_set_included_op
+    from tfddl.ops.topology import rank_op as rank_op
+    from tfddl.ops.topology import size_op as size_op
     from tfddl.ops.variables import broadcast_ as broadcast_
     from tfddl.ops.variables import broadcast_variables as broadcast_variables
     from tfddl.runtime.basics import cross_rank as cross_rank
@@ -100,8 +100,8 @@ _MODULES = {
     "tfddl.ops.constants": ["Adasum", "Average", "Max", "Min", "Product", "Sum"],
     "tfddl.ops.join": ["join"],
     "tfddl.ops.objects": ["allgather_object", "broadcast_object", "broadcast_object_fn"],
-    "tfddl.ops.place": ["local_rank_op", "local_size_op", "process_set_included_op", "rank_op", "size_op"],
     "tfddl.ops.reducescatter": ["grouped_reducescatter", "reducescatter"],
+    "tfddl.ops.topology": ["local_rank_op", "local_size_op", "process_set_included_op", "rank_op", "size_op"],
     "tfddl.ops.variables": ["broadcast_", "broadcast_variables"],
     "tfddl.runtime.basics": [
         "cross_rank",

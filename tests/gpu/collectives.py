@@ -12,8 +12,8 @@ import tensorflow as tf
 import tfddl as hvd
 from tests.gpu.rank import CPU, GPU, calling, lies_on, rank, size
 from tests.ops.support import array, arrays, mean, numpy_type, total
-from tfddl.ops.placement import runs_on_gpus
-from tfddl.ops.support_table import DTYPES, REDUCTIONS
+from tfddl.ops.devices import runs_on_gpus
+from tfddl.ops.dtypes import DTYPES, REDUCTIONS
 
 FLOAT = "float32"
 

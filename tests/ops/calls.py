@@ -16,7 +16,7 @@ import tensorflow as tf
 from tests.ops.support import numpy_type
 from tests.ops.test_adasum import adasum
 from tfddl.ops.constants import Adasum, Average, Max, Min, Product, Sum
-from tfddl.ops.support_table import COMPLEX, INTEGERS
+from tfddl.ops.dtypes import COMPLEX, INTEGERS
 
 Arrays = list[np.ndarray]
 Parts = Mapping[int, Arrays]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.ops.calls import Allgather, Allreduce, Alltoall, Barrier, Broadcast, Reducescatter, Slices
 from tfddl.ops.constants import Adasum, Average, Sum
-from tfddl.ops.support_table import DTYPES, FLOATS, INTEGERS, REDUCTIONS, SCATTERED
+from tfddl.ops.dtypes import DTYPES, FLOATS, INTEGERS, REDUCTIONS, SCATTERED
 
 seeds = st.integers(0, 2**20)
 small_shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)

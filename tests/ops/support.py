@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfddl.ops.support_table import FLOATS
+from tfddl.ops.dtypes import FLOATS
 
 INTEGERS = ("int32", "int64")
 DTYPES = FLOATS + INTEGERS
-"""What the tests of shapes, modes and sizes run with; test_support_table.py takes every operation through all dtypes."""
+"""What the tests of shapes, modes and sizes run with; test_dtypes.py takes every operation through all dtypes."""
 MODES = ("eager", "graph")
 SHAPES = ((), (1,), (0,), (7,), (3, 0, 2), (2, 3, 4), (1, 1025))
 

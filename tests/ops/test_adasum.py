@@ -12,7 +12,7 @@ from tests.harness import on_ranks
 from tests.ops.finite import differences
 from tests.ops.support import MODES, SHAPES, array, arrays, call, check, check_close, numpy_type
 from tests.ops.test_mismatch import mismatch, works
-from tfddl.ops.support_table import FLOATS
+from tfddl.ops.dtypes import FLOATS
 
 
 def pair(a, b):

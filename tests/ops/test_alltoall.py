@@ -8,7 +8,7 @@ from tests.harness import on_ranks
 from tests.ops.finite import differences
 from tests.ops.support import MODES, array, arrays, call, check, numpy_type
 from tests.ops.test_mismatch import mismatch, works
-from tfddl.ops.support_table import DTYPES
+from tfddl.ops.dtypes import DTYPES
 
 SPLITS = (
     np.array([[2, 2, 2], [2, 2, 2], [2, 2, 2]]),

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tests.harness import on_ranks
 from tests.ops.support import array, arrays, check, check_close, mean, total
 from tests.xla.support import jit
-from tfddl.ops.support_table import DTYPES
+from tfddl.ops.dtypes import DTYPES
 
 
 @on_ranks(1, 2)

@@ -11,7 +11,7 @@ from tfddl import _compat
 from tfddl.ops import names, native
 from tfddl.ops.collective import check_list, name_of, prepare_rows
 from tfddl.ops.constants import Sum
-from tfddl.ops.groups import in_groups
+from tfddl.ops.grouped import in_groups
 from tfddl.runtime.process_sets import ProcessSet, by_id, global_process_set, id_of, place_in
 
 

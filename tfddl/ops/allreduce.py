@@ -13,9 +13,9 @@ from tfddl.ops import allreduce_gradient, native  # noqa: F401 the first registe
 from tfddl.ops.collective import check_callable, check_list, name_of, prepare, without_devices
 from tfddl.ops.compression import Compression, run_compressed
 from tfddl.ops.constants import Average, Sum
-from tfddl.ops.groups import in_groups
+from tfddl.ops.dtypes import check_factors, check_op
+from tfddl.ops.grouped import in_groups
 from tfddl.ops.sparse import allreduce_slices
-from tfddl.ops.support_table import check_factors, check_op
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import tensorflow as tf
 
 from tfddl.ops import names
-from tfddl.ops.support_table import check_dtype
+from tfddl.ops.dtypes import check_dtype
 from tfddl.runtime import basics, fork, xla
 
 _Collective = TypeVar("_Collective", bound=Callable[..., Any])

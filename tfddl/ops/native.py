@@ -8,7 +8,7 @@ from typing import NamedTuple
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
-from tfddl.ops.placement import device_for
+from tfddl.ops.devices import device_for
 from tfddl.runtime import library, xla
 
 

@@ -13,8 +13,8 @@ from tfddl.ops.blocks import put_back
 from tfddl.ops.collective import check_list, name_of, prepare_rows, without_devices
 from tfddl.ops.compression import Compression, run_compressed
 from tfddl.ops.constants import Average, Sum
-from tfddl.ops.groups import in_groups
-from tfddl.ops.support_table import SCATTERED, check_factors, check_op
+from tfddl.ops.dtypes import SCATTERED, check_factors, check_op
+from tfddl.ops.grouped import in_groups
 from tfddl.runtime.process_sets import ProcessSet, by_id, global_process_set, id_of, members, place_in
 
 

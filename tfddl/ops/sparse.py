@@ -10,7 +10,7 @@ from tfddl import _compat
 from tfddl.ops import native
 from tfddl.ops.compression import Compression, run_compressed
 from tfddl.ops.constants import NAMES, Average, Sum
-from tfddl.ops.support_table import check_dtype
+from tfddl.ops.dtypes import check_dtype
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 

@@ -11,7 +11,7 @@ from tests.harness import on_ranks
 from tests.ops.support import numpy_type
 from tests.ops.test_adasum import adasum
 from tfddl.ops.constants import NAMES, Adasum
-from tfddl.ops.support_table import DTYPES, REDUCTIONS
+from tfddl.ops.dtypes import DTYPES, REDUCTIONS
 
 SHAPE = (4, 3)
 REDUCE = {

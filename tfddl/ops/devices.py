@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.ops.constants import Adasum, Average, Sum
-from tfddl.ops.support_table import FLOATS
+from tfddl.ops.dtypes import FLOATS
 
 GPU_DTYPES = (*FLOATS, "int8", "int32", "int64", "uint8", "uint32", "uint64")
 """What NCCL can add up. Collectives that only move data take every dtype."""
