@@ -227,18 +227,20 @@ MISTAKES = {
         Invalid,
         r"multiple of the number of ranks. Received: \d rows for \d ranks",
     ),
-    "allgather of a scalar": Mistake(gather([]), gather(), ValueError, r"rank 1 or more. Received: a scalar"),
+    "allgather of a scalar": Mistake(
+        gather([]), gather(), ValueError, r"at least one dimension. Received: a scalar"
+    ),
     "reducescatter of a scalar": Mistake(
-        scatter([]), scatter(), ValueError, r"rank 1 or more. Received: a scalar"
+        scatter([]), scatter(), ValueError, r"at least one dimension. Received: a scalar"
     ),
     "alltoall of a scalar": Mistake(
-        exchange([]), exchange(), ValueError, r"rank 1 or more. Received: a scalar"
+        exchange([]), exchange(), ValueError, r"at least one dimension. Received: a scalar"
     ),
     "group with a scalar": Mistake(
         group([2], [], kind="grouped_allgather"),
         group([2], [3], kind="grouped_allgather"),
         ValueError,
-        r"rank 1 or more. Received: a scalar",
+        r"at least one dimension. Received: a scalar",
     ),
     "no such operation": Mistake(
         reduce(op=17), reduce(), ValueError, r"supports op=Average, Sum.*Received: op=17"

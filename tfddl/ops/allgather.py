@@ -72,8 +72,7 @@ def grouped_allgather(
 def _gradient(operation: Any, *cotangents: Any) -> list[tf.Tensor]:
     """My rows are part of every rank's result: their gradient is my part of the sum of the cotangents. (Horovod
     averages here.)"""
-    number = operation.get_attr("process_set")
-    name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient", number)
+    name, number = names.of_gradient(operation)
     dense = [tf.convert_to_tensor(cotangent) for cotangent in cotangents[:-2]]
     totals = native.allreduce(dense, Sum, name, process_set=number)
     rows, place = operation.outputs[-2], place_in(by_id(number))

@@ -10,13 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl.ops import allreduce_gradient, native  # noqa: F401 the first registers the gradient
-from tfddl.ops.collective import check_callable, check_list, name_of, prepare, without_devices
-from tfddl.ops.compression import Compression, run_compressed
+from tfddl.ops.collective import check_callable, prepare, without_devices
+from tfddl.ops.compression import Compression
 from tfddl.ops.constants import Average, Sum
-from tfddl.ops.dtypes import check_factors, check_op
-from tfddl.ops.grouped import in_groups
+from tfddl.ops.dtypes import REDUCTIONS
+from tfddl.ops.reduction_call import ReductionCall
 from tfddl.ops.sparse import allreduce_slices
-from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
+from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
 
 @tf.autograph.experimental.do_not_convert
@@ -64,19 +64,9 @@ def allreduce(
         tf.errors.InvalidArgumentError: This rank is not a member of `process_set`, or that has been removed.
         tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
     """
-    number = id_of(process_set, "allreduce")
-    op = _operation("allreduce", op, average)
-    factors = float(prescale_factor), float(postscale_factor)
-    (result,) = _reduce(
-        [_prepared(tensor, "allreduce", op, factors)],
-        compression,
-        op,
-        factors,
-        name_of("allreduce", name, ignore_name_scope, number),
-        "",
-        process_set,
-    )
-    return result
+    op = _reduce_op("allreduce", op, average)
+    call = _Allreduce("allreduce", op, prescale_factor, postscale_factor, compression, process_set)
+    return call.single(tensor, name, ignore_name_scope)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -97,84 +87,55 @@ def grouped_allreduce(
     Args, returns and raises are those of `allreduce`, with lists of tensors. An empty list gives an empty list, and None
     stays None in its place, which must be the same on all ranks.
     """
-    check_list("grouped_allreduce", tensors)
-    number = id_of(process_set, "grouped_allreduce")
-    op = _operation("grouped_allreduce", op, average)
-    factors = float(prescale_factor), float(postscale_factor)
-    if all(tensor is None for tensor in tensors):
-        return list(tensors)
-    group = name_of("grouped_allreduce", name, ignore_name_scope, number)
-    return in_groups(
-        tensors,
-        lambda tensor: _prepared(tensor, "grouped_allreduce", op, factors),
-        lambda members, suffix, context: _reduce(
-            members, compression, op, factors, group + suffix, context, process_set
-        ),
-    )
+    op = _reduce_op("grouped_allreduce", op, average)
+    call = _Allreduce("grouped_allreduce", op, prescale_factor, postscale_factor, compression, process_set)
+    return call.grouped(tensors, name, ignore_name_scope)
 
 
-def _operation(kind: str, op: int | None, average: bool | None) -> int:
-    if average is not None:
-        if not isinstance(average, (bool, np.bool_)):
-            raise TypeError(
-                f"{kind} takes `average` (deprecated) as its second argument, which is True or False; give the "
-                f"operation as op=hvd.Sum. Received: average={average!r}"
-            )
-        if op is not None:
-            raise ValueError(
-                f"Give `op` or the deprecated `average`, not both. Received: op={op}, average={average}"
-            )
-        warnings.warn(
-            "`average` is deprecated; use op=hvd.Average or op=hvd.Sum", DeprecationWarning, stacklevel=3
-        )
-        return Average if average else Sum
-    return check_op(kind, Average if op is None else op)
+class _Allreduce(ReductionCall):
+    """A call of allreduce, which takes `tf.IndexedSlices` as well."""
 
+    operations = REDUCTIONS
+    native_op = native.allreduce
 
-def _prepared(value: Any, kind: str, op: int, factors: tuple[float, float]) -> Any:
-    if isinstance(value, tf.IndexedSlices):
-        check_callable(kind)
-    else:
-        value = prepare(value, kind, op)
-    check_factors(kind, value.dtype, op, *factors)
-    return value
+    def prepare(self, value: Any) -> Any:
+        if isinstance(value, tf.IndexedSlices):
+            check_callable(self.kind)
+            return value
+        return prepare(value, self.kind, self.op)
 
-
-def _reduce(
-    tensors: list[Any],
-    compression: Any,
-    op: int,
-    factors: tuple[float, float],
-    name: str,
-    context: str,
-    process_set: ProcessSet,
-) -> list[Any]:
-    prescale, postscale = factors
-    if isinstance(tensors[0], tf.IndexedSlices):
-        return [
-            allreduce_slices(
-                slices,
-                op,
-                name,
-                compression=compression,
-                prescale=prescale,
-                postscale=postscale,
-                process_set=process_set,
-                context=context,
-            )
-            for slices in tensors
-        ]
-    number = id_of(process_set, "allreduce")
-    return run_compressed(
-        lambda compressed: native.allreduce(
-            compressed,
-            op,
+    def reduce(self, tensors: list[Any], name: str, context: str) -> list[Any]:
+        if not isinstance(tensors[0], tf.IndexedSlices):
+            return super().reduce(tensors, name, context)
+        (slices,) = tensors
+        result = allreduce_slices(
+            slices,
+            self.op,
             name,
-            prescale=prescale,
-            postscale=postscale,
+            kind=self.kind,
+            compression=self.compression,
+            prescale=self.prescale,
+            postscale=self.postscale,
+            process_set=self.process_set,
             context=context,
-            process_set=number,
-        ),
-        tensors,
-        compression,
+        )
+        return [result]
+
+
+def _reduce_op(kind: str, op: int | None, average: bool | None) -> int:
+    """The operation that `op` or the deprecated `average` asks for."""
+    if average is None:
+        return Average if op is None else op
+    if not isinstance(average, (bool, np.bool_)):
+        raise TypeError(
+            f"{kind} takes `average` (deprecated) as its second argument, which is True or False; give the "
+            f"operation as op=hvd.Sum. Received: average={average!r}"
+        )
+    if op is not None:
+        raise ValueError(
+            f"Give `op` or the deprecated `average`, not both. Received: op={op}, average={average}"
+        )
+    warnings.warn(
+        "`average` is deprecated; use op=hvd.Average or op=hvd.Sum", DeprecationWarning, stacklevel=3
     )
+    return Average if average else Sum

@@ -40,9 +40,8 @@ def _of_group(
     cotangents: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
     op = operation.get_attr("reduce_op")
-    process_set = by_id(operation.get_attr("process_set"))
-    number = id_of(process_set, "allreduce")
-    name = names.numbered(operation.get_attr("tensor_name").decode() + suffix, number)
+    name, number = names.of_gradient(operation, suffix)
+    process_set = by_id(number)
     prescale, postscale = (float(operation.get_attr(f"{side}scale")) for side in ("pre", "post"))
     if op in (Average, Sum):
         return native.allreduce(

@@ -59,8 +59,7 @@ def alltoall(
 def _gradient(operation: Any, cotangent: tf.Tensor, _: Any) -> tuple[tf.Tensor, None]:
     """The cotangents go back the way that the rows came; rows that went to nobody, or to a rank that has
     joined, get none."""
-    number = operation.get_attr("process_set")
-    name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient", number)
+    name, number = names.of_gradient(operation)
     x = operation.inputs[0]
     returned, came = native.alltoall(tf.convert_to_tensor(cotangent), operation.outputs[1], name, number)
     if _compat.in_xla_context():  # where all ranks send equally many rows to each

@@ -60,7 +60,6 @@ def _index(root_rank: Any) -> int:
 @tf.RegisterGradient("TfddlBroadcast")
 def _gradient(operation: Any, cotangent: tf.Tensor) -> tf.Tensor:
     """All results are the root's input: its gradient is the sum of the cotangents, everybody else's is zero."""
-    number = operation.get_attr("process_set")
-    name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient", number)
+    name, number = names.of_gradient(operation)
     (total,) = native.allreduce([tf.convert_to_tensor(cotangent)], Sum, name, process_set=number)
     return total if basics.rank() == operation.get_attr("root_rank") else tf.zeros_like(total)

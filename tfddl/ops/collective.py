@@ -80,7 +80,7 @@ def prepare_rows(value: Any, kind: str, op: int | None = None) -> tf.Tensor:
     tensor = prepare(value, kind, op)
     if tensor.shape.rank == 0:
         raise ValueError(
-            f"{kind} needs a tensor of rank 1 or more. Received: a scalar of {tensor.dtype.name}"
+            f"{kind} needs a tensor with at least one dimension. Received: a scalar of {tensor.dtype.name}"
         )
     return tensor
 

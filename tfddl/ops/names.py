@@ -72,6 +72,12 @@ def numbered(name: str, process_set: int = 0) -> str:
     return f"{name}.{index}" if index else name
 
 
+def of_gradient(operation: Any, suffix: str = ".gradient") -> tuple[str, int]:
+    """The name for the collective of an op's gradient, and the number of the op's process set."""
+    process_set = operation.get_attr("process_set")
+    return numbered(operation.get_attr("tensor_name").decode() + suffix, process_set), process_set
+
+
 def _counts(graph: Any) -> Counter[tuple[int, str]]:
     """How often each process set has used each name in `graph`; a branch starts from what came before its cond."""
     counts: Counter[tuple[int, str]] | None = getattr(graph, "_tfddl_names", None)

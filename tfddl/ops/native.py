@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
@@ -17,61 +17,40 @@ def allreduce(
     op: int,
     name: str,
     *,
-    prescale: float = 1.0,
-    postscale: float = 1.0,
-    context: str = "",
     bucket: int = 0,
     buckets: int = 1,
-    process_set: int = 0,
+    **options: Any,
 ) -> list[tf.Tensor]:
     """Reduces tensors of one dtype as a group, or as one bucket of a gradient computation.
 
     Args:
         tensors: At least one.
         op: See `tfddl.allreduce`.
-        name: Equal on all ranks; of a bucket, the name of the computation.
-        prescale: Multiplies before the reduction.
-        postscale: Multiplies after it.
-        context: What else all ranks must agree on, in words; of a bucket, a description of all buckets.
-        bucket: Number of this bucket, from 0.
-        buckets: How many are agreed on by the same vote.
-        process_set: Number of the process set.
+        name: The name on which ranks agree; of a bucket, the name of the computation.
+        bucket: The index of this bucket, from 0.
+        buckets: How many buckets are agreed on by the same vote.
+        **options: See `_attributes`; `context` of a bucket describes all buckets.
 
     Returns:
         The reduced tensors.
     """
-    return _reduction(
-        library.ops().tfddl_allreduce,
-        tensors,
-        op,
-        name,
-        prescale,
-        postscale,
-        context,
-        process_set,
-        bucket=bucket,
-        buckets=buckets,
-    )
+    native_op = library.ops().tfddl_allreduce
+    return _reduction(native_op, tensors, op, name, options, bucket=bucket, buckets=buckets)
 
 
 def allreduce_buckets(
-    buckets: Sequence[Sequence[tf.Tensor]],
-    op: int,
-    name: str,
-    *,
-    prescale: float = 1.0,
-    postscale: float = 1.0,
-    context: str = "",
-    process_set: int = 0,
+    buckets: Sequence[Sequence[tf.Tensor]], op: int, name: str, **options: Any
 ) -> list[list[tf.Tensor]]:
     """Reduces all buckets of a gradient computation by one op, in a function that XLA compiles.
 
-    To the other ranks it is what an `allreduce` of each bucket is. There each would wait where it stands; the one op
-    begins each bucket as soon as its gradients exist, and waits behind the last.
+    Peers see an `allreduce` of each bucket. In XLA an `allreduce` would block where it stands; this op starts each
+    bucket as soon as its gradients exist, and waits behind the last start.
 
     Args:
         buckets: Tensors of one dtype each.
-        op, name, prescale, postscale, context, process_set: See `allreduce`.
+        op: See `tfddl.allreduce`.
+        name: The name on which ranks agree.
+        **options: See `_attributes`.
 
     Returns:
         The reduced tensors, bucket by bucket.
@@ -79,20 +58,19 @@ def allreduce_buckets(
     results = library.ops().tfddl_allreduce_buckets(
         x=[tensor for bucket in buckets for tensor in bucket],
         members=[len(bucket) for bucket in buckets],
-        tensor_name=name,
-        reduce_op=op,
-        prescale=repr(float(prescale)),
-        postscale=repr(float(postscale)),
-        context=context,
-        process_set=process_set,
+        **_attributes(op, name, **options),
     )
     _unchain(results[0])
     rest = iter(results)
     return [[next(rest) for _ in bucket] for bucket in buckets]
 
 
-def reducescatter(
-    tensors: Sequence[tf.Tensor],
+def reducescatter(tensors: Sequence[tf.Tensor], op: int, name: str, **options: Any) -> list[tf.Tensor]:
+    """Reduces tensors of one dtype as a group and gives this rank its rows; the arguments are those of `allreduce`."""
+    return _reduction(library.ops().tfddl_reducescatter, tensors, op, name, options)
+
+
+def _attributes(
     op: int,
     name: str,
     *,
@@ -100,11 +78,25 @@ def reducescatter(
     postscale: float = 1.0,
     context: str = "",
     process_set: int = 0,
-) -> list[tf.Tensor]:
-    """Reduces tensors of one dtype as a group and gives this rank its rows; the arguments are those of `allreduce`."""
-    return _reduction(
-        library.ops().tfddl_reducescatter, tensors, op, name, prescale, postscale, context, process_set
-    )
+) -> dict[str, Any]:
+    """The attributes that the ops of all reductions have.
+
+    Args:
+        op: See `tfddl.allreduce`.
+        name: The name on which ranks agree.
+        prescale: Multiplies before the reduction.
+        postscale: Multiplies after it.
+        context: What else all ranks must agree on, in words.
+        process_set: The number of the process set.
+    """
+    return {
+        "tensor_name": name,
+        "reduce_op": op,
+        "prescale": repr(float(prescale)),
+        "postscale": repr(float(postscale)),
+        "context": context,
+        "process_set": process_set,
+    }
 
 
 def _reduction(
@@ -112,23 +104,12 @@ def _reduction(
     tensors: Sequence[tf.Tensor],
     op: int,
     name: str,
-    prescale: float,
-    postscale: float,
-    context: str,
-    process_set: int,
-    **more: int,
+    options: dict[str, Any],
+    **bucket: int,
 ) -> list[tf.Tensor]:
-    with device_for(op, tensors[0].dtype.name, prescale, postscale):
-        results = native_op(
-            x=list(tensors),
-            tensor_name=name,
-            reduce_op=op,
-            prescale=repr(float(prescale)),
-            postscale=repr(float(postscale)),
-            context=context,
-            process_set=process_set,
-            **more,
-        )
+    factors = options.get("prescale", 1.0), options.get("postscale", 1.0)
+    with device_for(op, tensors[0].dtype.name, *factors):
+        results = native_op(x=list(tensors), **_attributes(op, name, **options), **bucket)
     _unchain(results[0])
     return results
 
@@ -146,17 +127,17 @@ def grouped_allgather(
 
 
 class Gathered(NamedTuple):
-    """What the ranks that have not joined brought."""
+    """The rows of the ranks that have not joined."""
 
     results: list[tf.Tensor]
     rows: tf.Tensor
     """int64, `[tensors, ranks]`: how many rows came from each rank."""
     divisor: tf.Tensor
-    """A scalar of int64: what an average divides by."""
+    """A scalar of int64: the number by which an average divides."""
 
 
 def gather(tensors: Sequence[tf.Tensor], name: str, context: str = "", process_set: int = 0) -> Gathered:
-    """As `grouped_allgather`, with where the rows are from."""
+    """Like `grouped_allgather`, and says how many rows came from each rank."""
     gathered = Gathered(
         *library.ops().tfddl_allgather(
             x=list(tensors), tensor_name=name, context=context, process_set=process_set
@@ -203,10 +184,10 @@ def join(average_over: str, process_set: int = 0) -> tf.Tensor:
     return result
 
 
-def place(what: str, name: str | None = None, process_set: int = 0) -> tf.Tensor:
-    """What `tfddl.rank`, `size`, `local_rank` or `local_size` returns, when the op runs; or "included"."""
-    xla.require(f"{what}_op")
-    result: tf.Tensor = library.ops().tfddl_place(what=what, name=name, process_set=process_set)
+def topology(quantity: str, name: str | None = None, process_set: int = 0) -> tf.Tensor:
+    """A number of this process when the op runs: "rank", "size", "local_rank", "local_size" or "included"."""
+    xla.require(f"{quantity}_op")
+    result: tf.Tensor = library.ops().tfddl_place(what=quantity, name=name, process_set=process_set)
     _unchain(result)
     return result
 
@@ -214,10 +195,10 @@ def place(what: str, name: str | None = None, process_set: int = 0) -> tf.Tensor
 def _unchain(result: tf.Tensor) -> None:
     """Lets the op that made `result` run as soon as its inputs exist.
 
-    TensorFlow runs the stateful ops of a function one after the other. Ours are agreed on by name and need no order, and
-    a bucket of gradients must not wait for the one before it to come back. Only what stands behind a join has to wait
-    for that. For the same reason auto-clustering (`--tf_xla_auto_jit`) leaves them alone: in a cluster they would wait
-    for the whole of it. It does not look at this in a function with `jit_compile=True`.
+    TensorFlow runs the stateful ops of a function one after the other. Collectives need no order, because ranks agree on
+    them by name, and a bucket of gradients must not wait for the end of the bucket before it. Only the collectives behind
+    a join wait for the join. Auto-clustering (`--tf_xla_auto_jit`) leaves the op alone as well: in a cluster it would
+    wait for all inputs of the cluster. A function with `jit_compile=True` ignores this attribute.
     """
     if tf.executing_eagerly():
         return

@@ -10,12 +10,13 @@ import tensorflow as tf
 from tfddl import _compat
 from tfddl.ops import names, native
 from tfddl.ops.blocks import put_back
-from tfddl.ops.collective import check_list, name_of, prepare_rows, without_devices
-from tfddl.ops.compression import Compression, run_compressed
+from tfddl.ops.collective import prepare_rows, without_devices
+from tfddl.ops.compression import Compression
 from tfddl.ops.constants import Average, Sum
-from tfddl.ops.dtypes import SCATTERED, check_factors, check_op
-from tfddl.ops.grouped import in_groups
-from tfddl.runtime.process_sets import ProcessSet, by_id, global_process_set, id_of, members, place_in
+from tfddl.ops.dtypes import SCATTERED
+from tfddl.ops.reduction_call import ReductionCall
+from tfddl.ops.scaling import scaled
+from tfddl.runtime.process_sets import ProcessSet, by_id, global_process_set, members, place_in
 
 
 @tf.autograph.experimental.do_not_convert
@@ -33,7 +34,7 @@ def reducescatter(
     """Reduces a tensor over all ranks and splits the result along the first dimension.
 
     Args:
-        tensor: What to reduce, of rank 1 or more; of the same shape and dtype on all ranks.
+        tensor: The tensor to reduce, with one dimension or more; of the same shape and dtype on all ranks.
         compression: See `allreduce`.
         op: `Average` (the default) or `Sum`; see `allreduce`.
         name: See `allreduce`.
@@ -52,9 +53,8 @@ def reducescatter(
         TypeError: `compression` is no compressor, or the dtype is not supported by `op`.
         tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
     """
-    number = id_of(process_set, "reducescatter")
-    run = _Run("reducescatter", compression, op, (float(prescale_factor), float(postscale_factor)), number)
-    return run([run.prepared(tensor)], name_of("reducescatter", name, ignore_name_scope, number), "")[0]
+    call = _Reducescatter("reducescatter", op, prescale_factor, postscale_factor, compression, process_set)
+    return call.single(tensor, name, ignore_name_scope)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -74,66 +74,37 @@ def grouped_reducescatter(
     Args, returns and raises are those of `reducescatter`, with lists of tensors; each tensor is split by its own first
     dimension. An empty list gives an empty list, and None stays None in its place, which must be the same on all ranks.
     """
-    check_list("grouped_reducescatter", tensors)
-    number = id_of(process_set, "grouped_reducescatter")
-    factors = float(prescale_factor), float(postscale_factor)
-    run = _Run("grouped_reducescatter", compression, op, factors, number)
-    if all(tensor is None for tensor in tensors):
-        return list(tensors)
-    group = name_of("grouped_reducescatter", name, ignore_name_scope, number)
-    return in_groups(
-        tensors, run.prepared, lambda members, suffix, context: run(members, group + suffix, context)
+    call = _Reducescatter(
+        "grouped_reducescatter", op, prescale_factor, postscale_factor, compression, process_set
     )
+    return call.grouped(tensors, name, ignore_name_scope)
 
 
-class _Run:
-    """A call's arguments, checked."""
+class _Reducescatter(ReductionCall):
+    """A call of reducescatter, which takes tensors that have rows."""
 
-    def __init__(
-        self, kind: str, compression: Any, op: int, factors: tuple[float, float], process_set: int
-    ) -> None:
-        self.process_set = process_set
-        self.kind, self.compression, self.factors = kind, compression, factors
-        self.op = check_op(kind, op, SCATTERED)
+    operations = SCATTERED
+    native_op = native.reducescatter
 
-    def prepared(self, value: Any) -> tf.Tensor:
-        tensor = prepare_rows(value, self.kind, self.op)
-        check_factors(self.kind, tensor.dtype, self.op, *self.factors)
-        return tensor
-
-    def __call__(self, tensors: list[tf.Tensor], name: str, context: str) -> list[tf.Tensor]:
-        prescale, postscale = self.factors
-        return run_compressed(
-            lambda compressed: native.reducescatter(
-                compressed,
-                self.op,
-                name,
-                prescale=prescale,
-                postscale=postscale,
-                context=context,
-                process_set=self.process_set,
-            ),
-            tensors,
-            self.compression,
-        )
+    def prepare(self, value: Any) -> tf.Tensor:
+        return prepare_rows(value, self.kind, self.op)
 
 
 @tf.RegisterGradient("TfddlReducescatter")
 def _gradient(operation: Any, *cotangents: tf.Tensor) -> list[tf.Tensor]:
     """Each row of the result depends on that row of every rank: its cotangent goes to all of them."""
-    number = operation.get_attr("process_set")
-    name = names.numbered(operation.get_attr("tensor_name").decode() + ".gradient", number)
+    name, number = names.of_gradient(operation)
     factor = float(operation.get_attr("prescale")) * float(operation.get_attr("postscale"))
     size, average = len(members(by_id(number))), operation.get_attr("reduce_op") != Sum
     dense = [tf.convert_to_tensor(cotangent) for cotangent in cotangents]
     if _compat.in_xla_context():
         factor = factor / size if average else factor
-        return [_scaled(total, factor) for total in _in_fixed_shapes(operation.inputs, dense, name, number)]
+        return [scaled(total, factor) for total in _in_fixed_shapes(operation.inputs, dense, name, number)]
     gathered = native.gather(dense, name, process_set=number)
     if average:
         factor = factor / tf.cast(gathered.divisor, tf.float64)
     return [
-        _scaled(put_back(total, came, _rows_by_rank(x, size), x), factor)
+        scaled(put_back(total, came, _rows_by_rank(x, size), x), factor)
         for x, total, came in zip(operation.inputs, gathered.results, tf.unstack(gathered.rows), strict=True)
     ]
 
@@ -155,11 +126,3 @@ def _in_fixed_shapes(
         around = [[begin, rows - end]] + [[0, 0]] * (x.shape.rank - 1)
         padded.append(tf.pad(cotangent, around))
     return native.allreduce(padded, Sum, name, process_set=process_set)
-
-
-def _scaled(x: tf.Tensor, factor: float | tf.Tensor) -> tf.Tensor:
-    """The product, rounded once."""
-    if isinstance(factor, float) and factor == 1:
-        return x
-    wide = tf.cast(x, tf.float32) if x.dtype.size == 2 else x
-    return tf.cast(wide * tf.cast(factor, wide.dtype), x.dtype)

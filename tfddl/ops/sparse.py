@@ -11,6 +11,7 @@ from tfddl.ops import native
 from tfddl.ops.compression import Compression, run_compressed
 from tfddl.ops.constants import NAMES, Average, Sum
 from tfddl.ops.dtypes import check_dtype
+from tfddl.ops.scaling import scaled
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 
@@ -70,7 +71,7 @@ def allreduce_slices(
         gathered.append(native.gather(compressed, name, context, number))
         return gathered[0].results
 
-    (values,) = run_compressed(gather, [_scaled(slices.values, prescale)], compression)
+    (values,) = run_compressed(gather, [scaled(slices.values, prescale)], compression)
     divisor = gathered[0].divisor
     indices = native.allgather(slices.indices, f"{name}.indices", number)
     # The accelerator's sums come in no fixed order, so that ranks would differ in the last bits.
@@ -80,7 +81,7 @@ def allreduce_slices(
         result = tf.cast(tf.truncatediv(merged, tf.cast(divisor, merged.dtype)), slices.values.dtype)
     else:
         factor = postscale / tf.cast(divisor, tf.float64) if op == Average else postscale
-        result = tf.cast(_scaled(merged, factor), slices.values.dtype)
+        result = tf.cast(scaled(merged, factor), slices.values.dtype)
     return tf.IndexedSlices(result, unique, slices.dense_shape)
 
 
@@ -92,12 +93,3 @@ def _merged(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
         values = tf.cast(values, tf.int64)
     unique, places = tf.unique(indices)
     return tf.math.unsorted_segment_sum(values, places, tf.size(unique)), unique
-
-
-def _scaled(values: tf.Tensor, factor: float | tf.Tensor) -> tf.Tensor:
-    """The values times the factor: for integers in float64, truncated toward zero."""
-    if isinstance(factor, float) and factor == 1:
-        return values
-    if values.dtype.is_integer:
-        return tf.cast(tf.cast(values, tf.float64) * factor, values.dtype)
-    return values * tf.cast(factor, values.dtype)

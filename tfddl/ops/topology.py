@@ -12,8 +12,8 @@ def rank_op(name: str | None = None, process_set: ProcessSet = global_process_se
     """See `rank`.
 
     Args:
-        name: Of the operation in the graph.
-        process_set: The members to number.
+        name: The name of the operation in the graph.
+        process_set: The ranks among which this process is counted.
 
     Returns:
         A scalar of int32.
@@ -22,7 +22,7 @@ def rank_op(name: str | None = None, process_set: ProcessSet = global_process_se
         tf.errors.FailedPreconditionError: When it runs and tfddl is not initialized.
         tf.errors.InvalidArgumentError: When it runs on a rank that is not a member.
     """
-    return native.place("rank", name, _number(process_set))
+    return native.topology("rank", name, _number(process_set))
 
 
 def size_op(process_set_id: int | ProcessSet = 0, name: str | None = None) -> tf.Tensor:
@@ -30,7 +30,7 @@ def size_op(process_set_id: int | ProcessSet = 0, name: str | None = None) -> tf
 
     Args:
         process_set_id: A `ProcessSet`, or its number. Defaults to all ranks.
-        name: Of the operation in the graph.
+        name: The name of the operation in the graph.
 
     Returns:
         A scalar of int32.
@@ -40,7 +40,7 @@ def size_op(process_set_id: int | ProcessSet = 0, name: str | None = None) -> tf
         tf.errors.FailedPreconditionError: When it runs and tfddl is not initialized.
         tf.errors.InvalidArgumentError: When it runs and there is no such set.
     """
-    return native.place("size", name, _number(process_set_id))
+    return native.topology("size", name, _number(process_set_id))
 
 
 def process_set_included_op(process_set_id: int | ProcessSet = 0, name: str | None = None) -> tf.Tensor:
@@ -48,22 +48,22 @@ def process_set_included_op(process_set_id: int | ProcessSet = 0, name: str | No
 
     Args:
         process_set_id: A `ProcessSet`, or its number. Defaults to all ranks.
-        name: Of the operation in the graph.
+        name: The name of the operation in the graph.
 
     Returns:
         A scalar of int32: 1 or 0; -1 where tfddl is not initialized, -3 where there is no such set.
     """
-    return native.place("included", name, _number(process_set_id))
+    return native.topology("included", name, _number(process_set_id))
 
 
 def local_rank_op(name: str | None = None) -> tf.Tensor:
     """See `local_rank`. Args, returns and raises are those of `rank_op`."""
-    return native.place("local_rank", name)
+    return native.topology("local_rank", name)
 
 
 def local_size_op(name: str | None = None) -> tf.Tensor:
     """See `local_size`. Args, returns and raises are those of `rank_op`."""
-    return native.place("local_size", name)
+    return native.topology("local_size", name)
 
 
 def _number(process_set: int | ProcessSet) -> int:
