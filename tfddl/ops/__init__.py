@@ -1,6 +1,6 @@
 """The collectives, each with its gradient.
 
-All of them are loaded at once, because the gradient of one op is made of others, whose gradients are needed in turn.
+All are loaded at once, because the gradient of one collective is made of other collectives.
 """
 
 from tfddl.ops import allgather, allreduce, alltoall, broadcast, reducescatter

@@ -8,51 +8,53 @@ import tensorflow as tf
 
 from tfddl.ops import names, native
 from tfddl.ops.constants import Sum
-from tfddl.runtime.process_sets import ProcessSet, id_of, members, place_in
+from tfddl.runtime.process_sets import ProcessSet, id_of, members, rank_in
 
 
-def tree(vectors: tf.Tensor, seats: tf.Tensor) -> tf.Tensor:
-    """What allreduce with op=Adasum computes, in one process: the tree is told in custom_ops/core/collectives/adasum.h.
+def adaptive_sum(vectors: tf.Tensor, leaves: tf.Tensor) -> tf.Tensor:
+    """Computes in one process the result of allreduce with op=Adasum; custom_ops/core/collectives/adasum.h has the tree.
 
     Args:
-        vectors: `[rows, ...]`, of a floating-point dtype: one for each rank that takes part, and a last one of zeros,
-            with which a pair is the other vector.
-        seats: Of `seats_of`.
+        vectors: `[participants + 1, ...]`, of a floating-point dtype: one vector for each participant, and a last one
+            of zeros. The sum of a vector and zeros is the vector.
+        leaves: The result of `tree_leaves`.
 
     Returns:
-        Their adaptive sum.
+        The adaptive sum of the vectors, without the first dimension.
     """
-    parts = tf.unstack(tf.gather(vectors, seats), seats.shape[0])
+    parts = tf.unstack(tf.gather(vectors, leaves), leaves.shape[0])
     while len(parts) > 1:
-        parts = [_pair(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        parts = [_pair_sum(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
     return parts[0]
 
 
-def seats_of(count: tf.Tensor, size: int) -> tf.Tensor:
-    """Who sits side by side, so that pairs of neighbours, of their results and so on are the tree.
+def tree_leaves(count: tf.Tensor, size: int) -> tf.Tensor:
+    """Returns the leaves of the binary tree whose inner nodes are the sums of pairs.
+
+    With P the largest power of two not above `count`, the leaves are 0, P, 1, P + 1, and so on.
 
     Args:
-        count: A scalar of int64, how many ranks take part: known when the graph runs, as some may have joined.
-        size: The number of ranks, which fixes how many seats there are.
+        count: A scalar of int64: the number of participants. It is known when the graph runs, since ranks may have joined.
+        size: The number of ranks, which fixes the number of leaves.
 
     Returns:
-        int64, `[seats]`: the place of a rank among those that take part; `count` where a seat is empty.
+        int64, `[leaves]`: the index of a participant, or `count` for a leaf without one.
     """
     powers = [1 << bit for bit in range(size.bit_length())]
-    hosts = tf.reduce_max([tf.where(count >= power, tf.constant(power, tf.int64), 1) for power in powers])
-    seats = tf.range(2 * powers[-1], dtype=tf.int64)
-    places = seats // 2 + seats % 2 * hosts  # host r and its guest, r + hosts
-    return tf.where((seats // 2 < hosts) & (places < count), places, count)
+    paired = tf.reduce_max([tf.where(count >= power, tf.constant(power, tf.int64), 1) for power in powers])
+    leaves = tf.range(2 * powers[-1], dtype=tf.int64)
+    participants = leaves // 2 + leaves % 2 * paired  # the pair of rank r and rank r + P
+    return tf.where((leaves // 2 < paired) & (participants < count), participants, count)
 
 
-def _pair(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+def _pair_sum(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     x, y = tf.cast(a, tf.float64), tf.cast(b, tf.float64)
     dot = tf.reduce_sum(x * y)
-    return tf.cast(_share(x, dot) * x + _share(y, dot) * y, a.dtype)
+    return tf.cast(_weight(x, dot) * x + _weight(y, dot) * y, a.dtype)
 
 
-def _share(x: tf.Tensor, dot: tf.Tensor) -> tf.Tensor:
-    """1 - dot / 2|x|^2; a vector without a length is orthogonal to all."""
+def _weight(x: tf.Tensor, dot: tf.Tensor) -> tf.Tensor:
+    """1 - dot / 2|x|^2, the weight of `x` in the sum of a pair; 1 for a vector of zeros."""
     return 1 - tf.math.divide_no_nan(dot, 2 * tf.reduce_sum(x * x))
 
 
@@ -61,10 +63,10 @@ def gradient(
 ) -> list[tf.Tensor]:
     """The vector-Jacobian product at this rank's own inputs.
 
-    Each pair's derivative needs both of its vectors, so the inputs of all ranks that have not joined are gathered, and
-    the tree is differentiated here. At a zero vector, where there is no derivative, its share of the sum counts as constant.
+    The derivative of each pair needs both vectors. Therefore this rank gathers the inputs of all ranks that have not
+    joined, and differentiates the tree. A zero vector has no derivative: its weight counts as constant.
     """
-    number, size, rank = id_of(process_set, "allreduce"), len(members(process_set)), place_in(process_set)
+    number, size, rank = id_of(process_set, "allreduce"), len(members(process_set)), rank_in(process_set)
     totals = native.allreduce(cotangents, Sum, name, process_set=number)
     results = []
     for index, (x, total) in enumerate(zip(inputs, totals, strict=True)):
@@ -74,7 +76,7 @@ def gradient(
         vectors = tf.concat([parts, tf.zeros_like(x)[tf.newaxis]], axis=0)
         with tf.GradientTape() as tape:
             tape.watch(vectors)
-            y = tree(vectors, seats_of(tf.reduce_sum(rows[0]), size))
-        by_place = tf.convert_to_tensor(tape.gradient(y, vectors, output_gradients=total))
-        results.append(tf.gather(by_place, tf.reduce_sum(rows[0, :rank])))
+            y = adaptive_sum(vectors, tree_leaves(tf.reduce_sum(rows[0]), size))
+        gradients = tf.convert_to_tensor(tape.gradient(y, vectors, output_gradients=total))
+        results.append(tf.gather(gradients, tf.reduce_sum(rows[0, :rank])))
     return results

@@ -1,4 +1,4 @@
-"""allgather: the tensors of all ranks, one below the other, on all ranks."""
+"""allgather: all ranks get the tensors of all ranks, concatenated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfddl.ops import names, native
 from tfddl.ops.collective import check_list, name_of, prepare_rows
 from tfddl.ops.constants import Sum
 from tfddl.ops.grouped import in_groups
-from tfddl.runtime.process_sets import ProcessSet, by_id, global_process_set, id_of, place_in
+from tfddl.runtime.process_sets import ProcessSet, by_id, global_process_set, id_of, rank_in
 
 
 @tf.autograph.experimental.do_not_convert
@@ -25,8 +25,8 @@ def allgather(
     """Concatenates the tensors of all ranks along the first dimension, in the order of the ranks.
 
     Args:
-        tensor: Of one dtype and, beyond the first dimension, one shape on all ranks. The first dimension may differ by
-            rank and may be 0.
+        tensor: The tensor to send, with one dimension or more. All ranks have the same dtype, and the same shape except
+            for the first dimension, which may be 0.
         name: See `allreduce`.
         ignore_name_scope: See `allreduce`.
         process_set: See `allreduce`.
@@ -36,7 +36,7 @@ def allgather(
 
     Raises:
         ValueError: `tensor` is a scalar, or tfddl is not initialized.
-        TypeError: The dtype is not supported: see docs/operations.md; of strings use `allgather_object`.
+        TypeError: The dtype is not supported: see docs/operations.md. For strings use `allgather_object`.
         tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
     """
     x = prepare_rows(tensor, "allgather")
@@ -51,10 +51,12 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Concatenates several tensors, each with its namesakes of all ranks, as one (per dtype): agreed on together.
+    """Concatenates each of several tensors with the tensors of the same index of all ranks.
 
-    Args, returns and raises are those of `allgather`, with lists of tensors. The first dimension may differ by member and by
-    rank. An empty list gives an empty list, and None stays None in its place, which must be the same on all ranks.
+    Ranks agree on all tensors together, and all tensors of one dtype travel as one.
+
+    Args, returns and raises are like those of `allgather`, with lists of tensors. The first dimension may differ by tensor
+    and by rank. An empty list gives an empty list. None stays None; all ranks must have None at the same indices.
     """
     check_list("grouped_allgather", tensors)
     number = id_of(process_set, "grouped_allgather")
@@ -70,16 +72,15 @@ def grouped_allgather(
 
 @tf.RegisterGradient("TfddlAllgather")
 def _gradient(operation: Any, *cotangents: Any) -> list[tf.Tensor]:
-    """My rows are part of every rank's result: their gradient is my part of the sum of the cotangents. (Horovod
-    averages here.)"""
+    """The gradient of a rank's rows is the sum of all ranks' cotangents of these rows. (Horovod averages here.)"""
     name, number = names.of_gradient(operation)
     dense = [tf.convert_to_tensor(cotangent) for cotangent in cotangents[:-2]]
     totals = native.allreduce(dense, Sum, name, process_set=number)
-    rows, place = operation.outputs[-2], place_in(by_id(number))
+    rows, rank = operation.outputs[-2], rank_in(by_id(number))
     if _compat.in_xla_context():
-        # XLA has to know the gradient's shape, and all ranks have equally many rows there.
+        # XLA has to know the shape of the gradient. All ranks have equally many rows there.
         counts = [tf.shape(x)[0] for x in operation.inputs]
-        return [total[place * n : (place + 1) * n] for n, total in zip(counts, totals, strict=True)]
-    begins = tf.cumsum(rows, axis=1, exclusive=True)[:, place]
-    mine = rows[:, place]
-    return [total[begins[i] : begins[i] + mine[i]] for i, total in enumerate(totals)]
+        return [total[rank * n : (rank + 1) * n] for n, total in zip(counts, totals, strict=True)]
+    begins = tf.cumsum(rows, axis=1, exclusive=True)[:, rank]
+    counts = rows[:, rank]
+    return [total[begins[i] : begins[i] + counts[i]] for i, total in enumerate(totals)]

@@ -1,4 +1,4 @@
-"""allreduce: the sum, average, minimum, maximum, product or adaptive sum over all ranks, on all ranks."""
+"""allreduce: all ranks get the sum, average, minimum, maximum, product or adaptive sum over all ranks."""
 
 from __future__ import annotations
 
@@ -35,11 +35,10 @@ def allreduce(
     """Reduces a tensor over all ranks.
 
     Args:
-        tensor: What to reduce; of the same shape and dtype on all ranks. Which dtypes each `op` takes is a table in
-            docs/operations.md. Or a `tf.IndexedSlices`, of which ranks may have different numbers of rows; with
-            `Average` and `Sum` only.
+        tensor: The tensor to reduce, of the same shape and dtype on all ranks. A table in docs/operations.md has the
+            dtypes of each `op`. Or a `tf.IndexedSlices`, with `Average` and `Sum` only; the number of rows may differ.
         average: Deprecated; use `op`.
-        compression: What the tensor is turned into for the way: `Compression.none`, `.fp16` or `.bf16`.
+        compression: The format in which the tensor travels: `Compression.none`, `.fp16` or `.bf16`.
         op: `Average` (the default), `Sum`, `Min`, `Max`, `Product` or `Adasum`. The average of integers is truncated
             toward zero; of bool, `Min` is the logical and, `Max` the logical or. `Min` and `Max` of floating-point
             numbers are NaN where any rank's value is. `Adasum`, the adaptive sum, takes the whole tensor for one
@@ -47,14 +46,15 @@ def allreduce(
         prescale_factor: Multiplies every rank's tensor before the reduction. For integers the product is truncated.
             Not for `Adasum`.
         postscale_factor: Multiplies the result. Not for `Adasum`.
-        name: On which ranks agree; needed only where calls are made concurrently in eager mode.
-        process_set: The ranks that take part: `hvd.global_process_set`, which is all of them, or a `ProcessSet`. "All
-            ranks" means its members.
-        ignore_name_scope: Whether `name` is taken without the name scope around the call.
+        name: The name on which ranks agree; needed only for concurrent calls in eager mode.
+        process_set: The ranks that take part: `hvd.global_process_set`, the default, has all ranks. With a `ProcessSet`
+            "all ranks" means its members.
+        ignore_name_scope: Whether to leave the name scope around the call out of `name`.
 
     Returns:
         A tensor of the shape and dtype of `tensor`, with the same bits on all ranks. float16 and bfloat16 are combined
-        in float32. For a `tf.IndexedSlices` another one, with the rows of all ranks, those of the same index added up.
+        in float32. For a `tf.IndexedSlices` another `tf.IndexedSlices` with unique indices: the rows of all ranks, and
+        rows of the same index added up.
 
     Raises:
         ValueError: Both `average` and `op` are given, `op` is not supported, a factor has no meaning for the dtype or
@@ -82,10 +82,10 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """Reduces several tensors as one (per dtype): agreed on together and moved in one piece.
+    """Reduces several tensors. Ranks agree on all of them together, and all tensors of one dtype travel as one.
 
-    Args, returns and raises are those of `allreduce`, with lists of tensors. An empty list gives an empty list, and None
-    stays None in its place, which must be the same on all ranks.
+    Args, returns and raises are like those of `allreduce`, with lists of tensors. An empty list gives an empty list. None
+    stays None; all ranks must have None at the same indices.
     """
     op = _reduce_op("grouped_allreduce", op, average)
     call = _Allreduce("grouped_allreduce", op, prescale_factor, postscale_factor, compression, process_set)

@@ -1,8 +1,8 @@
 """The vector-Jacobian products of allreduce.
 
-The loss of a job is the sum of the ranks' losses, and all of them depend on the same result: the cotangent of the result is
-the sum of the ranks' cotangents. Each function here turns it into the gradient at this rank's own input. For complex
-numbers it is multiplied by the conjugate of the derivative, as in TensorFlow's own gradients.
+The loss of a job is the sum of the ranks' losses, which all depend on the same result. Therefore the cotangent of the result
+is the sum of the ranks' cotangents. Each function here computes from this sum the gradient at this rank's own input. Complex
+cotangents are multiplied by the conjugate of the derivative, as in TensorFlow's own gradients.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfddl.ops import adasum, names, native
 from tfddl.ops.constants import Adasum, Average, Max, Min, Product, Sum
-from tfddl.runtime.process_sets import ProcessSet, by_id, id_of, place_in
+from tfddl.runtime.process_sets import ProcessSet, by_id, id_of, rank_in
 
 
 @tf.RegisterGradient("TfddlAllreduce")
@@ -53,7 +53,7 @@ def _of_group(
         return _of_product(inputs, cotangents, name, (prescale, postscale), process_set)
     if prescale == postscale == 1:
         extremes = outputs
-    else:  # which ranks' values made it does not show in the scaled result
+    else:  # the scaled result does not show which ranks had the extreme value
         opposite = prescale < 0
         unscaled = (Max if op == Min else Min) if opposite else op
         extremes = native.allreduce(inputs, unscaled, f"{name}.extremes", process_set=number)
@@ -68,7 +68,7 @@ def _of_extremes(
     factor: float,
     process_set: int,
 ) -> list[tf.Tensor]:
-    """The ranks whose value is the extreme one share the cotangent equally; a NaN is made by the ranks that have one."""
+    """The gradient of Min or Max: the ranks that have the extreme value, or a NaN, share the cotangent equally."""
     hits = []
     for x, y in zip(inputs, extremes, strict=True):
         hit = tf.equal(x, y) | (tf.math.is_nan(x) & tf.math.is_nan(y))
@@ -88,18 +88,20 @@ def _of_product(
     factors: tuple[float, float],
     process_set: ProcessSet,
 ) -> list[tf.Tensor]:
-    """The cotangent times the product of the other ranks' values. Dividing the whole product by the own value would be
-    wrong where that is zero, so that the values are gathered."""
-    number, rank, (prescale, postscale) = id_of(process_set, "allreduce"), place_in(process_set), factors
+    """The gradient of Product: the cotangent times the product of the other ranks' values.
+
+    The values are gathered, because the product of all values cannot be divided by an own value of zero.
+    """
+    number, rank, (prescale, postscale) = id_of(process_set, "allreduce"), rank_in(process_set), factors
     totals = native.allreduce(cotangents, Sum, name, process_set=number)
     results = []
     for index, (x, total) in enumerate(zip(inputs, totals, strict=True)):
-        # 16 bits hold every factor, but not the steps of their product.
+        # The product of 16-bit factors needs more than 16 bits on the way.
         wide = tf.cast(x, tf.float32) if x.dtype in (tf.float16, tf.bfloat16) else x
         (parts,), rows, _ = native.gather(
             [wide[tf.newaxis]], names.numbered(f"{name}.factors.{index}", number), process_set=number
         )
-        mine = tf.reduce_sum(rows[0, :rank])  # a rank that has joined brings none
+        mine = tf.reduce_sum(rows[0, :rank])  # a rank that has joined has no row
         others = tf.concat([parts[:mine], parts[mine + 1 :]], axis=0) * tf.constant(prescale, wide.dtype)
         derivative = tf.reduce_prod(others, axis=0) * tf.constant(prescale * postscale, wide.dtype)
         if derivative.dtype.is_complex:

@@ -1,4 +1,4 @@
-"""alltoall: each rank sends rows to each other."""
+"""alltoall: each rank sends rows to every rank."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
-    """Sends rows to every rank and concatenates those that come, in the order of the ranks.
+    """Sends rows to every rank and concatenates the received rows in the order of the ranks.
 
     Args:
-        tensor: Of one dtype and, beyond the first dimension, one shape on all ranks. Its first rows go to rank 0, the
-            next ones to rank 1, and so on.
-        splits: How many rows go to each rank: a vector of int32 or int64, the same on all ranks, with one number for
-            each rank, 0 or more. They may differ by rank, and rows beyond their sum go to nobody. Without it all ranks
-            get equally many.
+        tensor: The rows to send, with one dimension or more. All ranks have the same dtype, and the same shape except for
+            the first dimension. The first rows go to rank 0, the next rows to rank 1, and so on.
+        splits: A vector of int32 or int64, of the same dtype on all ranks, with the number of rows for each rank, 0 or more.
+            The numbers may differ by rank. Rows beyond their sum go to no rank. Without `splits` all ranks get equally
+            many rows.
         name: See `allreduce`.
         ignore_name_scope: See `allreduce`.
-        process_set: See `allreduce`. Rows go to its members in their order.
+        process_set: See `allreduce`. The members get the rows in the order of their ranks.
 
     Returns:
-        The received rows, `[sum of what all ranks send here, ...]`; with `splits` a tuple of them and a vector of the
-        dtype of `splits` that says how many came from each rank.
+        The received rows, `[rows from all ranks, ...]`. With `splits` a tuple of the rows and a vector of the dtype of
+        `splits`, the number of rows from each rank.
 
     Raises:
         ValueError: `tensor` is a scalar, or tfddl is not initialized.
         TypeError: The dtype of `tensor` or `splits` is not supported.
-        tf.errors.InvalidArgumentError: On this rank, when the rows cannot be split in this way.
+        tf.errors.InvalidArgumentError: On this rank, when the rows cannot be split by `splits`, or not evenly without it.
         tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
     """
     number = id_of(process_set, "alltoall")
@@ -57,12 +57,11 @@ def alltoall(
 
 @tf.RegisterGradient("TfddlAlltoall")
 def _gradient(operation: Any, cotangent: tf.Tensor, _: Any) -> tuple[tf.Tensor, None]:
-    """The cotangents go back the way that the rows came; rows that went to nobody, or to a rank that has
-    joined, get none."""
+    """Sends the cotangent of each row back to the sender. Rows that no rank has received get zeros."""
     name, number = names.of_gradient(operation)
     x = operation.inputs[0]
     returned, came = native.alltoall(tf.convert_to_tensor(cotangent), operation.outputs[1], name, number)
-    if _compat.in_xla_context():  # where all ranks send equally many rows to each
+    if _compat.in_xla_context():  # all ranks send equally many rows to each rank
         return returned, None
     if operation.get_attr("even"):
         size = len(members(by_id(number)))

@@ -1,4 +1,4 @@
-"""barrier: nobody goes on before all have come."""
+"""barrier: a rank goes on once all ranks have called it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def barrier(
 ) -> tf.Operation | None:
     """Waits until all ranks have called it.
 
-    In a `tf.function` it runs behind what changes variables, prints or reads data before it, and ahead of what does so
-    after it. Collectives and plain arithmetic keep the order of their data only, whatever barrier stands between them.
+    In a `tf.function` the barrier keeps its order among stateful ops, which change variables, print or read data. It does
+    not order collectives or arithmetic, which run as soon as their inputs exist.
 
     Args:
         name: See `allreduce`.
@@ -26,11 +26,11 @@ def barrier(
         process_set: See `allreduce`.
 
     Returns:
-        In a graph the operation; eagerly None, when all have come.
+        In a graph the operation. In eager mode None, once all ranks have called it.
 
     Raises:
         ValueError: tfddl is not initialized.
-        tf.errors.FailedPreconditionError: On all ranks, when one of them calls something else by this name.
+        tf.errors.FailedPreconditionError: On all ranks, when a rank calls another collective by this name.
     """
     check_callable("barrier")
     number = id_of(process_set, "barrier")

@@ -1,4 +1,4 @@
-"""Blocks of rows that went to the ranks and come back."""
+"""The way back of rows that a collective has sent to the ranks."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import tensorflow as tf
 
 
 def put_back(blocks: tf.Tensor, came: tf.Tensor, went: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    """Lays blocks where they had been, and zeros where none comes back, because its rank has joined.
+    """Puts the rows that come back from each rank at the offset from which they were sent.
 
     Args:
-        blocks: The rows that came, in the order of the ranks.
-        came: A vector: how many rows came from each rank.
-        went: A vector: how many rows of `like`, from the first on, each rank's block has. Those behind went to nobody.
+        blocks: `[sum of came, ...]`: the rows that came back, in the order of the ranks.
+        came: `[ranks]`: the number of rows that came back from each rank; 0 from a rank that has joined.
+        went: `[ranks]`: the number of rows that were sent to each rank, from the first row of `like` on.
         like: A tensor of the result's shape.
+
+    Returns:
+        A tensor of the shape of `like`, with zeros for rows that do not come back or were not sent.
     """
     present = tf.repeat(tf.equal(tf.cast(came, tf.int64), tf.cast(went, tf.int64)), went)
     result = tf.scatter_nd(tf.where(present), blocks, tf.shape(like, tf.int64))

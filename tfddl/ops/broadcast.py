@@ -1,4 +1,4 @@
-"""broadcast: one rank's tensor, on all ranks."""
+"""broadcast: all ranks get the tensor of one rank."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def broadcast(
     """Gives every rank the tensor of `root_rank`.
 
     Args:
-        tensor: On the root what to send; elsewhere a tensor of the same shape and dtype.
+        tensor: On the root the tensor to send; on other ranks a tensor of the same shape and dtype.
         root_rank: The sender, the same on all ranks: its rank in the job, with any process set.
         name: See `allreduce`.
         ignore_name_scope: See `allreduce`.
@@ -36,7 +36,7 @@ def broadcast(
 
     Raises:
         ValueError: tfddl is not initialized.
-        TypeError: The dtype is not supported: see docs/operations.md; of strings use `broadcast_object`. Or
+        TypeError: The dtype is not supported: see docs/operations.md. For strings use `broadcast_object`. Or
             `root_rank` is not an int.
         tf.errors.InvalidArgumentError: `root_rank` is no member of `process_set`.
         tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
@@ -59,7 +59,7 @@ def _index(root_rank: Any) -> int:
 
 @tf.RegisterGradient("TfddlBroadcast")
 def _gradient(operation: Any, cotangent: tf.Tensor) -> tf.Tensor:
-    """All results are the root's input: its gradient is the sum of the cotangents, everybody else's is zero."""
+    """The gradient of the root's input is the sum of the cotangents; the gradient of other ranks' inputs is zero."""
     name, number = names.of_gradient(operation)
     (total,) = native.allreduce([tf.convert_to_tensor(cotangent)], Sum, name, process_set=number)
     return total if basics.rank() == operation.get_attr("root_rank") else tf.zeros_like(total)

@@ -1,4 +1,4 @@
-"""What the collectives share: checks of arguments, and names."""
+"""Checks of arguments and the choice of a name, for all collectives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Collective = TypeVar("_Collective", bound=Callable[..., Any])
 
 
 def without_devices(collective: _Collective) -> _Collective:
-    """Makes a clear error of Horovod's arguments that say where a tensor is reduced."""
+    """Makes a collective refuse Horovod's arguments for devices with a clear error."""
 
     @functools.wraps(collective)
     def call(*arguments: Any, **options: Any) -> Any:
@@ -32,10 +32,10 @@ def without_devices(collective: _Collective) -> _Collective:
 
 
 def check_callable(kind: str) -> None:
-    """Refuses a call where no collective can run.
+    """Refuses a call in a process or a function that can run no collective.
 
     Raises:
-        ValueError: tfddl is not initialized, or the call is traced by XLA where there are no XLA kernels.
+        ValueError: tfddl is not initialized, or XLA traces the call and the XLA kernels are missing.
     """
     basics.check_initialized(kind)
     fork.check(kind)
@@ -43,7 +43,7 @@ def check_callable(kind: str) -> None:
 
 
 def check_list(kind: str, values: Any) -> None:
-    """Refuses one tensor where a grouped collective takes several.
+    """Refuses an argument of a grouped collective that is no list.
 
     Raises:
         TypeError: `values` is no list or tuple.
@@ -55,7 +55,7 @@ def check_list(kind: str, values: Any) -> None:
 
 
 def prepare(value: Any, kind: str, op: int | None = None) -> tf.Tensor:
-    """Converts an argument to a tensor that the op takes.
+    """Converts an argument to a tensor that the collective takes.
 
     Raises:
         ValueError: See `check_callable`.
@@ -72,7 +72,7 @@ def prepare(value: Any, kind: str, op: int | None = None) -> tf.Tensor:
 
 
 def prepare_rows(value: Any, kind: str, op: int | None = None) -> tf.Tensor:
-    """As `prepare`, for an op that splits or joins tensors along their first dimension.
+    """Like `prepare`, for a collective that splits or joins tensors along the first dimension.
 
     Raises:
         ValueError: Also when the tensor is a scalar.
@@ -86,7 +86,7 @@ def prepare_rows(value: Any, kind: str, op: int | None = None) -> tf.Tensor:
 
 
 def name_of(kind: str, name: str | None, ignore_name_scope: bool = False, process_set: int = 0) -> str:
-    """The name on which ranks agree: the user's, or one that follows from the place in the program."""
+    """The name on which ranks agree: the user's name, or one that follows from the function around the call."""
     if name is None:
         return names.unique(kind, process_set)
     if not tf.executing_eagerly() and not ignore_name_scope:

@@ -1,4 +1,4 @@
-"""Compression of gradients for the time they travel."""
+"""Compression of gradients while they travel."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import tensorflow as tf
 
 
 class Compressor:
-    """What a compression has to offer; subclass it, or write any class with these two static methods."""
+    """The interface of a compression: subclass it, or write any class with these two static methods."""
 
     @staticmethod
     def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
@@ -17,20 +17,20 @@ class Compressor:
             tensor: The gradient.
 
         Returns:
-            The tensor that travels, and a context that `decompress` gets back.
+            The tensor that travels, and a context for `decompress`.
         """
         raise NotImplementedError("A Compressor has to define compress(tensor) -> (tensor, context).")
 
     @staticmethod
     def decompress(tensor: tf.Tensor, context: Any) -> tf.Tensor:
-        """Turns what arrived into a gradient again.
+        """Turns the reduced tensor into a gradient again.
 
         Args:
             tensor: The reduced tensor, shape and dtype as `compress` made them.
-            context: What `compress` returned with it.
+            context: The context that `compress` has returned with the tensor.
 
         Returns:
-            The gradient, in the dtype it had before.
+            The gradient, in its original dtype.
         """
         raise NotImplementedError("A Compressor has to define decompress(tensor, context) -> tensor.")
 
@@ -50,7 +50,7 @@ class NoneCompressor(Compressor):
 
 
 def _narrow(tensor: tf.Tensor, dtype: tf.DType) -> tuple[tf.Tensor, Any]:
-    """Casts floating point tensors wider than 16 bits; the others would not get smaller."""
+    """Casts a floating-point tensor of more than 16 bits; leaves other tensors as they are."""
     original = tensor.dtype
     if original.is_floating and original.size > dtype.size:
         tensor = tf.cast(tensor, dtype)
@@ -71,7 +71,7 @@ class FP16Compressor(Compressor):
 
     @staticmethod
     def decompress(tensor: tf.Tensor, context: Any) -> tf.Tensor:
-        """Casts back to the dtype before."""
+        """Casts back to the original dtype."""
         return _widen(tensor, context)
 
 
@@ -85,12 +85,12 @@ class BF16Compressor(Compressor):
 
     @staticmethod
     def decompress(tensor: tf.Tensor, context: Any) -> tf.Tensor:
-        """Casts back to the dtype before."""
+        """Casts back to the original dtype."""
         return _widen(tensor, context)
 
 
 class Compression:
-    """What `compression=` arguments take: one of these, or a `Compressor` of your own."""
+    """The values of `compression=` arguments, beside a `Compressor` of your own."""
 
     none = NoneCompressor
     fp16 = FP16Compressor
@@ -98,10 +98,10 @@ class Compression:
 
 
 def check_compression(compression: Any) -> Any:
-    """Returns `compression` if it can compress.
+    """Returns `compression` if it is a compressor.
 
     Raises:
-        TypeError: If it is no compressor.
+        TypeError: It has no `compress` or no `decompress`.
     """
     if callable(getattr(compression, "compress", None)) and callable(
         getattr(compression, "decompress", None)
@@ -119,15 +119,15 @@ def run_compressed(
     """Runs a collective on compressed tensors.
 
     Args:
-        run: Gives one result for each compressed tensor.
-        tensors: What to compress.
-        compression: What `compression=` arguments take.
+        run: The collective, which returns one result for each compressed tensor.
+        tensors: The tensors to compress.
+        compression: A compressor: see `Compression`.
 
     Returns:
         The decompressed results.
 
     Raises:
-        TypeError: If `compression` is no compressor.
+        TypeError: `compression` is no compressor.
     """
     check_compression(compression)
     compressed = [compression.compress(tensor) for tensor in tensors]

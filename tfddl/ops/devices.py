@@ -1,4 +1,4 @@
-"""Where a reduction runs: on the GPU that its tensors lie on, or on the CPU where NCCL does not have it."""
+"""The device of a reduction: the GPU of its tensors, or the CPU if NCCL has no such reduction."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tfddl.ops.constants import Adasum, Average, Sum
 from tfddl.ops.dtypes import FLOATS
 
 GPU_DTYPES = (*FLOATS, "int8", "int32", "int64", "uint8", "uint32", "uint64")
-"""What NCCL can add up. Collectives that only move data take every dtype."""
+"""The dtypes that NCCL can reduce. Collectives that only move data take every dtype."""
 
 
 def runs_on_gpus(op: int, dtype: str, *factors: float) -> bool:
-    """Whether NCCL has a reduction.
+    """Whether NCCL has this reduction.
 
     Args:
         op: See `tfddl.allreduce`.
-        dtype: A dtype's name.
-        *factors: What the tensors are multiplied by, before or after.
+        dtype: The name of a dtype.
+        *factors: The factors before and after the reduction.
     """
     if op == Adasum or dtype not in GPU_DTYPES:
         return False
@@ -31,7 +31,7 @@ def runs_on_gpus(op: int, dtype: str, *factors: float) -> bool:
 
 
 def device_for(op: int, dtype: str, *factors: float) -> contextlib.AbstractContextManager[None]:
-    """A context in which the op of a reduction is made: TensorFlow copies the tensors if that is the CPU's.
+    """The context in which to make the op of a reduction; on the CPU TensorFlow copies the tensors there.
 
     The args are those of `runs_on_gpus`.
     """

@@ -1,4 +1,4 @@
-"""Which operation takes which dtype: the one table behind the checks, docs/operations.md and the tests."""
+"""The dtypes of each operation: one table for the checks, docs/operations.md and the tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_op(kind: str, op: int, operations: Collection[int] = REDUCTIONS) -> in
     """Returns `op` if it is one of the operations.
 
     Raises:
-        ValueError: If it is not.
+        ValueError: `op` is another operation.
     """
     if op not in operations:
         supported = ", ".join(NAMES[known] for known in operations)
@@ -41,23 +41,23 @@ def check_op(kind: str, op: int, operations: Collection[int] = REDUCTIONS) -> in
 
 
 def check_dtype(kind: str, dtype: tf.DType, op: int | None = None) -> None:
-    """Refuses what the table does not have.
+    """Refuses a dtype that the collective does not take.
 
     Raises:
-        TypeError: Says what to do instead.
+        TypeError: `dtype` is not in the table; the message has an alternative.
     """
     supported = DTYPES if op is None else REDUCTIONS[op]
     if dtype.name in supported:
         return
-    what = kind if op is None else f"{kind} with op={NAMES[op]}"
-    raise TypeError(f"{what} supports {', '.join(supported)}. Received: {dtype.name}. {_advice(dtype, op)}")
+    call = kind if op is None else f"{kind} with op={NAMES[op]}"
+    raise TypeError(f"{call} supports {', '.join(supported)}. Received: {dtype.name}. {_advice(dtype, op)}")
 
 
 def check_factors(kind: str, dtype: tf.DType, op: int, *factors: float) -> None:
     """Refuses factors that have no meaning for the dtype or the operation.
 
     Raises:
-        ValueError: For a bool, for an integer and a factor that is not finite, or for Adasum.
+        ValueError: A factor other than 1 with a bool or Adasum, or an infinite one or NaN with integers.
     """
     if op == Adasum and any(factor != 1 for factor in factors):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Groups: several tensors that travel as one."""
+"""Grouped collectives: several tensors that travel as one."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 import tensorflow as tf
 
 Run = Callable[[list[Any], str, str], Sequence[Any]]
-"""Takes the members of one kind, what to append to the group's name, and what else ranks must agree on."""
+"""Takes members of one dtype, a suffix for the group's name, and a context: words on which ranks must agree as well."""
 
 
 def in_groups(values: Sequence[Any], prepare: Callable[[Any], Any], run: Run) -> list[Any]:
-    """Hands the members of a group on, those of one dtype together, since only equal dtypes can travel as one.
+    """Runs a collective on the members of a group, once for each dtype: only tensors of one dtype can travel as one.
 
     Args:
-        values: The members; None stays None in its place, which has to be the same on all ranks.
-        prepare: Turns a member into a tensor or a `tf.IndexedSlices`, each of which travels alone.
-        run: Called once for each kind of member, in an order that is the same on all ranks.
+        values: The members. None stays None; all ranks must have None at the same indices.
+        prepare: Turns a member into a tensor, or into a `tf.IndexedSlices`, which travels alone.
+        run: The collective. All ranks run it in the same order.
 
     Returns:
-        The results of `run`, in the places of the members.
+        The results of `run`, in the order of the members.
     """
     results: list[Any] = [None] * len(values)
     prepared = {index: prepare(value) for index, value in enumerate(values) if value is not None}
@@ -31,7 +31,7 @@ def in_groups(values: Sequence[Any], prepare: Callable[[Any], Any], run: Run) ->
     context = _describe(kinds, len(values))
     for number, kind in enumerate(sorted(kinds)):
         members = kinds[kind]
-        # The first kind has the group's own name on all ranks, so that they notice where their kinds differ.
+        # The first kind has the group's own name on all ranks. So ranks with other kinds meet there, and get an error.
         outputs = run([prepared[index] for index in members], f".{kind}" if number else "", context)
         for index, output in zip(members, outputs, strict=True):
             results[index] = output
@@ -39,7 +39,7 @@ def in_groups(values: Sequence[Any], prepare: Callable[[Any], Any], run: Run) ->
 
 
 def _describe(kinds: dict[str, list[int]], size: int) -> str:
-    """Which members are of which kind; nothing where all are of one and none is missing."""
+    """The indices of the members of each kind, in words; empty if all members are of one kind and none is None."""
     if len(kinds) > 1:
         return ", ".join(f"{kind} {kinds[kind]}" for kind in sorted(kinds)) + f" of {size}"
     (members,) = kinds.values()

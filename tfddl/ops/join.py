@@ -1,4 +1,4 @@
-"""join: this rank has no more data, and the others go on without it."""
+"""join: a rank has no more data, and the other ranks go on without it."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ AVERAGE_OVER = ("size", "active")
 
 @tf.autograph.experimental.do_not_convert
 def join(*, average_over: str = "size", process_set: ProcessSet = global_process_set) -> Any:
-    """Says that this rank's data has ended, and waits until that of all ranks has.
+    """Says that this rank's data has ended, and waits until the data of all ranks has ended.
 
-    Until then the other ranks' collectives run without this one: a reduction over the ranks that have not joined,
-    a gather of their rows, an `alltoall` that drops the rows for this one. A broadcast from a rank that has joined
-    is an error. What this rank has called before, in other threads too, runs first; what it calls while it waits is
-    refused. When all have joined, nobody is joined any more, and all may go on, with the next epoch for example.
+    Meanwhile the collectives of other ranks run without this rank: a reduction covers the ranks that have not joined, a
+    gather has their rows only, and an `alltoall` drops the rows for this rank. A broadcast from a rank that has joined is an
+    error. Collectives that this rank has called before, in any thread, run first; new ones are refused while it waits. Once
+    all ranks have joined, the join is over, and all ranks may go on, for example with the next epoch.
 
     In a `tf.function` or a graph of TF1 it runs after all collectives that were called there before.
 
     Args:
-        average_over: What averages divide by as long as some ranks have joined: `"size"`, the number of all ranks, or
-            `"active"`, the number of those that have not joined. The same on all ranks. Defaults to `"size"`, as if
-            the ranks without data had zeros.
-        process_set: The ranks whose data ends together; the others' collectives in other sets go on. Defaults to all.
+        average_over: The divisor of averages while some ranks have joined, the same on all ranks: `"size"`, the number of
+            all ranks, or `"active"`, the number of ranks that have not joined. Defaults to `"size"`, as if the ranks without
+            data had zeros.
+        process_set: The ranks that join. Collectives of other sets go on. Defaults to all ranks.
 
     Returns:
-        The rank that joined last (of several that joined at once the highest), the same on all ranks: an int; in a graph
-        a scalar of int32.
+        The rank that joined last, the same on all ranks; if several joined at once, the highest. An int; in a graph a
+        scalar of int32.
 
     Raises:
-        ValueError: tfddl is not initialized, `average_over` is something else, or XLA compiles the call.
-        tf.errors.FailedPreconditionError: On all ranks that have joined, when they disagree on `average_over`. They have
-            not joined then.
-        tf.errors.InvalidArgumentError: Another thread of this rank waits in it.
+        ValueError: tfddl is not initialized, `average_over` is another value, or XLA compiles the call.
+        tf.errors.FailedPreconditionError: On all ranks that have joined, when they disagree on `average_over`; their join is
+            cancelled.
+        tf.errors.InvalidArgumentError: Another thread of this rank waits in `join`.
         tf.errors.UnknownError: A rank left or failed.
     """
     check_callable("join")

@@ -1,7 +1,8 @@
 """Names for collectives that the user does not name.
 
-Ranks agree on collectives by name, so a name must come out equal on all ranks. It is fixed when the graph is built, from
-what the program says (function, owner, index), never from a counter of traces: one rank may trace more often.
+Ranks agree on collectives by name, so all ranks must get equal names. A name is fixed when the graph is built.
+It consists of the function, the owner and an index. No name depends on the number of traces, because one rank may trace more
+often.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _CONTROL_FLOW = (_BRANCH, "WhileCondFuncGraph", "WhileBodyFuncGraph")
 _BRANCH_OF = re.compile(r"_(?:true|false|branch\d+)_\d+$")
 _TRACE_NUMBER = re.compile(r"^__(?:inference|forward|backward)_(.*?)_\d+$")
 
-# A rank may be in sets that its peers are not in: each process set counts for itself.
+# Each process set counts for itself, because a rank may be in sets that its peers are not in.
 _owners: Counter[tuple[int, str]] = Counter()
 
 
@@ -30,33 +31,33 @@ def reset() -> None:
 
 
 def owner_index(kind: str, process_set: int = 0) -> int:
-    """How many owners of this kind the process set has had before here: program order, equal on all its members."""
+    """The index of a new owner of this kind in the process set: owners count in program order, equal on all members."""
     key = serial(process_set), kind
     _owners[key] += 1
     return _owners[key] - 1
 
 
 def new_owner(kind: str, process_set: int = 0) -> str:
-    """The name of the next owner of this kind, such as one of several optimizers."""
+    """The name of a new owner of this kind, for example of one of several optimizers."""
     return f"{kind}.{owner_index(kind, process_set)}"
 
 
 def unique(base: str, process_set: int = 0) -> str:
-    """A name for one place in the program that the user did not name.
+    """A name for a call that the user did not name.
 
-    In a tf.function it is `<function>/<base>`, the second one in the same function `<function>/<base>.1`, and so on. The
-    graphs of TF1 are `graph`, `graph.1` and so on, in the order in which they get their first collective. In eager
-    mode, where calls come one after another, it is `base` itself.
+    In a tf.function the name is `<function>/<base>`, the second one in the same function `<function>/<base>.1`, and so on.
+    Graphs of TF1 are called `graph`, `graph.1` and so on, in the order of their first collectives. In eager mode, where
+    calls come one after another, the name is `base`.
     """
     graph = _enclosing_function()
     return base if graph is None else numbered(f"{_function_name(graph)}/{base}", process_set)
 
 
 def numbered(name: str, process_set: int = 0) -> str:
-    """The name itself; the second time that a tf.function uses it `<name>.1`, and so on: those are two collectives.
+    """Returns the name at its first use in a tf.function, `<name>.1` at the second use, and so on.
 
-    The branches of a cond or switch exclude each other, so that the same name in two of them is the same collective:
-    ranks may take different ones. Each process set agrees on names of its own.
+    The branches of a cond or switch exclude each other. Therefore a name in two branches is the same collective, and ranks
+    may take different branches. Each process set has names of its own.
     """
     if tf.executing_eagerly():
         return name
@@ -65,7 +66,7 @@ def numbered(name: str, process_set: int = 0) -> str:
     key = serial(process_set), name
     index = counts[key]
     counts[key] += 1
-    while _is_control_flow(graph):  # what follows the cond goes on behind the branch that used most
+    while _is_control_flow(graph):  # after a cond, counting goes on from the branch with the highest count
         graph = graph.outer_graph
         outer = _counts(graph)
         outer[key] = max(outer[key], index + 1)
@@ -79,7 +80,7 @@ def of_gradient(operation: Any, suffix: str = ".gradient") -> tuple[str, int]:
 
 
 def _counts(graph: Any) -> Counter[tuple[int, str]]:
-    """How often each process set has used each name in `graph`; a branch starts from what came before its cond."""
+    """How often each process set has used each name in `graph`; a branch starts with the counts before its cond."""
     counts: Counter[tuple[int, str]] | None = getattr(graph, "_tfddl_names", None)
     if counts is None:
         if type(graph).__name__ == _BRANCH:
@@ -96,7 +97,7 @@ def _counts(graph: Any) -> Counter[tuple[int, str]]:
 
 
 def _before_conds(graph: Any) -> dict[str, Counter[tuple[int, str]]]:
-    """The counts as they were before each cond of `graph`."""
+    """The counts before each cond of `graph`."""
     before: dict[str, Counter[tuple[int, str]]] | None = getattr(graph, "_tfddl_before_conds", None)
     if before is None:
         before = graph._tfddl_before_conds = {}

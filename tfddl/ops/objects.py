@@ -1,4 +1,4 @@
-"""Python objects of one rank or of all, on all ranks: pickled, and sent as bytes."""
+"""Broadcast and allgather of Python objects, which are pickled and sent as bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfddl.runtime import basics
 from tfddl.runtime.agreement import by_rank
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
-_DEVICE = "CPU:0"  # where the bytes come from and go to
+_DEVICE = "CPU:0"  # of the bytes
 
 
 def broadcast_object(
@@ -28,14 +28,14 @@ def broadcast_object(
     """Gives every rank the object of `root_rank`.
 
     Args:
-        obj: What to send; anything that pickle takes. Ranks other than the root may give anything.
+        obj: On the root the object to send, which pickle must take. Other ranks may give any object.
         root_rank: The sender, the same on all ranks: its rank in the job, with any process set.
         session: The `tf.compat.v1.Session` to run in. Defaults to the default session; not used in eager mode.
-        name: On which ranks agree. Defaults to `"broadcast_object"`; needed only where calls are made concurrently.
+        name: The name on which ranks agree. Defaults to `"broadcast_object"`; needed only for concurrent calls.
         process_set: See `allreduce`.
 
     Returns:
-        On the root `obj` itself, elsewhere an equal object.
+        On the root `obj` itself, on other ranks an equal object.
 
     Raises:
         TypeError: On all ranks, when the root's object cannot be pickled; on one rank, when it cannot be unpickled there.
@@ -66,7 +66,7 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """Returns `broadcast_object` with everything but the object given.
+    """Returns `broadcast_object` with all arguments but the object fixed.
 
     Args, returns and raises are those of `broadcast_object`.
     """
@@ -86,13 +86,13 @@ def allgather_object(
     """Gives every rank the objects of all ranks.
 
     Args:
-        obj: This rank's; anything that pickle takes.
+        obj: The object of this rank, which pickle must take.
         session: See `broadcast_object`.
         name: See `broadcast_object`. Defaults to `"allgather_object"`.
         process_set: See `allreduce`.
 
     Returns:
-        As many objects as there are ranks that have not joined, in the order of the ranks.
+        The objects of all ranks that have not joined, in the order of the ranks.
 
     Raises:
         TypeError: On all ranks, when an object cannot be pickled; on one rank, when one cannot be unpickled there.
@@ -124,7 +124,7 @@ def _run(
     session: Any,
     *more: int,
 ) -> np.ndarray:
-    """Sends a vector, eagerly or in a session, whose graph gets the op once."""
+    """Sends a vector, eagerly or in a session. The graph of a session gets each op once."""
     if tf.executing_eagerly() and session is None:
         with tf.device(_DEVICE):
             return send(tf.constant(value), part).numpy()
@@ -152,7 +152,7 @@ def _run(
 
 
 def _pickled(obj: Any) -> tuple[bool, bytes]:
-    """The object's bytes, or why there are none: the others wait for one or the other."""
+    """Whether the object could be pickled, and its bytes or the error: other ranks wait for one of both."""
     try:
         return True, pickle.dumps(obj, pickle.HIGHEST_PROTOCOL)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""reducescatter: the reduction over all ranks, of which each rank keeps its part of the rows."""
+"""reducescatter: the reduction over all ranks; each rank gets a part of the rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfddl.ops.constants import Average, Sum
 from tfddl.ops.dtypes import SCATTERED
 from tfddl.ops.reduction_call import ReductionCall
 from tfddl.ops.scaling import scaled
-from tfddl.runtime.process_sets import ProcessSet, by_id, global_process_set, members, place_in
+from tfddl.runtime.process_sets import ProcessSet, by_id, global_process_set, members, rank_in
 
 
 @tf.autograph.experimental.do_not_convert
@@ -38,14 +38,14 @@ def reducescatter(
         compression: See `allreduce`.
         op: `Average` (the default) or `Sum`; see `allreduce`.
         name: See `allreduce`.
-        process_set: See `allreduce`. Its members get their rows in their order.
+        process_set: See `allreduce`. The members get the rows in the order of their ranks.
         ignore_name_scope: See `allreduce`.
         prescale_factor: See `allreduce`.
         postscale_factor: See `allreduce`.
 
     Returns:
-        This rank's rows of what `allreduce` gives. Of `d` rows each of `n` ranks gets `d // n` in the order of the ranks,
-        the first `d % n` ranks one more.
+        This rank's rows of the result of `allreduce`. Of `d` rows each of `n` ranks gets `d // n` in the order of the ranks,
+        and the first `d % n` ranks get one more.
 
     Raises:
         ValueError: `tensor` is a scalar, `op` is not supported, a factor has no meaning for the dtype, or tfddl is not
@@ -69,10 +69,10 @@ def grouped_reducescatter(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """Reduces and splits several tensors as one (per dtype): agreed on together and moved in one piece.
+    """Reduces and splits several tensors. Ranks agree on all of them together, and all of one dtype travel as one.
 
-    Args, returns and raises are those of `reducescatter`, with lists of tensors; each tensor is split by its own first
-    dimension. An empty list gives an empty list, and None stays None in its place, which must be the same on all ranks.
+    Args, returns and raises are like those of `reducescatter`, with lists of tensors. Each tensor is split along its own
+    first dimension. An empty list gives an empty list. None stays None; all ranks must have None at the same indices.
     """
     call = _Reducescatter(
         "grouped_reducescatter", op, prescale_factor, postscale_factor, compression, process_set
@@ -92,7 +92,7 @@ class _Reducescatter(ReductionCall):
 
 @tf.RegisterGradient("TfddlReducescatter")
 def _gradient(operation: Any, *cotangents: tf.Tensor) -> list[tf.Tensor]:
-    """Each row of the result depends on that row of every rank: its cotangent goes to all of them."""
+    """Each row of the result depends on this row of every rank, so all ranks get the cotangent of the row."""
     name, number = names.of_gradient(operation)
     factor = float(operation.get_attr("prescale")) * float(operation.get_attr("postscale"))
     size, average = len(members(by_id(number))), operation.get_attr("reduce_op") != Sum
@@ -117,8 +117,8 @@ def _rows_by_rank(x: tf.Tensor, size: int) -> tf.Tensor:
 def _in_fixed_shapes(
     inputs: Sequence[tf.Tensor], cotangents: Sequence[tf.Tensor], name: str, process_set: int
 ) -> list[tf.Tensor]:
-    """What allgather gives, as a sum: ranks may have different numbers of rows, which XLA's fixed shapes do not take."""
-    rank, size = place_in(by_id(process_set)), len(members(by_id(process_set)))
+    """Gathers the rows by a sum of padded tensors: XLA's allgather takes equally many rows from all ranks."""
+    rank, size = rank_in(by_id(process_set)), len(members(by_id(process_set)))
     padded = []
     for x, cotangent in zip(inputs, cotangents, strict=True):
         rows = x.shape[0] if x.shape[0] is not None else tf.shape(x)[0]

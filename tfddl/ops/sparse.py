@@ -1,4 +1,4 @@
-"""allreduce of tf.IndexedSlices: rows of a tensor that is zero elsewhere, as the gradient of an embedding."""
+"""allreduce of tf.IndexedSlices: rows of a tensor that is zero elsewhere, for example the gradient of an embedding."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ def allreduce_slices(
     process_set: ProcessSet = global_process_set,
     context: str = "",
 ) -> tf.IndexedSlices:
-    """Gathers the rows of all ranks, and adds up those with the same index.
+    """Gathers the rows of all ranks, and adds up rows of the same index.
 
-    Rows must be merged because optimizers that are not linear, and clipping, would take two rows of one index for
-    independent: Keras 3 does not look.
+    The rows are merged because Keras 3 does not: clipping, and optimizers that are not linear, would treat two rows of one
+    index as independent.
 
     Args:
-        slices: This rank's rows; any number of them, also none.
+        slices: This rank's rows, in any number.
         op: `Average` or `Sum`.
-        name: Equal on all ranks.
+        name: The name on which ranks agree.
         kind: The caller, for error messages.
-        compression: Applied to the values.
+        compression: The format in which the values travel.
         prescale: Multiplies the values of each rank.
         postscale: Multiplies the result.
-        process_set: Whose ranks take part.
+        process_set: The ranks that take part.
         context: What else all ranks must agree on, in words.
 
     Returns:
         Slices with unique indices, equal on all ranks.
 
     Raises:
-        ValueError: For another `op`: where a rank has no row its value is zero, and the result would be dense. Or
-            inside a function compiled by XLA.
+        ValueError: `op` is another operation, whose result would be dense because missing rows count as zero. Or XLA
+            compiles the call.
         TypeError: `compression` is no compressor, or the dtype is not supported.
     """
     if _compat.in_xla_context():
@@ -63,7 +63,7 @@ def allreduce_slices(
         )
     check_dtype(kind, slices.values.dtype, op)
     number = id_of(process_set, kind)
-    # A rank that reduces a dense tensor by this name gets an error, and so do the others.
+    # If a rank reduces a dense tensor by this name, all ranks get an error.
     context = f"rows of a tf.IndexedSlices {context}".strip()
     gathered = []
 
@@ -74,7 +74,7 @@ def allreduce_slices(
     (values,) = run_compressed(gather, [scaled(slices.values, prescale)], compression)
     divisor = gathered[0].divisor
     indices = native.allgather(slices.indices, f"{name}.indices", number)
-    # The accelerator's sums come in no fixed order, so that ranks would differ in the last bits.
+    # A GPU adds up rows in no fixed order, so the ranks' results would differ in the last bits.
     with tf.device("CPU:0"):
         merged, unique = _merged(values, indices)
     if op == Average and merged.dtype.is_integer and postscale == 1:
@@ -86,10 +86,10 @@ def allreduce_slices(
 
 
 def _merged(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Rows with unique indices, in a wider type where there is one, to be rounded or to wrap once."""
+    """Rows with unique indices. 16-bit floats and small integers are added up in a wider dtype, and rounded later."""
     if values.dtype in (tf.float16, tf.bfloat16):
         values = tf.cast(values, tf.float32)
     elif values.dtype.is_integer and values.dtype.size < 8:
         values = tf.cast(values, tf.int64)
-    unique, places = tf.unique(indices)
-    return tf.math.unsorted_segment_sum(values, places, tf.size(unique)), unique
+    unique, segments = tf.unique(indices)
+    return tf.math.unsorted_segment_sum(values, segments, tf.size(unique)), unique

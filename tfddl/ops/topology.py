@@ -1,4 +1,4 @@
-"""Ranks and sizes as tensors that are computed when a graph runs, not when it is built."""
+"""rank_op, size_op and others: ranks and sizes that a graph computes when it runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def size_op(process_set_id: int | ProcessSet = 0, name: str | None = None) -> tf
         A scalar of int32.
 
     Raises:
-        ValueError: The call is traced by XLA where there are no XLA kernels.
+        ValueError: XLA traces the call, and the XLA kernels are missing.
         tf.errors.FailedPreconditionError: When it runs and tfddl is not initialized.
         tf.errors.InvalidArgumentError: When it runs and there is no such set.
     """
@@ -51,7 +51,7 @@ def process_set_included_op(process_set_id: int | ProcessSet = 0, name: str | No
         name: The name of the operation in the graph.
 
     Returns:
-        A scalar of int32: 1 or 0; -1 where tfddl is not initialized, -3 where there is no such set.
+        A scalar of int32: 1 or 0; -1 if tfddl is not initialized, -3 if there is no such set.
     """
     return native.topology("included", name, _number(process_set_id))
 

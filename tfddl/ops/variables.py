@@ -1,4 +1,4 @@
-"""broadcast_variables and broadcast_: the same weights on all ranks."""
+"""broadcast_variables and broadcast_: all ranks get the weights of one rank."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MARK = "_tfddl_broadcast"
 
 
 def has_broadcast(variables: Iterable[Any]) -> bool:
-    """Whether one of the variables has been given to one of the functions below."""
+    """Whether one of the functions below has broadcast one of the variables."""
     return any(hasattr(_compat.tf_variable(variable), _MARK) for variable in variables)
 
 
@@ -34,11 +34,11 @@ def broadcast_variables(
 
     Args:
         variables: TensorFlow or Keras variables, in the same order on all ranks.
-        root_rank: Whose values all ranks take; a rank of the job.
+        root_rank: The rank whose values all ranks take: its rank in the job, with any process set.
         process_set: See `allreduce`.
 
     Returns:
-        In a graph of TF1 the operation that does it, to be run in a session; else None.
+        In a graph of TF1 the operation, to be run in a session; else None.
 
     Raises:
         TypeError: A variable's dtype is not supported, or `variables` is no list.
@@ -64,15 +64,15 @@ def broadcast_(
 
     Args:
         variables: TensorFlow or Keras variables, in the same order on all ranks.
-        root_rank: Whose values all ranks take; a rank of the job.
+        root_rank: The rank whose values all ranks take: its rank in the job, with any process set.
         name: See `allreduce`.
         process_set: See `allreduce`.
 
     Returns:
-        The variables' values after that. In a graph of TF1 the assignment is part of what computes them.
+        The new values. In a graph of TF1 the assignments run when the values are computed.
 
     Raises:
-        TypeError: One of `variables` is no variable, or its dtype is not supported.
+        TypeError: A member of `variables` is no variable, or its dtype is not supported.
         tf.errors.FailedPreconditionError: On all ranks, when the variables' shapes or dtypes differ.
     """
     targets = list(variables)
@@ -87,7 +87,7 @@ def broadcast_(
 def _assign_roots_values(
     variables: Iterable[Any], root_rank: int, group: str, process_set: ProcessSet, *, ignore_name_scope: bool
 ) -> list[Any]:
-    """Returns what the assignments do; all broadcasts come before the first of them."""
+    """Returns the results of the assignments. All broadcasts come before the first assignment."""
     variables = list(variables)
     for variable in variables:
         setattr(_compat.tf_variable(variable), _MARK, True)

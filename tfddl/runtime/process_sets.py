@@ -206,7 +206,7 @@ def serial(number: int) -> int:
     return _job.serials.get(number, 0) if _job is not None else 0
 
 
-def place_in(process_set: ProcessSet) -> int:
+def rank_in(process_set: ProcessSet) -> int:
     """This process's number in the set; 0 where it is not a member, whose collectives raise when they run."""
     return (process_set.rank() or 0) if process_set.included() else 0
 
