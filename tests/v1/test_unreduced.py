@@ -94,20 +94,16 @@ def test_a_reduction_in_a_function(hvd):
 
 @on_ranks(2)
 def test_gradients_that_are_reduced_outside_of_the_graph(hvd):
-    with tf.Graph().as_default() as graph:
+    with tf.Graph().as_default():
         variables, loss = network(hvd)
         gradients = v1.gradients(loss, variables)
         means = [v1.placeholder(each.dtype, each.shape) for each in gradients]
         update = sgd().apply_gradients(list(zip(means, variables, strict=True)))
-    with (
-        graph.as_default(),
-        support.logged() as said,
-        v1.train.MonitoredTrainingSession(hooks=[hvd.BroadcastGlobalVariablesHook(0)]) as session,
-    ):
+        session = v1.train.MonitoredTrainingSession(hooks=[hvd.BroadcastGlobalVariablesHook(0)])
+    with support.logged() as said, session:  # outside of the graph: eager
         for _ in range(3):
             parts = session.run(gradients)
-            with tf.init_scope():
-                reduced = [hvd.allreduce(part, name="mean").numpy() for part in parts]
+            reduced = [hvd.allreduce(part, name="mean").numpy() for part in parts]
             session.run(update, dict(zip(means, reduced, strict=True)))
     assert not said
 
