@@ -1,1 +1,1 @@
-"""For programs of TF1: optimizers and hooks of `tf.compat.v1`, in graphs and sessions."""
+"""Optimizers and hooks for programs of TF1, which use `tf.compat.v1` in graphs and sessions."""

@@ -1,4 +1,4 @@
-"""backward_passes_per_step in a graph of TF1: several passes, one reduction, one update."""
+"""backward_passes_per_step in a graph of TF1: one reduction and one update for several passes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,15 +11,15 @@ v1 = tf.compat.v1
 
 
 class Accumulation:
-    """Adds up the gradients of `passes` runs of the graph; the last of them reduces the sums and updates.
+    """Adds up the gradients of `passes` runs of the graph; the last run reduces the sums and updates.
 
-    The sums and the counter are local variables of the graph: a `MonitoredTrainingSession` initializes them, a plain
-    session by `tf.compat.v1.local_variables_initializer()`. They are neither saved nor broadcast.
+    The sums and the counter are local variables of the graph, which are neither saved nor broadcast. A
+    `MonitoredTrainingSession` initializes them; in a plain session run `tf.compat.v1.local_variables_initializer()`.
 
     Args:
-        passes: Runs of the graph for each update, 2 or more.
-        average: Whether a sum is divided by `passes` before it is reduced.
-        sparse_as_dense: Whether a `tf.IndexedSlices` becomes a dense tensor first; else it is an error.
+        passes: The number of runs for each update, 2 or more.
+        average: Whether to divide a sum by `passes` before its reduction.
+        sparse_as_dense: Whether to convert a `tf.IndexedSlices` to a dense tensor; without it they are refused.
     """
 
     def __init__(self, passes: int, average: bool, sparse_as_dense: bool) -> None:
@@ -28,7 +28,7 @@ class Accumulation:
         self._sparse_as_dense = sparse_as_dense
         self._counter: Any = None
         self._sums: list[Any] = []
-        self._place: Any = None
+        self._context: Any = None
 
     def reduce(
         self,
@@ -39,14 +39,15 @@ class Accumulation:
         """Adds the gradients to the sums.
 
         Returns:
-            The reduced sums in a run that updates, the rank's own sums so far in another, which are not applied. None
-            where a gradient is None.
+            The reduced sums in a run that updates; in another run the rank's own sums so far, which are not applied. None
+            for a gradient that is None.
 
         Raises:
-            ValueError: In eager mode, in a `tf.function`, at a second call, or for a `tf.IndexedSlices`.
+            ValueError: The call is in eager mode or in a `tf.function`, or is the second call; or a gradient is a
+                `tf.IndexedSlices`.
         """
-        self._check_place()
-        self._place = _place()
+        self._check_call()
+        self._context = _context()
         gradients = [
             None if gradient is None else dense(gradient, self._sparse_as_dense, self._wanted())
             for gradient in gradients
@@ -74,21 +75,21 @@ class Accumulation:
         return everything
 
     def apply(self, update: Callable[[], Any], global_step: Any) -> Any:
-        """An operation that updates, and starts sums anew, in the last of the passes.
+        """Makes an operation that updates and clears the sums in the last of the passes.
 
-        In the others it only counts `global_step` on, as Horovod does.
+        In other passes the operation only increments `global_step`, as Horovod does.
 
         Raises:
-            ValueError: If the gradients have not come through `reduce`, or if a cond decides whether this runs.
+            ValueError: `reduce` has not been called, or a cond is around this call and not around `reduce`.
         """
         if self._counter is None:
             raise ValueError(
                 "With backward_passes_per_step > 1 gradients come from this optimizer's minimize() or "
                 "compute_gradients(). Received: apply_gradients() before either was called"
             )
-        if _place() != self._place:
+        if _context() != self._context:
             raise ValueError(
-                f"{self._wanted()} cannot have a cond around apply_gradients(): what it skips, such as an infinity, would "
+                f"{self._wanted()} cannot have a cond around apply_gradients(): a skipped infinity would "
                 "stay in the sums. Write DistributedOptimizer(MixedPrecisionLossScaleOptimizer(optimizer), "
                 "backward_passes_per_step=...) instead of the loss scale outside. Received: apply_gradients() inside of a "
                 "cond, minimize() or compute_gradients() outside"
@@ -108,12 +109,12 @@ class Accumulation:
         return tf.cond(self._last, finish, wait).op
 
     def _complete(self) -> tf.Tensor:
-        """Whether this run is the last of its passes: read once, ahead of the counter's reset."""
+        """Whether this run is the last of its passes. The counter is read once, before its reset."""
         self._last = tf.greater_equal(self._counter.read_value(), self.passes)
         return self._last
 
     def _reduced(self, reduce: Callable[..., list[Any]], variables: Sequence[Any], present: list[int]) -> Any:
-        """The reduced sums, whose places among all variables are what ranks agree on."""
+        """The reduced sums. Ranks agree on the slots of the gradients that are not None."""
         totals: list[Any] = [None] * len(variables)
         for index, total in zip(present, self._totals(), strict=True):
             totals[index] = total
@@ -123,7 +124,7 @@ class Accumulation:
     def _totals(self) -> list[tf.Tensor]:
         return mean_or_sum(self._sums, self.passes, self.average)
 
-    def _check_place(self) -> None:
+    def _check_call(self) -> None:
         wanted = self._wanted()
         if tf.executing_eagerly() or v1.get_default_graph().building_function:
             raise ValueError(f"{wanted} works in a graph of TF1 only, not in eager mode or in a tf.function.")
@@ -137,8 +138,8 @@ class Accumulation:
         return f"backward_passes_per_step={self.passes} of an optimizer of TF1"
 
 
-def _place() -> tuple[Any, Any]:
-    """The graph that is being built, and in the control flow of TF1 the cond or loop of it."""
+def _context() -> tuple[Any, Any]:
+    """The graph that is being built, and the cond or loop of TF1 around the call."""
     graph: Any = v1.get_default_graph()
     return graph, graph._get_control_flow_context()
 

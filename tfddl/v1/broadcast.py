@@ -1,4 +1,4 @@
-"""The same initial weights on all ranks, in a session of TF1."""
+"""Broadcast of the initial weights in a session of TF1."""
 
 from typing import Any
 
@@ -12,17 +12,17 @@ v1 = tf.compat.v1
 
 
 def broadcast_global_variables(root_rank: int) -> tf.Operation:
-    """Makes an operation that gives all global variables of the graph the values that they have on `root_rank`.
+    """Makes an operation that assigns the values of `root_rank` to all global variables of the graph.
 
     Args:
-        root_rank: Whose values all ranks take.
+        root_rank: The rank whose values all ranks take.
 
     Returns:
-        The operation, to be run in a session once the variables are initialized, by all ranks.
+        The operation. All ranks run it in a session once the variables are initialized.
 
     Raises:
-        RuntimeError: In eager mode and in a `tf.function`, where there are no global variables.
-        ValueError: If the graph has no global variables yet.
+        RuntimeError: The call is in eager mode or in a `tf.function`, which have no global variables.
+        ValueError: The graph has no global variables yet.
     """
     if tf.executing_eagerly() or v1.get_default_graph().building_function:
         raise RuntimeError(

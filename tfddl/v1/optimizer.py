@@ -1,4 +1,4 @@
-"""A `tf.compat.v1.train.Optimizer`, taught to combine gradients over all ranks."""
+"""`DistributedOptimizer` for a `tf.compat.v1.train.Optimizer`."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ class Settings:
     """How one optimizer combines its gradients.
 
     Attributes:
-        name: First part of the reduction's name.
+        name: The first part of the reduction's name.
         options: How to combine.
-        accumulation: Adds up the gradients of several passes, if there are to be several.
-        computed: Whether `compute_gradients` has been called, so that gradients come reduced.
+        accumulation: Adds up the gradients of several passes; None for one pass.
+        computed: Whether `compute_gradients` has been called, which returns reduced gradients.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Settings:
         return reduction.reduce_missing(gradients, variables, owner=self._owner, options=self.options)
 
     def chosen(self) -> tuple[Any, ...]:
-        """What the user has chosen, except for the name."""
+        """The user's choices without the name."""
         passes = self.accumulation and (self.accumulation.passes, self.accumulation.average)
         return self.options, passes
 
@@ -56,25 +56,25 @@ def distribute(
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
 ) -> Any:
-    """Makes an optimizer of TF1 combine its gradients over all ranks, in place.
+    """Makes an optimizer of TF1 combine its gradients over all ranks, and returns the same object.
 
-    `compute_gradients`, and so `minimize`, returns reduced gradients; what you do with them before `apply_gradients`,
-    such as clipping, is done to those. `apply_gradients` reduces only what comes from elsewhere: from `tf.gradients` or
-    a `tf.GradientTape`, with an optimizer whose `compute_gradients` has not been called; in eager mode, not since the last
-    `apply_gradients`. In a graph, a warning names such gradients after `compute_gradients`, which stay the rank's own.
+    `compute_gradients`, and so `minimize`, returns reduced gradients, which you may clip before `apply_gradients`.
+    `apply_gradients` reduces the gradients of `tf.gradients` or a `tf.GradientTape` if `compute_gradients` has not been
+    called; in eager mode, not since the last `apply_gradients`. After `compute_gradients` other gradients in a graph stay
+    the rank's own, and a warning names them.
 
     Args:
         optimizer: A `tf.compat.v1.train.Optimizer`.
-        name: First part of the reduction's name.
+        name: The first part of the reduction's name.
         options: How to combine.
         backward_passes_per_step: See `tfddl.DistributedOptimizer`.
         average_aggregated_gradients: See `tfddl.DistributedOptimizer`.
 
     Returns:
-        `optimizer` itself. If it is distributed already with the same settings, nothing changes.
+        `optimizer` itself, unchanged if it is distributed already with the same settings.
 
     Raises:
-        ValueError: If it is distributed already with other settings.
+        ValueError: It is distributed already with other settings.
     """
     accumulation = None
     if backward_passes_per_step > 1:
@@ -105,7 +105,7 @@ def is_distributed(optimizer: Any) -> bool:
 
 
 class _Distributed:
-    """What stands in front of the user's class."""
+    """The methods that replace those of the user's class."""
 
     def compute_gradients(self, *arguments: Any, **options: Any) -> list[tuple[Any, Any]]:
         """See `tf.compat.v1.train.Optimizer.compute_gradients`."""
@@ -143,7 +143,7 @@ class _Distributed:
 
 
 def _warn_of_unreduced(gradients: Sequence[Any], variables: Sequence[Any], settings: Settings) -> None:
-    """Gradients of a graph that have nothing to do with what `compute_gradients` has returned."""
+    """Warns of gradients of a graph that are not computed from the results of `compute_gradients`."""
     if settings.options.process_set.included() is False:
         return
     own = [
