@@ -1,7 +1,7 @@
 """Collectives with their NumPy models, for the random programs of test_programs.py.
 
-A call knows what a rank brings, how it is made, and what must come of it. Ranks are counted by their place in the process
-set that the call is made in.
+A call has the inputs of each participant, a way to make it, and a model of its results. A participant is the index of a rank
+in the process set of the call.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tfddl.ops.dtypes import COMPLEX, INTEGERS
 
 Arrays = list[np.ndarray]
 Parts = Mapping[int, Arrays]
-"""What each place brings that takes part."""
+"""The inputs of each participant that has not joined."""
 FUNCTIONS = {Average: np.add, Sum: np.add, Product: np.multiply, Min: np.minimum, Max: np.maximum}
 TOLERANCE = {"float16": 4e-3, "bfloat16": 2e-2, "float32": 2e-6, "complex64": 2e-6}
 
 
 def values(key: Sequence[int], dtype: str, shape: Sequence[int], whole_range: bool = False) -> np.ndarray:
-    """Small whole numbers, whose sums and products are exact; or of an integer type all that it holds."""
+    """Small whole numbers, whose sums and products are exact; or for an integer dtype numbers of its whole range."""
     generator = np.random.default_rng(list(key))
     if whole_range and dtype in INTEGERS:
         limits = np.iinfo(dtype)
@@ -48,7 +48,7 @@ def scaled(x: np.ndarray, factor: float, dtype: str) -> np.ndarray:
 def reduced(
     parts: Arrays, divisor: int, op: int, prescale: float, postscale: float, whole_range: bool
 ) -> np.ndarray:
-    """What the reduction of one tensor has to be; small numbers fit int64 or float64, others wrap as NumPy's do."""
+    """The result of a reduction. Small numbers are exact in int64 or float64; larger ones wrap as in NumPy."""
     own = parts[0].dtype
     if op == Adasum:
         return adasum(parts)
@@ -75,11 +75,11 @@ def same(result: Any, expected: np.ndarray) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Meeting:
-    """Who takes part in a call.
+    """The ranks that take part in a call.
 
     Attributes:
         ranks: The members of the process set.
-        present: The places of those that have not joined.
+        present: The participants that have not joined.
         average_over: What they have asked of `join`.
     """
 
@@ -93,7 +93,7 @@ class Meeting:
 
     @property
     def divisor(self) -> int:
-        """Of an Average."""
+        """The divisor of an Average."""
         return len(self.present) if self.average_over == "active" else self.size
 
 
@@ -109,24 +109,24 @@ class Call:
     equal = True
     """Whether all ranks get the same bits."""
 
-    def bring(self, place: int, size: int, turn: int) -> Arrays:
-        """The inputs of the member at `place`, of `size`; new ones each turn."""
+    def bring(self, participant: int, size: int, turn: int) -> Arrays:
+        """The inputs of one of `size` participants, which differ from turn to turn."""
         raise NotImplementedError
 
     def make(self, hvd: Any, process_set: Any, inputs: list[tf.Tensor], name: str | None) -> list[tf.Tensor]:
-        """Makes the call; returns the results without Nones."""
+        """Makes the call, and returns the results that are not None."""
         raise NotImplementedError
 
     def refusal(self, meeting: Meeting) -> str:
-        """What the error says that all get instead of a result; empty when there is none."""
+        """A part of the error that all ranks get; empty if the call succeeds."""
         return ""
 
-    def model(self, parts: Parts, place: int, meeting: Meeting) -> Arrays:
-        """What the member at `place` gets."""
+    def model(self, parts: Parts, participant: int, meeting: Meeting) -> Arrays:
+        """The results of a participant."""
         raise NotImplementedError
 
-    def check(self, results: Arrays, parts: Parts, place: int, meeting: Meeting) -> None:
-        for result, expected in zip(results, self.model(parts, place, meeting), strict=True):
+    def check(self, results: Arrays, parts: Parts, participant: int, meeting: Meeting) -> None:
+        for result, expected in zip(results, self.model(parts, participant, meeting), strict=True):
             same(result, expected)
 
 
@@ -137,9 +137,9 @@ class Group(Call):
     members: tuple[tuple[str, tuple[int, ...]] | None, ...]
     whole_range: bool
 
-    def bring(self, place: int, size: int, turn: int) -> Arrays:
+    def bring(self, participant: int, size: int, turn: int) -> Arrays:
         given = [(i, member) for i, member in enumerate(self.members) if member]
-        return [values((self.seed, turn, i, place), *member, self.whole_range) for i, member in given]
+        return [values((self.seed, turn, i, participant), *member, self.whole_range) for i, member in given]
 
     def apply(self, hvd: Any, kind: str, inputs: list[tf.Tensor], **options: Any) -> list[tf.Tensor]:
         if len(self.members) == 1:
@@ -163,7 +163,7 @@ class Allreduce(Group):
     def make(self, hvd, process_set, inputs, name):
         return self.apply(hvd, "allreduce", inputs, name=name, process_set=process_set, **self.options())
 
-    def model(self, parts, place, meeting):
+    def model(self, parts, participant, meeting):
         return [
             reduced(list(tensor), meeting.divisor, self.op, *self.factors, self.whole_range)
             for tensor in zip(*parts.values(), strict=True)
@@ -177,21 +177,24 @@ class Reducescatter(Allreduce):
     def make(self, hvd, process_set, inputs, name):
         return self.apply(hvd, "reducescatter", inputs, name=name, process_set=process_set, **self.options())
 
-    def model(self, parts, place, meeting):
-        return [np.array_split(whole, meeting.size)[place] for whole in super().model(parts, place, meeting)]
+    def model(self, parts, participant, meeting):
+        return [
+            np.array_split(whole, meeting.size)[participant]
+            for whole in super().model(parts, participant, meeting)
+        ]
 
 
 @dataclasses.dataclass(frozen=True)
 class Allgather(Group):
-    def bring(self, place, size, turn):
-        """As many rows as the first dimension says, or some less."""
-        arrays = super().bring(place, size, turn)
-        return [x[: max(0, len(x) - (self.seed + place * (i + 1)) % 3)] for i, x in enumerate(arrays)]
+    def bring(self, participant, size, turn):
+        """The tensors of the base class, without up to two of their rows."""
+        arrays = super().bring(participant, size, turn)
+        return [x[: max(0, len(x) - (self.seed + participant * (i + 1)) % 3)] for i, x in enumerate(arrays)]
 
     def make(self, hvd, process_set, inputs, name):
         return self.apply(hvd, "allgather", inputs, name=name, process_set=process_set)
 
-    def model(self, parts, place, meeting):
+    def model(self, parts, participant, meeting):
         return [np.concatenate(tensor) for tensor in zip(*parts.values(), strict=True)]
 
 
@@ -207,13 +210,13 @@ class Broadcast(Group):
         root = self.root % meeting.size
         return "" if root in meeting.present else f"root, rank {meeting.ranks[root]}, has joined"
 
-    def model(self, parts, place, meeting):
+    def model(self, parts, participant, meeting):
         return parts[self.root % meeting.size]
 
 
 @dataclasses.dataclass(frozen=True)
 class Alltoall(Call):
-    """Place r sends splits[r, p] rows to place p and keeps `rest` rows; or equally many to all."""
+    """Participant r sends splits[r, p] rows to participant p and keeps `rest` rows; or sends equally many to all."""
 
     dtype: str
     row: tuple[int, ...]
@@ -227,21 +230,21 @@ class Alltoall(Call):
             return generator.integers(0, 4, (size, size))
         return np.repeat(generator.integers(0, 4, (size, 1)), size, axis=1)
 
-    def bring(self, place, size, turn):
-        splits = self.splits(size)[place]
+    def bring(self, participant, size, turn):
+        splits = self.splits(size)[participant]
         rows = splits.sum() + (self.rest if self.given else 0)
-        x = values((self.seed, turn, place), self.dtype, (rows, *self.row))
+        x = values((self.seed, turn, participant), self.dtype, (rows, *self.row))
         return [x, splits.astype("int32")] if self.given else [x]
 
     def make(self, hvd, process_set, inputs, name):
         result = hvd.alltoall(*inputs, name=name, process_set=process_set)
         return list(result) if self.given else [result]
 
-    def model(self, parts, place, meeting):
+    def model(self, parts, participant, meeting):
         splits = self.splits(meeting.size)
-        ends = splits.cumsum(axis=1)[:, place]
+        ends = splits.cumsum(axis=1)[:, participant]
         came = np.zeros(meeting.size, "int32")
-        came[list(parts)] = splits[list(parts), place]
+        came[list(parts)] = splits[list(parts), participant]
         rows = np.concatenate(
             [x[ends[other] - came[other] : ends[other]] for other, (x, *_) in parts.items()]
         )
@@ -256,17 +259,17 @@ class Slices(Call):
     width: int
     op: int
 
-    def bring(self, place, size, turn):
-        generator = np.random.default_rng([self.seed, turn, place])
+    def bring(self, participant, size, turn):
+        generator = np.random.default_rng([self.seed, turn, participant])
         indices = generator.integers(0, 6, generator.integers(0, 5))
-        return [values((self.seed, turn, place), self.dtype, (len(indices), self.width)), indices]
+        return [values((self.seed, turn, participant), self.dtype, (len(indices), self.width)), indices]
 
     def make(self, hvd, process_set, inputs, name):
         rows = tf.IndexedSlices(*inputs, tf.constant([6, self.width]))
         result = hvd.allreduce(rows, op=self.op, name=name, process_set=process_set)
         return [result.values, result.indices]
 
-    def model(self, parts, place, meeting):
+    def model(self, parts, participant, meeting):
         wide = "int64" if self.dtype in INTEGERS else "float64"
         tables = []
         for rows, indices in parts.values():
@@ -275,17 +278,17 @@ class Slices(Call):
         total = sum(tables) / (meeting.divisor if self.op == Average else 1)
         return [(np.trunc(total) if self.dtype in INTEGERS else total).astype(numpy_type(self.dtype))]
 
-    def check(self, results, parts, place, meeting):
+    def check(self, results, parts, participant, meeting):
         rows, indices = map(np.asarray, results)
         assert sorted(indices) == sorted({*np.concatenate([part[1] for part in parts.values()])}), indices
         table = np.zeros((6, self.width), rows.dtype)
         table[indices] = rows
-        same(table, self.model(parts, place, meeting)[0])
+        same(table, self.model(parts, participant, meeting)[0])
 
 
 @dataclasses.dataclass(frozen=True)
 class Barrier(Call):
-    def bring(self, place, size, turn):
+    def bring(self, participant, size, turn):
         return []
 
     def make(self, hvd, process_set, inputs, name):
@@ -293,5 +296,5 @@ class Barrier(Call):
         with tf.control_dependencies([] if operation is None else [operation]):
             return [tf.constant(1)]
 
-    def model(self, parts, place, meeting):
+    def model(self, parts, participant, meeting):
         return [np.array(1, "int32")]

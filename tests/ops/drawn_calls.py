@@ -1,4 +1,4 @@
-"""How hypothesis draws the calls of calls.py."""
+"""Strategies of hypothesis for the calls of calls.py."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def reductions(draw: Any, kind: type[Allreduce]) -> Allreduce:
         factors = (1.0, 1.0)
     tensor = st.tuples(st.sampled_from(dtypes), row_shapes if kind is Reducescatter else shapes)
     members = draw(members_of(tensor))
-    # Factors and the average of 64 bits are exact for small numbers only.
+    # Factors and averages of 64-bit integers are exact for small numbers only.
     whole_range = factors == (1.0, 1.0) and not (op == Average and any("64" in m[0] for m in members if m))
     return kind(draw(seeds), members, draw(st.booleans()) and whole_range, op, factors)
 

@@ -10,11 +10,11 @@ STEP = 1e-3
 def differences(rank: int, values: list[np.ndarray], loss: Callable[[list[np.ndarray]], float]) -> np.ndarray:
     """d loss / d values[rank], where `loss` is the sum of all ranks' losses; exact, as the ops are linear."""
     gradient = np.zeros(values[rank].shape)
-    for place in np.ndindex(gradient.shape):
+    for index in np.ndindex(gradient.shape):
         sides = []
         for step in (STEP, -STEP):
             moved = [value.copy() for value in values]
-            moved[rank][place] += step
+            moved[rank][index] += step
             sides.append(loss(moved))
-        gradient[place] = (sides[0] - sides[1]) / (2 * STEP)
+        gradient[index] = (sides[0] - sides[1]) / (2 * STEP)
     return gradient

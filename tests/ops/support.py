@@ -12,7 +12,7 @@ from tfddl.ops.dtypes import FLOATS
 
 INTEGERS = ("int32", "int64")
 DTYPES = FLOATS + INTEGERS
-"""What the tests of shapes, modes and sizes run with; test_dtypes.py takes every operation through all dtypes."""
+"""The dtypes for tests of shapes, modes and sizes; test_dtypes.py runs every operation with all dtypes."""
 MODES = ("eager", "graph")
 SHAPES = ((), (1,), (0,), (7,), (3, 0, 2), (2, 3, 4), (1, 1025))
 
@@ -23,7 +23,7 @@ def numpy_type(dtype: str) -> np.dtype:
 
 
 def array(rank: int, dtype: str, shape: Sequence[int] = (5,), seed: int = 0) -> np.ndarray:
-    """The input of `rank`: small whole numbers, whose sums are exact in every dtype, differing by rank."""
+    """The input of `rank`: small whole numbers, whose sums are exact in every dtype."""
     generator = np.random.default_rng([seed, rank])
     return generator.integers(-9, 10, size=tuple(shape)).astype(numpy_type(dtype))
 
@@ -58,7 +58,7 @@ def call(mode: str, function: Callable[..., Any], *inputs: Any) -> Any:
 
 @contextlib.contextmanager
 def in_threads(*calls: Callable[[], Any]) -> Iterator[None]:
-    """Runs each call in a thread of its own beside the body, and waits for them; raises the first error of one."""
+    """Runs each call in a thread of its own beside the body, waits for all, and raises the first error."""
     failures: list[BaseException] = []
 
     def run(call: Callable[[], Any]) -> None:
@@ -78,7 +78,7 @@ def in_threads(*calls: Callable[[], Any]) -> Iterator[None]:
 
 
 def at_once(*calls: Callable[[], Any]) -> None:
-    """Runs each call in a thread of its own and waits for all; raises the first error of one."""
+    """Runs each call in a thread of its own, waits for all, and raises the first error."""
     with in_threads(*calls):
         pass
 
@@ -91,7 +91,7 @@ def check(result: tf.Tensor, expected: np.ndarray) -> None:
 
 
 def check_close(result: tf.Tensor, expected: np.ndarray) -> None:
-    """As `check`, to one rounding of the dtype where sums are not exact."""
+    """Like `check`, with a tolerance of one rounding if sums are not exact."""
     assert result.dtype == tf.dtypes.as_dtype(expected.dtype)
     assert tuple(result.shape) == expected.shape
     digits = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-6, "float64": 1e-14}

@@ -16,7 +16,7 @@ from tfddl.ops.dtypes import FLOATS
 
 
 def pair(a, b):
-    """In float64, rounded once to the dtype of the vectors: 16 bits by way of float32."""
+    """The adaptive sum of two vectors in float64, rounded to their dtype; to 16 bits by way of float32."""
     x, y = a.astype("float64"), b.astype("float64")
     xx, xy, yy = np.vdot(x, x), np.vdot(x, y), np.vdot(y, y)
     combined = (1 - xy / (2 * xx) if xx else 1) * x + (1 - xy / (2 * yy) if yy else 1) * y
@@ -168,7 +168,7 @@ def test_gradient_by_finite_differences(hvd, mode):
 
 @on_ranks(2, 3)
 def test_gradient_where_tensors_are_zero(hvd):
-    """Zero vectors: the share is constant, so that the cotangents pass as through a sum."""
+    """The weight of a zero vector is constant, so the cotangents pass as through a sum."""
     x = tf.zeros([3])
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -212,7 +212,7 @@ def batch(rank, step):
 
 
 def expected_weights(size, steps, rate):
-    """One process: each rank's gradients, combined by the model, variable by variable."""
+    """Trains in one process, with each rank's gradients combined by the model, variable by variable."""
     model = layers()
     for step in range(steps):
         ranks = []
@@ -269,7 +269,7 @@ def test_rows_of_an_embedding(hvd):
     ):
         gradient()
     expected = np.zeros((4, 2), "float32")
-    expected[: hvd.size()] = 1.0  # each rank its row: orthogonal
+    expected[: hvd.size()] = 1.0  # each rank has a row of its own, so they are orthogonal
     check(gradient(sparse_as_dense=True), expected)
 
 

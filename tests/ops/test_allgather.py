@@ -55,7 +55,7 @@ GROUP = (
     ("float32", (1,), 70_001),
     ("int64", (0,), 3),
 )
-"""Dtype, further dimensions, and rows on rank 1 of the members of a group; on rank r it is r times as many."""
+"""By member of a group: dtype, further dimensions, and rows on rank 1; rank r has r times as many rows."""
 
 
 def members(rank):
@@ -116,7 +116,7 @@ def test_groups_that_do_not_fit(hvd):
 
 @on_ranks(1, 2, 3)
 def test_rows_that_are_equal_and_then_are_not(hvd):
-    """Outputs are made beforehand for equal rows; where they are not, the same op makes others."""
+    """The op allocates outputs for equal rows in advance, and others if ranks have different numbers of rows."""
     gather = tf.function(
         lambda x, y: hvd.grouped_allgather([x, y], name="xy"),
         input_signature=[tf.TensorSpec([None, 3]), tf.TensorSpec([None])],

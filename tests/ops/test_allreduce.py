@@ -224,7 +224,7 @@ def test_none_in_different_places_is_an_error_on_all_ranks(hvd):
     with pytest.raises(
         tf.errors.FailedPreconditionError, match=r"members \[0, 2\] of 3.*members \[1, 2\] of 3"
     ):
-        hvd.grouped_allreduce(members, name="places")
+        hvd.grouped_allreduce(members, name="indices")
 
 
 @on_ranks(2)

@@ -1,4 +1,4 @@
-"""alltoall against NumPy: values, splits, gradients, and what does not fit."""
+"""alltoall against NumPy: values, splits, gradients and errors."""
 
 import numpy as np
 import pytest
@@ -76,7 +76,7 @@ def test_more_than_any_piece(hvd, dtype):
 def test_gradient_by_finite_differences(hvd, given, mode):
     size, rank = hvd.size(), hvd.rank()
     splits = SPLITS[1][:size, :size] if given else np.full((size, size), 2)
-    extra = 2 if given else 0  # rows that go to nobody
+    extra = 2 if given else 0  # rows that go to no rank
     values = [array(other, "float64", (splits[other].sum() + extra, 2)) for other in range(size)]
     weights = [array(other, "float64", (splits[:, other].sum(), 2), seed=1) for other in range(size)]
 
@@ -96,7 +96,7 @@ def test_gradient_by_finite_differences(hvd, given, mode):
 @pytest.mark.parametrize("mode", MODES)
 @on_ranks(1, 2, 3)
 def test_second_order(hvd, mode):
-    """The receiver's loss of each x is x^3: first 3 x^2, then 6 x."""
+    """The receiver's loss of each x is x^3; its derivatives are 3 x^2 and 6 x."""
 
     def body(x):
         with tf.GradientTape() as outer:
@@ -115,7 +115,7 @@ def test_second_order(hvd, mode):
 
 @on_ranks(1, 2, 3)
 def test_rows_that_cannot_be_split_so(hvd):
-    """All ranks are wrong alike here: each one tells its own caller, before anybody waits."""
+    """All ranks make the same mistake: each rank raises an error before it waits."""
     size, x = hvd.size(), tf.ones([5, 2])
     wrong = {
         r"one number for each of the \d ranks\. Received: splits \[.*\] of 5 rows": [1] * (size + 1),

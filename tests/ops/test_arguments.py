@@ -1,4 +1,4 @@
-"""Arguments that Horovod's users give by habit, or by mistake: one sentence that says what to do."""
+"""Wrong arguments, and arguments of Horovod: the error says in one sentence how to do it."""
 
 import pytest
 import tensorflow as tf
@@ -46,7 +46,7 @@ def test_the_call_before_init_is_named(hvd):
 
 @on_ranks(1, 2)
 def test_a_jacobian_through_a_collective(hvd):
-    """pfor runs the copies of the backward pass at once, all with the name of the one call."""
+    """pfor runs several copies of the backward pass at once, which all have the name of one call."""
 
     def jacobian(use_pfor):
         x = tf.constant([1.0, 2.0, 3.0])
@@ -57,10 +57,12 @@ def test_a_jacobian_through_a_collective(hvd):
 
     expected = hvd.size() * tf.linalg.diag([2.0, 4.0, 6.0])
     assert tf.reduce_all(jacobian(False) == expected)
-    if hvd.size() == 1:  # with others such an error in the middle of a step ends the job
+    if hvd.size() == 1:  # with peers this error ends the job in the middle of a step
         try:
             result = jacobian(True)
-        except tf.errors.InvalidArgumentError as error:  # unless one copy is through before the next begins
+        except (
+            tf.errors.InvalidArgumentError
+        ) as error:  # not raised if a copy ends before the next one begins
             assert "experimental_use_pfor=False" in str(error)
         else:
             assert tf.reduce_all(result == expected)

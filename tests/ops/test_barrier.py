@@ -1,4 +1,4 @@
-"""barrier, broadcast_, and the ranks and sizes as tensors."""
+"""barrier, broadcast_, and the ops for ranks and sizes."""
 
 import time
 
@@ -14,7 +14,7 @@ v1 = tf.compat.v1
 
 
 def times(hvd, started, ended):
-    """When all ranks came, and when all were let go; the ranks share a clock."""
+    """The times at which all ranks have called the barrier and left it; the ranks share a clock."""
     return hvd.allgather(np.array([[started, ended]], "float64")).numpy().T
 
 
@@ -58,7 +58,7 @@ def test_in_a_session(hvd):
         barrier = hvd.barrier()
         with tf.control_dependencies([barrier]):
             after = tf.timestamp()
-        places = [hvd.rank_op(), hvd.size_op(), hvd.local_rank_op(), hvd.local_size_op()]
+        topology = [hvd.rank_op(), hvd.size_op(), hvd.local_rank_op(), hvd.local_size_op()]
         variable = v1.get_variable("v", initializer=float(hvd.rank()), dtype=tf.float32)
         (taken,) = hvd.broadcast_([variable], hvd.size() - 1)
         initialize = v1.global_variables_initializer()
@@ -68,7 +68,7 @@ def test_in_a_session(hvd):
             time.sleep(0.3)
         started = time.time()
         ended = session.run(after)
-        numbers, value, held = session.run(places), session.run(taken), session.run(variable)
+        numbers, value, held = session.run(topology), session.run(taken), session.run(variable)
     came, went = times(hvd, started, ended)
     assert went.min() >= came.max()
     assert numbers == [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()]

@@ -43,7 +43,7 @@ def test_the_input_is_left_alone(hvd):
 @pytest.mark.parametrize("graph", [False, True])
 @on_ranks(1, 2)
 def test_the_result_stays_when_the_variable_changes(hvd, graph):
-    """On the root it is the memory that the variable was read from."""
+    """On the root the result shares memory with the variable."""
     variable = tf.Variable(tf.fill([5000], float(hvd.rank())))
 
     def step():

@@ -1,4 +1,4 @@
-"""Compression: what travels, what comes back, and compressions of the user's own."""
+"""Compression: the dtype on the way, the result, and compressors of the user."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def test_a_compressor_has_to_define_both():
 
 
 class Halves(Compressor):
-    """Sends half the value, to see that both methods are used."""
+    """Sends half the value, which shows that both methods are called."""
 
     @staticmethod
     def compress(tensor):
@@ -74,6 +74,6 @@ def test_what_is_no_compressor_is_refused():
 
 @on_ranks(1)
 def test_an_operation_in_the_place_of_average(hvd):
-    """Horovod would take hvd.Sum for average=True."""
+    """Horovod takes hvd.Sum as the second argument for average=True."""
     with pytest.raises(TypeError, match=r"op=hvd\.Sum\. Received: average=1"):
         hvd.allreduce(tf.ones(3), hvd.Sum)

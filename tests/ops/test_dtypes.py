@@ -1,4 +1,4 @@
-"""Every operation with every dtype: what the table has agrees with NumPy, and what it lacks is refused everywhere."""
+"""Every operation with every dtype: it agrees with NumPy if the table has the dtype, and is refused otherwise."""
 
 import itertools
 from pathlib import Path
@@ -25,7 +25,7 @@ REDUCE = {
 
 
 def inputs(size, dtype):
-    """What the ranks bring, as a wide NumPy array [size, *SHAPE]: reductions of it are exact in `dtype`."""
+    """The inputs of all ranks as a wide NumPy array [size, *SHAPE], whose reductions are exact in `dtype`."""
     generator = np.random.default_rng(3)
     if dtype == "bool":
         return generator.integers(0, 2, (size, *SHAPE)).astype(bool)
@@ -78,7 +78,7 @@ def test_what_the_table_lacks(hvd):
         x = tf.zeros([2], dtype)
         with pytest.raises(TypeError, match=rf"op={NAMES[op]} supports .*\. Received: {dtype}\. \w"):
             hvd.allreduce(x, op=op)
-        with pytest.raises(tf.errors.InvalidArgumentError, match=dtype):  # the kernel knows the same table
+        with pytest.raises(tf.errors.InvalidArgumentError, match=dtype):  # the kernel has the same table
             library.ops().tfddl_allreduce(x=[x], tensor_name="lacks", reduce_op=op)
 
 

@@ -1,4 +1,4 @@
-"""docs/errors.md as tests: who raises what for a wrong call, in words that tell it, and the next collective works."""
+"""The table of docs/errors.md: wrong calls raise the right error on the right ranks, and the next collective works."""
 
 import dataclasses
 import re
@@ -136,7 +136,7 @@ CLASHES = {
     ),
     "group: shape": Clash(group([2], [3]), group([2], [4]), "float32 [3]", "float32 [4]"),
     "group: number": Clash(group([2], [3]), group([2]), "float32 [3]", "no such tensor"),
-    "group: places": Clash(group([2], None), group(None, [2]), "members [0] of 2", "members [1] of 2"),
+    "group: indices": Clash(group([2], None), group(None, [2]), "members [0] of 2", "members [1] of 2"),
     "group: one mixed": Clash(
         group([2], [2]), group([2], ([2], tf.int64)), "float32 [2]", "float32 [0], int64 [1]"
     ),
@@ -182,7 +182,7 @@ def test_calls_that_clash(hvd, case, mode):
 
 @dataclasses.dataclass(frozen=True)
 class Mistake:
-    """A call that is wrong by itself: its own rank gets the error, before anybody else is asked."""
+    """A wrong call of one rank: this rank alone gets the error, before it asks its peers."""
 
     wrong: Body
     right: Body
@@ -288,7 +288,7 @@ MISTAKES = {
 @pytest.mark.parametrize("case", MISTAKES)
 @on_ranks(2, 3)
 def test_a_call_that_is_wrong_by_itself(hvd, case, mode):
-    """On rank 0 only; the others wait for its right call of that name."""
+    """Rank 0 makes the wrong call; the others wait for its right call of this name."""
     mistake = MISTAKES[case]
     if hvd.rank() == 0:
         with pytest.raises(mistake.error, match=mistake.says):
@@ -331,7 +331,7 @@ EVERY_KIND = {
 @pytest.mark.parametrize("mode", MODES)
 @on_ranks(1, 2)
 def test_before_init_and_after_shutdown(hvd, mode):
-    """Python refuses to make the call; an op that was made before says so when it runs."""
+    """Python refuses the call; an op that was made before raises when it runs."""
     functions, graph = {}, tf.Graph()
     for kind, body in EVERY_KIND.items():
         functions[kind] = tf.function(lambda body=body: body(hvd))
@@ -359,7 +359,7 @@ def test_before_init_and_after_shutdown(hvd, mode):
 @pytest.mark.parametrize("mode", MODES)
 @on_ranks(2, 3)
 def test_after_a_peer_has_shut_down(hvd, mode):
-    """What waits and what comes later names the rank that left; a new start works."""
+    """The errors of waiting and of later calls name the rank that left; a new init() works."""
     run(mode, hvd, reduce())
     if hvd.rank() == 0:
         hvd.shutdown()

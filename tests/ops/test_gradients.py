@@ -14,7 +14,7 @@ SHAPE = (3, 4)
 
 
 def cotangents(size, shape=SHAPE, dtype="float32"):
-    """What each rank's loss says about the op's output; differs by rank."""
+    """The cotangent of the op's output on each rank."""
     return [array(rank, dtype, shape, seed=1) for rank in range(size)]
 
 

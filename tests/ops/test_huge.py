@@ -11,11 +11,11 @@ from tests.harness import on_ranks
 from tests.harness.group import GroupPool
 
 PATTERN = np.arange(251, dtype="uint8")
-"""A prime number of bytes: what lands at a wrong offset, by a power of two, shows."""
+"""A prime number of bytes: data at an offset that is wrong by a power of two shows."""
 
 ROWS = 2**31 // len(PATTERN) + 1
 NEEDED = 10
-"""GiB on this machine: two ranks with two tensors of 2 GiB, and what they are copied through."""
+"""GiB on this machine: two ranks with two tensors of 2 GiB, and buffers."""
 
 
 def available() -> float:
@@ -59,12 +59,12 @@ CALLS = (
 
 @pytest.fixture(autouse=True)
 def last_of_its_ranks(rank_groups: GroupPool) -> Iterator[None]:
-    """TensorFlow keeps freed memory for its next tensors, here 6 GiB a rank: it goes with the ranks."""
+    """Ends the ranks, because TensorFlow keeps freed memory for its next tensors: here 6 GiB a rank."""
     yield
     rank_groups.close()
 
 
-# One test, so that its calls take turns with the memory that there is.
+# One test, because two calls at once would need more memory.
 @pytest.mark.slow
 @on_ranks(2, limit=400)
 def test_beyond_32_bits(hvd):

@@ -1,4 +1,4 @@
-"""join: ranks whose data has ended let the others go on, with numbers as if only these had been asked."""
+"""join: ranks without data let the others go on, with the results of the ranks that have not joined."""
 
 import functools
 import threading
@@ -41,7 +41,7 @@ def test_uneven_steps(hvd, mode, average_over):
 )
 @on_ranks(2, 3, 4)
 def test_every_operation(hvd, dtype):
-    """Those that have joined bring the neutral element, whatever the dtype."""
+    """Ranks that have joined count as the neutral element, for every dtype."""
     parts = [np.abs(array(rank, "int64", (40,), seed=7)) + 1 for rank in range(hvd.size())]
     if dtype == "bool":
         parts = [part > 5 for part in parts]
@@ -68,7 +68,7 @@ def test_every_operation(hvd, dtype):
 
 @on_ranks(2, 3, 4)
 def test_factors(hvd):
-    """A factor that turns the order round, or that no neutral element would survive."""
+    """Factors that reverse the order, or that would change a neutral element."""
     x = tf.constant([1.0, -2.0, 0.0])
     count = hvd.size() - 1
 

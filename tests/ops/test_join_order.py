@@ -1,4 +1,4 @@
-"""When a rank counts as joined: other threads, what stands before and behind it in a graph, several process sets."""
+"""The moment of a join: calls of other threads, ops before and after it in a graph, several process sets."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ v1 = tf.compat.v1
 
 @on_ranks(2, 3)
 def test_other_threads(hvd):
-    """What another thread has called before is finished first, what it calls afterwards is refused."""
+    """Earlier calls of another thread run first; its later calls are refused."""
     results = {}
 
     def call(name, function):
@@ -47,10 +47,10 @@ def test_other_threads(hvd):
     else:
         votes = stats()["votes"]
         before = start("before", lambda: reduced("before"))
-        while stats()["votes"] == votes:  # the first vote that it took part in
+        while stats()["votes"] == votes:  # until the first vote
             time.sleep(0.01)
         joins = [start(name, hvd.join) for name in ("one", "other")]
-        while not results:  # the second of them
+        while not results:  # until the second vote
             time.sleep(0.01)
         call("after", lambda: reduced("after"))
         MPI.COMM_WORLD.Barrier()
@@ -65,7 +65,7 @@ def test_other_threads(hvd):
 
 @on_ranks(1, 2, 3)
 def test_in_a_function(hvd):
-    """It runs behind the collectives before it, and those that come after it wait for it."""
+    """A join runs after the collectives before it; later collectives wait for it."""
 
     counts = (4, 1, 3)[: hvd.size()]  # rank 0 is the last
 

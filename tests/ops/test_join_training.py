@@ -18,7 +18,7 @@ from tests.ops.uneven import STEPS, active, without
 @pytest.mark.parametrize("mode", MODES)
 @on_ranks(1, 2, 3, 4)
 def test_training_with_uneven_data(hvd, mode, average_over):
-    """The example of docs/data.md: a tape, uneven batches, and the weights of whoever was the last."""
+    """The example of docs/data.md: a tape, uneven batches, and the weights of the last rank."""
     size, rank = hvd.size(), hvd.rank()
     w, rows = tf.Variable(tf.zeros([3])), tf.Variable(tf.ones([4, 2]))
     batches = [array(rank, "float32", (5, 3), seed=step) for step in range(STEPS[rank])]
@@ -56,7 +56,7 @@ def test_training_with_uneven_data(hvd, mode, average_over):
 
 @on_ranks(2, 3)
 def test_an_optimizer_with_uneven_data(hvd):
-    """Keras' optimizer, an embedding among the weights, its state sent along."""
+    """Keras' optimizer with an embedding; its state is broadcast as well."""
     size, rank = hvd.size(), hvd.rank()
     model = keras.Sequential([keras.layers.Embedding(5, 2), keras.layers.Flatten(), keras.layers.Dense(1)])
     model.build((None, 3))
@@ -89,7 +89,7 @@ def test_an_optimizer_with_uneven_data(hvd):
 @pytest.mark.parametrize("average_over", ["size", "active"])
 @on_ranks(2, 3, 4)
 def test_gradients(hvd, average_over):
-    """Those of the ranks that are left, with respect to what they brought."""
+    """Gradients of the ranks that have not joined, at their own inputs."""
     size, rank = hvd.size(), hvd.rank()
     others = range(1, size)
     divisor = size if average_over == "size" else size - 1
@@ -100,7 +100,7 @@ def test_gradients(hvd, average_over):
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = function(x)
-            # Whoever computes an element gives it its own weight.
+            # Each rank multiplies its elements by a weight of its own.
             loss = tf.reduce_sum(y * tf.cast(rank + 1, y.dtype))
         return tape.gradient(loss, x).numpy()
 

@@ -1,4 +1,4 @@
-"""init, shutdown and what stands between them; rank and size."""
+"""init, shutdown and calls between them; rank and size."""
 
 import functools
 import threading
@@ -80,7 +80,7 @@ def test_a_function_outlives_the_engine(hvd):
 
 @on_ranks(2)
 def test_shutdown_ends_what_is_pending(hvd):
-    """Rank 0 leaves; rank 1's request can never run, and says so."""
+    """Rank 0 leaves; the request of rank 1, which can never run, raises."""
     if hvd.rank() == 1:
         with pytest.raises(tf.errors.OpError, match="rank 0"):
             hvd.allreduce(tf.ones([3]), name="never.submitted.by.0")
@@ -93,7 +93,7 @@ def test_shutdown_ends_what_is_pending(hvd):
 
 @on_ranks(1, 2, 3)
 def test_calls_while_the_engine_ends_and_starts(hvd):
-    """Threads go on calling through 20 shutdowns: each call has a result or an error, and nothing crashes."""
+    """Threads call collectives during 20 shutdowns: each call has a result or an error, and nothing crashes."""
     end = threading.Event()
 
     def work(name):

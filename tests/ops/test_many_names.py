@@ -1,4 +1,4 @@
-"""10,000 names and shapes in one job, in an order of its own on every rank: more than the engine remembers."""
+"""10,000 names and shapes in one job, more than the engine remembers; each rank has an order of its own."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ def test_ten_thousand_names_and_shapes(hvd):
         x = np.full(i + 1, hvd.rank() + i % 7, "uint8")
         return hvd.allreduce(x, op=hvd.Sum, name=f"many.{i}")
 
-    # The first ones come back at the end: forgotten by then, and agreed on anew.
+    # The engine has forgotten the first names by the end, and agrees on them again.
     numbers = [*range(COUNT), *range(100)]
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         for start in range(0, len(numbers), AT_A_TIME):
@@ -32,7 +32,7 @@ def test_ten_thousand_names_and_shapes(hvd):
 
 @on_ranks(2, 3)
 def test_rows_of_allgather_are_no_part_of_what_is_agreed_on(hvd):
-    """A name stays agreed on, whatever number of rows each rank brings: no call needs more votes than another."""
+    """A name stays agreed on if the number of rows changes: all calls need equally many votes."""
     from tfddl.runtime import stats
 
     generators = [np.random.default_rng(rank) for rank in range(hvd.size())]

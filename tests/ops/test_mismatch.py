@@ -1,4 +1,4 @@
-"""Calls that do not fit together: the same clear error on every rank, and the job goes on."""
+"""Calls that differ by rank: the same clear error on every rank, and the job goes on."""
 
 import functools
 import time
@@ -14,7 +14,7 @@ FailedPrecondition = tf.errors.FailedPreconditionError
 
 
 def works(hvd):
-    """The next collective, of new and of known names, is not disturbed."""
+    """Checks that the next collectives work, with new and known names."""
     for _ in range(2):
         result = hvd.allreduce(tf.ones([3]), op=hvd.Sum, name="after.mismatch")
         check(result, np.full(3, hvd.size(), "float32"))
@@ -125,7 +125,7 @@ def test_between_signatures_that_are_both_known(hvd):
 
 @on_ranks(2, 3)
 def test_shapes_that_change_from_call_to_call_of_one_op(hvd):
-    """The op keeps its last description: a member of other shape is another one."""
+    """The op keeps its last description, which must change with the shape of a member."""
 
     @tf.function(input_signature=[tf.TensorSpec(None, tf.float32)] * 2)
     def group(*tensors):
@@ -151,7 +151,7 @@ def test_the_third_rank_comes_late(hvd):
 
 @on_ranks(2, 3)
 def test_inside_a_function_with_others_in_flight(hvd):
-    """TensorFlow waits for every op that has started: the engine has to end them all."""
+    """TensorFlow waits for every op that has started, so the engine must end all of them."""
 
     @tf.function(input_signature=[tf.TensorSpec(None, tf.float32)])
     def step(bad):

@@ -22,14 +22,14 @@ OBJECTS = (
 
 
 class Refuses:
-    """Says no to pickle."""
+    """An object that pickle refuses."""
 
     def __reduce__(self):
         raise RuntimeError("not me")
 
 
 class OnlyThere:
-    """Comes out of pickle on no rank but the one with this number."""
+    """An object that can be unpickled on one rank only."""
 
     def __init__(self, rank):
         self.rank = rank

@@ -14,7 +14,7 @@ COUNT = 12
 
 
 def permutation(rank, seed=0):
-    """An order of its own for each rank: rank 1's is rank 0's reversed."""
+    """An order for each rank: the order of rank 1 is that of rank 0 reversed."""
     order = list(range(COUNT))
     random.Random(seed + rank // 2).shuffle(order)
     return order[::-1] if rank % 2 else order
@@ -26,7 +26,7 @@ def expected(size, index):
 
 @on_ranks(2, 3)
 def test_order_of_control_dependencies(hvd):
-    """Each input exists only some time after the one before; a collective starts as its input exists."""
+    """Inputs are computed one after the other, with pauses; a collective starts once its input exists."""
     from tfddl.runtime import flight_log
 
     order = permutation(hvd.rank())
@@ -52,7 +52,7 @@ def test_order_of_control_dependencies(hvd):
         seen.append(indices[-COUNT:])
     assert order in seen, (
         seen
-    )  # not always: the system may stop a thread between its input and its collective
+    )  # not always: the system may pause a thread between its input and its collective
 
 
 def _later(x):
@@ -74,7 +74,7 @@ def test_threads_in_eager_mode(hvd):
 
 @on_ranks(2, 3)
 def test_kinds_mixed(hvd):
-    """Independent ops of every kind in one function: TensorFlow picks the order, for each rank anew."""
+    """Independent ops of every kind in one function: TensorFlow chooses the order on each rank."""
     rank, size = hvd.rank(), hvd.size()
 
     @tf.function
@@ -135,7 +135,7 @@ def test_inside_control_flow(hvd):
 
 @on_ranks(2)
 def test_independent_ops_are_not_chained(hvd):
-    """Rank 0 is built with `a` first, rank 1 with `b` first: chained, neither would ever end."""
+    """Rank 0 builds `a` first, rank 1 builds `b` first: ops in the order of building would deadlock."""
 
     @tf.function
     def step(a, b):
@@ -172,7 +172,7 @@ def test_one_name_in_both_branches_of_a_cond(hvd):
 
 @on_ranks(2, 3)
 def test_one_name_in_the_branches_of_a_switch(hvd):
-    """Each rank takes another branch, and one of them uses the name less often."""
+    """Each rank takes another branch, and one branch uses the name less often."""
 
     def branch(factor, calls):
         def body(x):

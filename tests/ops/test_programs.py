@@ -25,16 +25,16 @@ PROGRAMS = 8
 """For each number of ranks, each way to run them, and each dimension."""
 
 LIMIT = 120.0
-"""Seconds for one program, which takes a fraction of one, until its ranks are called hung."""
+"""Seconds until a program counts as hung; it needs less than one."""
 
 SETS, JOINS = "sets", "joins"
 DIMENSIONS = {1: [[], [JOINS]], 2: [[], [SETS], [JOINS]], 3: [[], [SETS], [SETS, JOINS]], 4: [[SETS, JOINS]]}
-"""By number of ranks; a job of one has no other set."""
+"""By number of ranks. A job of one rank has no other set."""
 
 
 @contextmanager
 def process_sets(hvd: Any, program: Program) -> Iterator[list[Any]]:
-    """Those of the program, the first of them static; they are removed when it has run well."""
+    """The process sets of the program, the first of them static; they are removed after a run without error."""
     new = [hvd.ProcessSet(group.ranks) for group in program.groups[1:]]
     static, dynamic = new[: program.static], new[program.static :]
     if static:
@@ -48,10 +48,10 @@ def process_sets(hvd: Any, program: Program) -> Iterator[list[Any]]:
 
 
 def played(hvd: Any, program: Program, sets: list[Any]) -> tuple[dict[tuple[int, int], Any], list[Any]]:
-    """Runs it; returns the results by turn, counted through all rounds, and call, and what `join` has returned."""
+    """Runs a program; returns the results by turn (counted through all rounds) and call, and the results of `join`."""
     rank = hvd.rank()
     step = getattr(ways, program.way)(hvd, program, sets)
-    # Not left before its time: an error here has to reach the report while other threads wait.
+    # Left open on an error, which has to reach the report while other threads wait.
     threads = ThreadPoolExecutor(len(sets))
     results, ends = {}, []
     for start in range(0, program.rounds * program.turns, program.turns):
@@ -73,13 +73,13 @@ def played(hvd: Any, program: Program, sets: list[Any]) -> tuple[dict[tuple[int,
 
 
 def brought(program: Program, index: int, rank: int, turn: int) -> list[np.ndarray]:
-    """What a rank brings to a call in a turn, counted through all rounds."""
+    """The inputs of a rank for a call in a turn, counted through all rounds."""
     ranks = program.group(index).ranks
     return program.calls[index].bring(ranks.index(rank), len(ranks), turn)
 
 
 def checked(program: Program, rank: int, turn: int, index: int, result: Any) -> list[bytes] | None:
-    """The bits of a result that has to be the same on all, once it is what the model says."""
+    """Checks a result against the model, and returns its bits if they must be equal on all ranks."""
     call, group = program.calls[index], program.group(index)
     meeting = group.meeting(turn % program.turns)
     refusal = call.refusal(meeting)
@@ -87,7 +87,7 @@ def checked(program: Program, rank: int, turn: int, index: int, result: Any) -> 
         assert refusal in str(result), (call, result)
         return None
     assert not isinstance(result, Exception), (call, result)
-    parts = {place: brought(program, index, group.ranks[place], turn) for place in meeting.present}
+    parts = {member: brought(program, index, group.ranks[member], turn) for member in meeting.present}
     # NumPy does not turn TensorFlow's bfloat16 scalars into arrays.
     arrays = [np.asarray(x.numpy() if tf.is_tensor(x) else x) for x in result]
     call.check(arrays, parts, group.ranks.index(rank), meeting)
@@ -110,12 +110,12 @@ def run_program(hvd, program):
 
 
 def assert_last(program: Program, number: int, said: set[int | None]) -> None:
-    """All members say the same, one of those with the most turns, whom the others' calls had to wait for."""
+    """Checks that `join` has returned the same rank on all members, one with the most turns."""
     group = program.groups[number]
     assert len(said) == 1, (group, said)
     (last,) = said
     assert (last is None) == (group.ends is None), (group, last)
-    if group.ends is not None and number in program.places:
+    if group.ends is not None and number in program.group_indices:
         assert group.ends[group.ranks.index(last)] == max(group.ends), (group, last)
 
 
@@ -130,7 +130,7 @@ CASES = [(size, dimensions) for size in DIMENSIONS for dimensions in DIMENSIONS[
     ids=[f"np{n}-{'-'.join(d) or 'plain'}" for n, d in CASES],
 )
 def test_random_programs(rank_group: RankGroup, dimensions: list[str], way: str) -> None:
-    # A program that fails is reported as it is: making it smaller would start new ranks for each attempt.
+    # Without shrinking: each attempt at a smaller program would start new ranks.
     @settings(
         max_examples=PROGRAMS,
         phases=[Phase.generate],

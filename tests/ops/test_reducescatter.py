@@ -1,4 +1,4 @@
-"""reducescatter against NumPy: values, rows, gradients, and what does not fit."""
+"""reducescatter against NumPy: values, rows, gradients and errors."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ SHAPES = ((3,), (6, 2), (7, 2, 2), (2,), (0,), (4, 0), (0, 3))
 
 
 def mine(hvd, whole):
-    """This rank's rows: `array_split` gives the first ones one more, too."""
+    """This rank's rows; `array_split` gives the first parts one more, as reducescatter does."""
     return np.array_split(whole, hvd.size())[hvd.rank()]
 
 
@@ -112,7 +112,7 @@ def test_gradient_of_a_group_of_which_one_member_is_used(hvd):
 @pytest.mark.parametrize("mode", MODES)
 @on_ranks(1, 2, 3)
 def test_second_order(hvd, mode):
-    """With y the rows of the sum of x: the loss y^3 gives 3 y^2 on all ranks, and that, weighted, 6 y n."""
+    """With y the rows of the sum of x, the loss y^3 has the gradient 3 y^2 on all ranks; its weighted gradient is 6 y n."""
     parts = arrays(hvd.size(), "float64", (4,))
 
     def body(x):

@@ -53,7 +53,10 @@ def test_a_product_with_zeros(hvd):
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = hvd.allreduce(x, op=hvd.Product)
-    expected = [size * 3.0 ** (size - 1) if rank == 0 else 0.0, 0.0]  # two zeros leave nothing
+    expected = [
+        size * 3.0 ** (size - 1) if rank == 0 else 0.0,
+        0.0,
+    ]  # two zeros: the product of the others is zero
     np.testing.assert_allclose(tape.gradient(y, x), expected)
 
 

@@ -66,14 +66,14 @@ def test_every_kind_with_new_values_each_time(hvd):
     names = [operation.name for operation in graph.get_operations()]
     with v1.Session(graph=graph) as session:
         run(hvd, session, placeholders, fetches, range(20))
-    with v1.Session(graph=graph) as session:  # the same graph once more
+    with v1.Session(graph=graph) as session:  # the same graph again
         run(hvd, session, placeholders, fetches, range(3))
     assert names == [operation.name for operation in graph.get_operations()]
 
 
 @on_ranks(1, 2, 3)
 def test_two_sessions_at_a_time(hvd):
-    """Of two graphs; rank 1 starts the second one first."""
+    """Sessions of two graphs at a time; rank 1 starts the second session first."""
     built = [build(hvd) for _ in range(2)]
 
     def work(index):
@@ -91,7 +91,7 @@ def test_calls_that_do_not_fit_leave_the_session_usable(hvd):
         fetches = [hvd.allreduce(x, op=hvd.Sum), hvd.allreduce(tf.ones([2]), op=hvd.Sum)]
     with v1.Session(graph=graph) as session:
         for _ in range(2):
-            # Of the step's collectives one tells, and the others were cancelled; TensorFlow reports either.
+            # One collective of the step raises, which cancels the others; TensorFlow reports any of them.
             with pytest.raises((tf.errors.FailedPreconditionError, tf.errors.CancelledError)):
                 session.run(fetches, {x: np.ones(2 if hvd.rank() == 0 else 3)})
             first, second = session.run(fetches, {x: np.ones(4)})

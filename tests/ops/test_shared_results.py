@@ -1,4 +1,4 @@
-"""Results that lie in memory which the ranks of a host share: nobody may touch one that somebody still holds."""
+"""Results in memory that the ranks of a host share: a result that is still held must not be overwritten."""
 
 import functools
 import os
@@ -9,16 +9,16 @@ import tensorflow as tf
 
 from tests.harness import on_ranks, run_script
 
-COUNT = 30_011  # float32: large enough to be shared, and no multiple of anything
+COUNT = 30_011  # float32: large enough to be shared, and no multiple of a cache line
 
 
 def values(rank: int, step: int, count: int = COUNT) -> np.ndarray:
-    """What a rank gives in one step."""
+    """The input of a rank in one step."""
     return np.random.default_rng([rank, step]).standard_normal(count).astype("float32")
 
 
 def in_shared_memory(tensor: tf.Tensor) -> bool:
-    """Whether a tensor's memory is one that ranks share."""
+    """Whether the memory of a tensor is shared between ranks."""
     address = np.asarray(memoryview(tensor)).ctypes.data
     for line in Path("/proc/self/maps").read_text().splitlines():
         begin, end = (int(number, 16) for number in line.split()[0].split("-"))
@@ -28,7 +28,7 @@ def in_shared_memory(tensor: tf.Tensor) -> bool:
 
 
 def collectives(hvd, step: int) -> list[tuple[tf.Tensor, np.ndarray]]:
-    """One of each kind, with what must come out."""
+    """One collective of each kind: its result and the expected one."""
     ranks = [values(rank, step) for rank in range(hvd.size())]
     x = tf.constant(ranks[hvd.rank()])
     root = step % hvd.size()
@@ -44,7 +44,7 @@ def collectives(hvd, step: int) -> list[tuple[tf.Tensor, np.ndarray]]:
 
 
 def check(kept: list[tuple[tf.Tensor, np.ndarray]]) -> None:
-    """That all results are what they were."""
+    """Checks that no result has changed."""
     for tensor, expected in kept:
         np.testing.assert_array_equal(np.asarray(memoryview(tensor)), expected)
 
@@ -54,10 +54,10 @@ def test_results_stay_what_they_are(hvd):
     kept = []
     for step in range(6):
         results = collectives(hvd, step)
-        kept += results if step % 2 == 0 else []  # the others' memory serves again
+        kept += results if step % 2 == 0 else []  # other memory is used again
     if hvd.size() > 1:
         shared = [in_shared_memory(tensor) for tensor, _ in kept]
-        # Of a broadcast the root's result is its input.
+        # On the root the result of a broadcast is the input.
         assert shared == [
             kind != 1 or step % hvd.size() != hvd.rank() for step in (0, 2, 4) for kind in range(4)
         ]
@@ -70,7 +70,7 @@ def test_results_stay_what_they_are(hvd):
 
 @on_ranks(1, 2, 3)
 def test_results_of_results(hvd):
-    """A result that nobody else needs is taken as the memory of the next; a variable keeps one."""
+    """The memory of a released result is used for the next result; a variable keeps its result."""
     variable = tf.Variable(tf.zeros([COUNT]))
 
     @tf.function
@@ -91,7 +91,7 @@ def test_results_of_results(hvd):
 
 @on_ranks(2, 3)
 def test_what_is_made_of_a_result_takes_its_memory(hvd):
-    """Nothing of ours holds a result once it is there."""
+    """tfddl holds no result once the caller has it."""
 
     @tf.function
     def halves(x):
@@ -113,8 +113,8 @@ def test_what_is_made_of_a_result_takes_its_memory(hvd):
 
 @on_ranks(1, 2, 3)
 def test_results_of_a_group(hvd):
-    """They stay in the block in which the group was packed, but for what TensorFlow could not read there."""
-    shapes = [[4096], [0], [64, 80], [1000], [3001], [1]]  # behind the fourth nothing begins on a line
+    """Results stay in the block of their group, unless TensorFlow cannot read them at their offset."""
+    shapes = [[4096], [0], [64, 80], [1000], [3001], [1]]  # no member after the fourth begins on a cache line
 
     @tf.function
     def reduced(*tensors):
@@ -135,7 +135,7 @@ def test_results_of_a_group(hvd):
         assert [in_shared_memory(tensor) for tensor, _ in results] == [
             hvd.size() > 1 and i in (0, 2, 3) for i in range(len(shapes))
         ]
-        # One result keeps its block from being used again, and may be written to.
+        # A held result keeps its block from being used again, and may be written to.
         kept.append(results[step])
         one = tf.raw_ops.AddN(inputs=[results[0][0], results[2][0][0, 0] * tf.ones([4096])])
         np.testing.assert_array_equal(one, expected[0] + expected[2][0, 0])
@@ -144,7 +144,7 @@ def test_results_of_a_group(hvd):
 
 @on_ranks(2, 3)
 def test_child_reads_a_result(hvd):
-    """Ranks' own memory is in a forked child too."""
+    """A forked child has the memory of its rank as well."""
     result = hvd.allreduce(tf.ones([COUNT]), op=hvd.Sum, name="for.child")
     view = np.asarray(memoryview(result))
     child = os.fork()
@@ -161,8 +161,8 @@ import tfddl as hvd
 from mpi4py import MPI
 from tfddl.runtime import library
 
-library.native()  # may compile, which needs files
-if MPI.COMM_WORLD.rank == 1:  # room for a segment, but for no arena
+library.native()  # may compile, and write files
+if MPI.COMM_WORLD.rank == 1:  # room for a segment, and for no arena
     resource.setrlimit(resource.RLIMIT_FSIZE, (16 << 20, 16 << 20))
 hvd.init()
 mapped = [line for line in open("/proc/self/maps") if "/memfd:tfddl-" in line]

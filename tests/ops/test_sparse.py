@@ -9,7 +9,7 @@ from tests.ops.support import MODES, check_close, numpy_type
 
 ROWS, COLUMNS = 6, 2
 INDICES = ([4, 1, 1, 4, 4], [], [0, 1])
-"""By rank: twice the same, none at all, and some that others have."""
+"""Indices by rank: one index twice, none, and indices of other ranks."""
 
 
 def values(rank, dtype):
@@ -24,7 +24,7 @@ def dense(rank, dtype):
 
 
 def reduced(function, mode, rank, dtype="float32", index_dtype="int64"):
-    """What `function` makes of this rank's slices."""
+    """The result of `function` for this rank's slices."""
 
     def body(rows, indices):
         return function(tf.IndexedSlices(rows, indices, tf.constant([ROWS, COLUMNS])))

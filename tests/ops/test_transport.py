@@ -1,4 +1,4 @@
-"""Shared memory and MPI give the same bits; who cannot share memory falls back, all ranks of a host together."""
+"""Shared memory and MPI give the same bits; if one rank cannot share memory, all ranks of its host use MPI."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ def shared_memory() -> list[str]:
 
 
 def restart(hvd, transport: str) -> None:
-    """The job anew, over one transport."""
+    """A new job, over one transport."""
     hvd.shutdown()
     os.environ["TFDDL_TRANSPORT"] = transport
     try:
@@ -48,9 +48,9 @@ def results(hvd) -> list[np.ndarray]:
 @on_ranks(1, 2, 3)
 def test_same_bits_over_shared_memory_and_mpi(hvd):
     hvd.shutdown()
-    kept = set(shared_memory())  # by results of earlier tests that still live
+    kept = set(shared_memory())  # by results of earlier tests
     restart(hvd, "auto")
-    # A segment and an arena of each.
+    # A segment and an arena of each rank.
     assert len(set(shared_memory()) - kept) == (2 * hvd.size() if hvd.size() > 1 else 0)
     shared = results(hvd)
     restart(hvd, "mpi")
@@ -74,8 +74,8 @@ import tfddl as hvd
 from mpi4py import MPI
 from tfddl.runtime import library
 
-library.native()  # may compile, which needs files
-if MPI.COMM_WORLD.rank == 1:  # can neither make a memfd nor a file of that size
+library.native()  # may compile, and write files
+if MPI.COMM_WORLD.rank == 1:  # can make neither a memfd nor a file of this size
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 hvd.init()
 assert "/memfd:tfddl-" not in open("/proc/self/maps").read()
@@ -116,7 +116,7 @@ def test_nothing_is_left_of_a_killed_job():
     for maps in Path("/proc").glob("[0-9]*/maps"):
         try:
             text = maps.read_text()
-        except OSError:  # It has ended, or is another user's.
+        except OSError:  # the process has ended, or is another user's
             continue
         assert not any(name in text for name in names), maps
     assert not list(Path("/dev/shm").glob(f"tfddl-{socket.gethostname()}-*"))

@@ -3,7 +3,7 @@
 import numpy as np
 
 STEPS = (3, 1, 4, 2)
-"""By rank: how often it calls before its data ends."""
+"""By rank: the number of steps before its data ends."""
 
 
 def active(step, size):
@@ -12,12 +12,12 @@ def active(step, size):
 
 
 def longest(size):
-    """Whoever has the most steps joins last."""
+    """The rank with the most steps, which joins last."""
     return int(np.argmax(STEPS[:size]))
 
 
 def without(hvd, joined, body, **options):
-    """Calls `body` on the ranks that are not among `joined`, while those have joined; all join in the end."""
+    """Calls `body` on the other ranks while the ranks `joined` have joined; all ranks join in the end."""
     result = None if hvd.rank() in joined else body()
     last = hvd.join(**options)
     assert last not in joined

@@ -20,7 +20,7 @@ Turn = Callable[[list[int], list[Arrays]], list[Any]]
 
 
 def eagerly(hvd: Any, program: Program, sets: list[Any]) -> Turn:
-    """One after the other, without names."""
+    """Makes the calls one after the other, without names."""
 
     def turn(indices, inputs):
         return [
@@ -32,7 +32,7 @@ def eagerly(hvd: Any, program: Program, sets: list[Any]) -> Turn:
 
 
 def in_threads(hvd: Any, program: Program, sets: list[Any]) -> Turn:
-    """All at once, each in a thread of its own, started in the rank's order."""
+    """Makes all calls at once, each in a thread of its own; the threads start in the rank's order."""
 
     def turn(indices, inputs):
         results: dict[int, Any] = {}
@@ -47,7 +47,7 @@ def in_threads(hvd: Any, program: Program, sets: list[Any]) -> Turn:
 
 
 def outcome(hvd: Any, program: Program, sets: list[Any], index: int, given: Arrays, name: str | None) -> Any:
-    """The results of a call, or the error that says that it cannot run."""
+    """The results of a call, or its error."""
     try:
         return made(hvd, program, sets, index, list(map(tf.constant, given)), name)
     except tf.errors.FailedPreconditionError as error:
@@ -55,7 +55,7 @@ def outcome(hvd: Any, program: Program, sets: list[Any], index: int, given: Arra
 
 
 def in_a_function(hvd: Any, program: Program, sets: list[Any]) -> Turn:
-    """As ops of one tf.function that do not depend on each other, built in the rank's order."""
+    """Makes the calls in one tf.function, as independent ops that are built in the rank's order."""
 
     @tf.function
     def step(indices, inputs):
@@ -68,7 +68,7 @@ def in_a_function(hvd: Any, program: Program, sets: list[Any]) -> Turn:
 
 
 def in_a_function_without_names(hvd: Any, program: Program, sets: list[Any]) -> Turn:
-    """The names follow from the place in the function."""
+    """Like `in_a_function`, with names that follow from the function."""
 
     @tf.function
     def program_step(indices, inputs):
@@ -82,24 +82,24 @@ def in_a_function_without_names(hvd: Any, program: Program, sets: list[Any]) -> 
 
 
 def in_a_session(hvd: Any, program: Program, sets: list[Any]) -> Turn:
-    """As in a function, in a graph of TF1."""
-    graph, places, fetches = tf.Graph(), {}, {}
+    """Like `in_a_function`, in a graph of TF1."""
+    graph, placeholders, fetches = tf.Graph(), {}, {}
     with graph.as_default():
         for index in program.orders[hvd.rank()]:
-            if not sets[program.places[index]].included():
+            if not sets[program.group_indices[index]].included():
                 continue
             example = program.calls[index].bring(0, 1, 0)
-            places[index] = [tf.compat.v1.placeholder(x.dtype, [None] * x.ndim) for x in example]
-            fetches[index] = made(hvd, program, sets, index, places[index], f"program.{index}")
+            placeholders[index] = [tf.compat.v1.placeholder(x.dtype, [None] * x.ndim) for x in example]
+            fetches[index] = made(hvd, program, sets, index, placeholders[index], f"program.{index}")
     session = tf.compat.v1.Session(graph=graph)
 
     def turn(indices, inputs):
         feed = {
-            place: x
+            placeholder: x
             for index, given in zip(indices, inputs, strict=True)
-            for place, x in zip(places[index], given, strict=True)
+            for placeholder, x in zip(placeholders[index], given, strict=True)
         }
-        # A session refuses to run a graph without anything, which it is on a rank outside of all sets in use.
+        # A session refuses to run an empty graph; a rank outside of all sets has one.
         return session.run([fetches[index] for index in indices], feed) if indices else []
 
     return turn
@@ -108,4 +108,4 @@ def in_a_session(hvd: Any, program: Program, sets: list[Any]) -> Turn:
 def made(
     hvd: Any, program: Program, sets: list[Any], index: int, inputs: list[tf.Tensor], name: str | None
 ) -> list[tf.Tensor]:
-    return program.calls[index].make(hvd, sets[program.places[index]], inputs, name)
+    return program.calls[index].make(hvd, sets[program.group_indices[index]], inputs, name)

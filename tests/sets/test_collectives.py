@@ -12,7 +12,7 @@ SIZES = (1, 2, 3, 4)
 
 
 def included(hvd, sets):
-    """The members' view: the set, its inputs, and the own place in it; the global set too."""
+    """For each set of this rank, also the global one: the set, the inputs of its members, and this rank's index in it."""
     for one in [hvd.global_process_set, *sets]:
         if one.included():
             yield one, parts(one, hvd.size()), one.rank()
@@ -29,16 +29,16 @@ def test_allreduce(hvd, mode):
         hvd.Product: lambda values: np.multiply.reduce(values),
     }
     with added(hvd, *subsets(hvd.size())) as sets:
-        for one, inputs, place in included(hvd, sets):
+        for one, inputs, index in included(hvd, sets):
             for op, expected in reductions.items():
                 result = call(
-                    mode, lambda x, one=one, op=op: hvd.allreduce(x, op=op, process_set=one), inputs[place]
+                    mode, lambda x, one=one, op=op: hvd.allreduce(x, op=op, process_set=one), inputs[index]
                 )
                 check_close(result, expected(inputs))
             pair = call(
                 mode,
                 lambda x, one=one: hvd.grouped_allreduce([x, 2 * x], op=hvd.Sum, process_set=one),
-                inputs[place],
+                inputs[index],
             )
             check(pair[1], 2 * total(inputs))
 
@@ -47,34 +47,34 @@ def test_allreduce(hvd, mode):
 @on_ranks(*SIZES)
 def test_gather_and_scatter(hvd, mode):
     with added(hvd, *subsets(hvd.size())) as sets:
-        for one, _, place in included(hvd, sets):
+        for one, _, index in included(hvd, sets):
             size = one.size()
             rows = [np.full([rank + 1, 2], rank, "float32") for rank in one.ranks]
             check(
-                call(mode, lambda x, one=one: hvd.allgather(x, process_set=one), rows[place]),
+                call(mode, lambda x, one=one: hvd.allgather(x, process_set=one), rows[index]),
                 np.concatenate(rows),
             )
-            both = call(mode, lambda x, one=one: hvd.grouped_allgather([x, -x], process_set=one), rows[place])
+            both = call(mode, lambda x, one=one: hvd.grouped_allgather([x, -x], process_set=one), rows[index])
             check(both[1], -np.concatenate(rows))
             inputs = parts(one, hvd.size(), shape=[size + 1, 2])
-            expected = np.array_split(total(inputs), size)[place]
+            expected = np.array_split(total(inputs), size)[index]
             scatter = lambda x, one=one: hvd.reducescatter(x, op=hvd.Sum, process_set=one)  # noqa: E731
-            check(call(mode, scatter, inputs[place]), expected)
+            check(call(mode, scatter, inputs[index]), expected)
             grouped = lambda x, one=one: hvd.grouped_reducescatter([x], op=hvd.Sum, process_set=one)  # noqa: E731
-            check(call(mode, grouped, inputs[place])[0], expected)
+            check(call(mode, grouped, inputs[index])[0], expected)
 
 
 @pytest.mark.parametrize("mode", MODES)
 @on_ranks(*SIZES)
 def test_alltoall(hvd, mode):
     with added(hvd, *subsets(hvd.size())) as sets:
-        for one, _, place in included(hvd, sets):
+        for one, _, index in included(hvd, sets):
             sent = [np.arange(one.size(), dtype="float32") + 10 * rank for rank in one.ranks]
-            expected = np.array([row[place] for row in sent])
-            check(call(mode, lambda x, one=one: hvd.alltoall(x, process_set=one), sent[place]), expected)
+            expected = np.array([row[index] for row in sent])
+            check(call(mode, lambda x, one=one: hvd.alltoall(x, process_set=one), sent[index]), expected)
             splits = tf.ones([one.size()], tf.int32)
             split = lambda x, one=one, splits=splits: hvd.alltoall(x, splits, process_set=one)  # noqa: E731
-            rows, received = call(mode, split, sent[place])
+            rows, received = call(mode, split, sent[index])
             check(rows, expected)
             check(received, np.ones(one.size(), "int32"))
             with pytest.raises(tf.errors.InvalidArgumentError, match=f"each of the {one.size()} ranks"):
@@ -85,14 +85,14 @@ def test_alltoall(hvd, mode):
 @on_ranks(*SIZES)
 def test_broadcast_from_a_rank_of_the_job(hvd, mode):
     with added(hvd, *subsets(hvd.size())) as sets:
-        for one, inputs, place in included(hvd, sets):
+        for one, inputs, index in included(hvd, sets):
             for root, expected in zip(one.ranks, inputs, strict=True):
                 send = lambda x, one=one, root=root: hvd.broadcast(x, root, process_set=one)  # noqa: E731
-                check(call(mode, send, inputs[place]), expected)
-                variables = [tf.Variable(inputs[place]), tf.Variable(-inputs[place])]
+                check(call(mode, send, inputs[index]), expected)
+                variables = [tf.Variable(inputs[index]), tf.Variable(-inputs[index])]
                 hvd.broadcast_variables(variables, root, process_set=one)
                 check(variables[1].value(), -expected)
-                variables = [tf.Variable(inputs[place])]
+                variables = [tf.Variable(inputs[index])]
                 check(hvd.broadcast_(variables, root, process_set=one)[0], expected)
                 assert hvd.broadcast_object(hvd.rank(), root, process_set=one) == root
                 assert hvd.broadcast_object_fn(root, process_set=one)(hvd.rank()) == root
@@ -118,9 +118,9 @@ def test_an_object_that_pickle_does_not_take(hvd):
 @pytest.mark.parametrize("mode", MODES)
 @on_ranks(*SIZES)
 def test_slices(hvd, mode):
-    """Row 0 from every member, and a row of its own."""
+    """Slices of row 0 and of another row for each member."""
     with added(hvd, *subsets(hvd.size())) as sets:
-        for one, _, place in included(hvd, sets):
+        for one, _, index in included(hvd, sets):
 
             def reduce(values, indices, one=one):
                 slices = tf.IndexedSlices(values, indices, tf.constant([10, 2]))
@@ -132,7 +132,7 @@ def test_slices(hvd, mode):
                 expected[rank + 1] += 8 / one.size()
             values = np.array([[4 * (hvd.rank() + 1)] * 2, [8] * 2], "float32")
             check_close(call(mode, reduce, values, np.array([0, hvd.rank() + 1], "int64")), expected)
-            assert place == one.ranks.index(hvd.rank())
+            assert index == one.ranks.index(hvd.rank())
 
 
 def _gradient(function, x):
@@ -146,10 +146,10 @@ def _gradient(function, x):
 @pytest.mark.parametrize("mode", MODES)
 @on_ranks(*SIZES)
 def test_gradients(hvd, mode):
-    """The cotangent is `rank + 1` on each member: sums over the members, and only those."""
+    """The cotangent is `rank + 1` on each member; only cotangents of members are added up."""
     weight = float(hvd.rank() + 1)
     with added(hvd, *subsets(hvd.size())) as sets:
-        for one, _, place in included(hvd, sets):
+        for one, _, index in included(hvd, sets):
             size, weights = one.size(), [rank + 1.0 for rank in one.ranks]
             x = np.full([size, 2], 2.0, "float32")
             operations = {
@@ -165,7 +165,7 @@ def test_gradients(hvd, mode):
                 ),
                 "broadcast": (
                     lambda x, one=one: hvd.broadcast(x, one.ranks[-1], process_set=one),
-                    sum(weights) if place == size - 1 else 0.0,
+                    sum(weights) if index == size - 1 else 0.0,
                 ),
                 "allgather": (lambda x, one=one: hvd.allgather(x, process_set=one), sum(weights)),
             }

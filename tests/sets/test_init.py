@@ -58,7 +58,7 @@ def test_static_sets(hvd):
 
 @on_ranks(2, 3)
 def test_static_sets_that_differ(hvd):
-    """All ranks get the same error, and can init() again."""
+    """All ranks get the same error, and can call init() again."""
     rank = hvd.rank()
     hvd.shutdown()
     one, two = hvd.ProcessSet([0]), hvd.ProcessSet([1])
@@ -83,7 +83,7 @@ def test_static_sets_that_differ(hvd):
 
 @on_ranks(3, 4)
 def test_sets_from_communicators(hvd):
-    """Split gives each process one of several; each becomes a set, and COMM_NULL none."""
+    """Split makes several communicators; each becomes a set, and COMM_NULL none."""
     world = MPI.COMM_WORLD
     parity = world.Split(world.rank % 2, key=-world.rank)
     alone = world.Split(0 if world.rank == 0 else MPI.UNDEFINED)
@@ -179,7 +179,7 @@ if world.rank != 1:
 
 
 def test_lists_that_differ(fails):
-    """Ranks that name each other say so; the whole of mpirun ends."""
+    """Ranks whose lists differ raise an error; the whole mpirun ends."""
     output = fails(3, "hvd.init(comm=[0, 1] if world.rank == 0 else [0, 1, 2])\n")
     assert "ValueError: Ranks that belong to one job have to give init(comm=...) the same ranks" in output
     assert "[0, 1, 2]" in output
@@ -203,7 +203,7 @@ hvd.add_process_set([0, 2])
 
 
 def test_a_rank_that_leaves_ends_its_sets_only(passes):
-    """Two models that end at different times: ranks 1 and 2 go on when rank 0's program has ended."""
+    """Two models train for different times: ranks 1 and 2 go on when the program of rank 0 has ended."""
     passes(
         4,
         """
@@ -218,7 +218,7 @@ if world.rank in (1, 2):
         raise SystemExit(5)
     except tf.errors.UnknownError as error:
         assert "has shut down tfddl" in error.message, error.message
-    time.sleep(2)  # longer than a rank that is gone is given
+    time.sleep(2)  # longer than the limit for a rank that has ended
     for _ in range(100):
         assert total(world.rank, process_set=pair) == 3
 """,

@@ -1,4 +1,4 @@
-"""Sets that share ranks: they meet in opposite order and run side by side."""
+"""Sets that share ranks: their calls come in opposite orders and run side by side."""
 
 from functools import partial
 
@@ -21,7 +21,7 @@ def _expected(process_set, seed):
 
 @on_ranks(2, 3, 4, limit=120)
 def test_opposite_order_from_threads(hvd):
-    """Every rank calls the sets in an order of its own, all at a time, each set from a thread of its own."""
+    """Each rank has a thread for each set, and starts the threads in an order of its own."""
     with added(hvd, *_pairs(hvd.size())) as sets:
         mine = [one for one in [hvd.global_process_set, *sets] if one.included()]
         wrong = []

@@ -78,7 +78,7 @@ def test_numbers_are_not_used_again(hvd):
 
 @on_ranks(2, 3)
 def test_function_of_a_set_that_is_gone(hvd):
-    """It does not run on the set that came next, of which its process is a member."""
+    """A function of a removed set does not run on the next set, though this process is a member."""
     one, next_one = ([0], [1]) if hvd.size() == 2 else ([0, 1], [0, 2])
     for jit_compile in (False, True):
         gone = hvd.add_process_set(one)
@@ -99,7 +99,7 @@ def test_function_of_a_set_that_is_gone(hvd):
 
 @on_ranks(2, 3)
 def test_without_those_that_have_joined(hvd):
-    """Sets change with all ranks only, and those that are left hear so; first without rank 0, then without the last."""
+    """Adding and removing sets raise while a rank has joined: first rank 0, then the last rank."""
     with added(hvd, [0]) as (only,):
         for absent in (0, hvd.size() - 1):
             if hvd.rank() != absent:
@@ -148,7 +148,7 @@ def test_a_set_that_is_there_already(hvd):
 
 @on_ranks(2, 3)
 def test_ranks_that_differ(hvd):
-    """All ranks get the same error, which quotes each, and the next call works."""
+    """All ranks get the same error with the arguments of each rank, and the next call works."""
     with pytest.raises(ValueError, match=r"rank 0: .*0.*; rank.* 1.*: .*1.*") as caught:
         hvd.add_process_set([0 if hvd.rank() == 0 else 1])
     assert len(set(hvd.allgather_object(str(caught.value)))) == 1

@@ -11,7 +11,7 @@ from tests.sets.support import added
 
 
 def _sets(size):
-    """Disjoint, together all ranks."""
+    """Disjoint sets of all ranks."""
     return {2: [[0], [1]], 3: [[0, 2], [1]], 4: [[0, 3], [1, 2]]}[size]
 
 
@@ -70,7 +70,7 @@ def test_two_models_are_fit_side_by_side(hvd):
 
 @on_ranks(3, limit=120)
 def test_a_rank_that_trains_two_models_at_once(hvd):
-    """Rank 0 is in both sets, and optimizers count for each: rank 2 has one only."""
+    """Rank 0 is in both sets. Optimizers are counted for each set, because rank 2 has only one."""
     with added(hvd, [0, 1], [0, 2]) as sets:
         mine = [one for one in sets if one.included()]
         networks = [model("float64", seed=one.process_set_id) for one in mine]
@@ -112,7 +112,7 @@ def test_a_rank_outside_trains_on_its_own(hvd):
 
 @on_ranks(2, 3, 4, limit=120)
 def test_loss_scale(hvd):
-    """An infinity on one member makes all members skip the step, and no other rank."""
+    """An infinity on one member makes all members skip the step; other ranks do not."""
     with added(hvd, *_sets(hvd.size())) as sets:
         mine = next(one for one in sets if one.included())
         inner = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=8.0)
@@ -172,12 +172,12 @@ def test_settings(hvd):
 
 @on_ranks(2, 3, 4)
 def test_data(hvd):
-    """The members share the data among themselves."""
+    """The data is sharded among the members."""
     with added(hvd, *_sets(hvd.size())) as sets:
         mine = next(one for one in sets if one.included())
-        size, place = mine.size(), mine.rank()
+        size, index = mine.size(), mine.rank()
         numbers = np.arange(12)
-        expected = numbers[place::size].tolist()
+        expected = numbers[index::size].tolist()
         dataset = tf.data.Dataset.from_tensor_slices(numbers)
         assert list(hvd.data.shard(dataset, process_set=mine).as_numpy_iterator()) == expected
         assert hvd.data.shard_arrays(numbers, process_set=mine).tolist() == expected
@@ -189,7 +189,7 @@ def test_data(hvd):
 
 @on_ranks(3)
 def test_a_number_in_jobs_one_after_the_other(hvd):
-    """Rank 0 has trained in a set of this number before, rank 2 has not: their names must not differ."""
+    """Rank 0 has trained in an earlier set of this number, rank 2 has not: their names must be equal."""
     for other in (1, 2):
         hvd.shutdown()
         one = hvd.ProcessSet([0, other])

@@ -14,7 +14,7 @@ v1 = tf.compat.v1
 
 
 def graph_of(hvd, factor):
-    """One variable that starts different on every rank, trained by an SGD whose gradient is `factor`."""
+    """A graph with one variable, whose start differs by rank and whose gradient is `factor`."""
     graph = tf.Graph()
     with graph.as_default():
         weights = v1.get_variable("w", initializer=np.full(3, 10.0 * (hvd.rank() + 1), "f"))
@@ -42,7 +42,7 @@ def test_the_hook_gives_all_the_roots_values(hvd, root):
 @pytest.mark.parametrize("monitored", [True, False])
 @on_ranks(2, full=(1, 3))
 def test_a_session_without_the_broadcast_is_told(hvd, monitored):
-    """Once for each graph, after its first step."""
+    """The warning comes once for each graph, after its first step."""
     for broadcast in (False, True):
         graph, _, _, update = graph_of(hvd, 1.0)
         with graph.as_default(), support.logged() as said:
@@ -109,7 +109,7 @@ def test_where_there_are_no_global_variables(hvd):
 
 @on_ranks(2, full=(3,))
 def test_each_graph_has_names_of_its_own(hvd):
-    """Sessions on two threads may come to their broadcasts in another order on each rank."""
+    """Two threads of a rank may run the broadcasts of their sessions in any order."""
     graphs = []
     for _ in range(2):
         graph, weights, _, _ = graph_of(hvd, 1.0)

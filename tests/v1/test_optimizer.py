@@ -251,7 +251,7 @@ def test_gradients_of_different_variables_of_one_shape(hvd, passes):
 
 @on_ranks(2)
 def test_passes_with_the_loss_scale_outside(hvd):
-    """A skipped step would leave its infinity in the sums for ever; inside it is the step of all passes that is skipped."""
+    """A loss scale outside of the accumulation is refused; inside, an infinity skips the step of all passes."""
     scaled = v1.mixed_precision.MixedPrecisionLossScaleOptimizer
     options = {"backward_passes_per_step": 2, "average_aggregated_gradients": True}
     scales = v1.mixed_precision.FixedLossScale, v1.mixed_precision.DynamicLossScale

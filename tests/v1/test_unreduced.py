@@ -1,4 +1,4 @@
-"""BroadcastGlobalVariablesHook warns of a session that trains and combines no gradient, and says nothing else."""
+"""BroadcastGlobalVariablesHook warns of a session that trains and combines no gradient, and of no other session."""
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ def warns(said, hvd, names):
 @pytest.mark.parametrize("optimizer", [sgd, v1.train.AdamOptimizer, loss_scaled])
 @on_ranks(1, 2, 3)
 def test_a_plain_optimizer(hvd, optimizer, resource):
-    """Ranks may run it in different numbers: the check waits for none of them."""
+    """Ranks may run different numbers of steps, because the check waits for no rank."""
     with tf.Graph().as_default() as graph:
         _, loss = network(hvd, resource=resource)
         update = optimizer().minimize(loss)
@@ -110,7 +110,7 @@ def test_gradients_that_are_reduced_outside_of_the_graph(hvd):
 
 @on_ranks(1, 2)
 def test_variables_that_may_differ(hvd):
-    """Local ones, copies without an optimizer, and those of a session that does not train."""
+    """Local variables, and copies in a graph without an optimizer."""
     with tf.Graph().as_default() as graph:
         _, loss = network(hvd, collections=LOCAL)
         (target, _), _ = network(hvd, "target")
@@ -124,7 +124,7 @@ def test_variables_that_may_differ(hvd):
 
 @on_ranks(3)
 def test_a_rank_outside_of_the_set(hvd):
-    """It trains by itself because the user has said so."""
+    """The user lets this rank train alone, so there is no warning."""
     pair = hvd.add_process_set([1, 2])
     with tf.Graph().as_default() as graph:
         _, loss = network(hvd)

@@ -1,4 +1,4 @@
-"""The XLA kernels take longer to compile than a test may take."""
+"""Compiles the XLA kernels before the tests, because it takes longer than a test may take."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from tfddl.build.locate import locate_xla_library
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled() -> None:
-    """Compiles them, unless they are there, before the ranks come to need them."""
+    """Compiles the XLA kernels if they are missing."""
     locate_xla_library()

@@ -1,4 +1,4 @@
-"""Functions compiled by XLA, and what the flight log says they did."""
+"""Functions compiled by XLA, and their collectives as the flight log has them."""
 
 import contextlib
 from collections import Counter
@@ -18,7 +18,7 @@ def jit(function: Callable[..., Any], **options: Any) -> Any:
 
 
 def started_since(count: int) -> list[str]:
-    """Names of the collectives that this rank has started, less the first `count`, in their order."""
+    """The names of the collectives that this rank has started, in order, without the first `count`."""
     return [event["name"] for event in runtime.flight_log() if event["event"] == "start"][count:]
 
 
@@ -38,6 +38,6 @@ def counts(names: list[str]) -> Counter[str]:
 
 @contextlib.contextmanager
 def without_kernels() -> Iterator[None]:
-    """As where the library with the XLA kernels could not be compiled."""
+    """Makes tfddl behave as if the XLA kernels could not be compiled."""
     with mock.patch.object(xla, "why_not", return_value="they could not be compiled or loaded"):
         yield

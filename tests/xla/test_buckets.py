@@ -1,4 +1,4 @@
-"""The buckets of a gradient computation inside compiled programs: all under way before the first is waited for."""
+"""The buckets of a gradient computation in compiled programs: all have started before the first wait."""
 
 import importlib
 import os
@@ -22,7 +22,7 @@ ONE_EACH = {"TFDDL_BUCKET_MB": "0.0001,0.0001"}
 
 COUNT = 4
 PATIENCE = 30.0
-"""Seconds that a rank gets to submit all of them, on a busy machine."""
+"""Seconds in which a rank must submit all buckets, on a busy machine."""
 
 DTYPES = ("float32", "float16", "float64", "bfloat16")
 
@@ -38,7 +38,7 @@ def _submitted():
 
 @on_ranks(2)
 def test_all_are_under_way_before_the_program_waits(hvd):
-    """Rank 1 brings none before rank 0 has brought all."""
+    """Rank 1 submits no bucket before rank 0 has submitted all."""
 
     @jit
     def step(x):
@@ -70,7 +70,7 @@ def test_all_are_under_way_before_the_program_waits(hvd):
 
 @on_ranks(2, full=(1, 3))
 def test_results(hvd):
-    """Also where one rank does not compile, and in the body of a loop."""
+    """Ranks agree also if one of them does not compile, and in the body of a loop."""
 
     def reduce(x):
         with mock.patch.dict(os.environ, ONE_EACH):
@@ -97,8 +97,8 @@ def test_results(hvd):
 
 @on_ranks(2, full=(1, 3))
 def test_gradients(hvd):
-    """Each bucket's is that of an allreduce."""
-    assert hvd.xla_built()  # which loads the kernels: the raw op below does not ask for them
+    """The gradient of each bucket is the gradient of an allreduce."""
+    assert hvd.xla_built()  # loads the kernels, which the raw op below does not
 
     def run(x, compiled):
         with tf.GradientTape() as tape:
@@ -118,13 +118,13 @@ def test_gradients(hvd):
 
 @on_ranks(2, full=(3,))
 def test_an_error_and_the_next_run(hvd):
-    """Which buckets there are differs; what was started beside it ends as well, and the job goes on."""
+    """Ranks with different buckets get an error; other started calls end as well, and the job goes on."""
 
     @jit
     def step(x):
         with mock.patch.dict(os.environ, ONE_EACH):
             fine = reduction.reduce_gradients(_tensors(x[:1]), owner="fine")
-            with tf.control_dependencies([fine[0]]):  # which orders the starts, and nothing else
+            with tf.control_dependencies([fine[0]]):  # orders the starts only
                 wrong = reduction.reduce_gradients([x, tf.cast(x, tf.float64)], owner="wrong")
         return tf.cast(fine[0][0], tf.float32) + wrong[0][0]
 

@@ -1,4 +1,4 @@
-"""Errors of collectives inside compiled programs: our text on every rank, and on it goes."""
+"""Errors of collectives in compiled programs: all ranks get tfddl's message, and the job goes on."""
 
 import contextlib
 import ctypes
@@ -56,7 +56,7 @@ def test_allgather_of_different_numbers_of_rows(hvd):
 
 @on_ranks(2, 3)
 def test_rows_that_only_a_compiled_peer_refuses(hvd):
-    """The others have the memory and could take any rows: they hear why the call fails all the same."""
+    """The other ranks, which have the memory, get the same error."""
     run = (jit if hvd.rank() == 0 else tf.function)(lambda x: hvd.allgather(x, name="rows"))
     reason = (
         "needs equally many rows" if hvd.rank() == 0 else "rank 0 has compiled its program for other rows"
@@ -77,10 +77,10 @@ def test_alltoall_that_does_not_split_evenly(hvd):
 
 @on_ranks(1)
 def test_an_operation_that_the_dtype_lacks(hvd):
-    """The kernels themselves refuse it, with the words of those that XLA does not compile."""
+    """The XLA kernels refuse the call with the message of the other kernels."""
     from tfddl.runtime import library
 
-    assert hvd.xla_built()  # loads the kernels, which the raw op does not
+    assert hvd.xla_built()  # loads the kernels; the raw op does not
     for kind, x in (("allreduce", tf.constant([True])), ("reducescatter", tf.constant([1.0]))):
         op = hvd.Sum if kind == "allreduce" else hvd.Min
 
@@ -137,7 +137,7 @@ def test_after_shutdown(hvd):
 
 @on_ranks(1, 2)
 def test_without_the_kernels(hvd):
-    """One sentence while the function is traced, and everything else works."""
+    """Tracing raises one sentence; other calls work."""
     with without_kernels():
         assert not hvd.xla_built()
         for call in (

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.harness import on_ranks, slow
 from tests.keras import support
 
-SCALE = 2.0**8  # small enough for the gradients of this model never to overflow by themselves
+SCALE = 2.0**8  # gradients of this model do not overflow with this scale
 
 CASES = {
     "plain": {},
@@ -23,7 +23,7 @@ CASES["all"] = {**CASES["mixed with accumulation"], **CASES["steps_per_execution
 
 
 def _train(hvd, jit, policy="float32", gradient_accumulation_steps=None, callbacks=(), **options):
-    """Two epochs; returns the model."""
+    """Trains for two epochs, and returns the model."""
     network = support.model(keras.DTypePolicy(policy))
     optimizer = keras.optimizers.Adam(0.01, gradient_accumulation_steps=gradient_accumulation_steps)
     if policy == "mixed_float16":
@@ -57,7 +57,7 @@ def test_same_weights(hvd, case):
 
 @on_ranks(2, full=(1,))
 def test_the_default_of_a_machine_with_a_gpu(hvd):
-    """Keras turns jit_compile on by itself where there is a GPU: nobody has asked for it."""
+    """On a GPU Keras sets jit_compile=True by itself, not on request of the user."""
     devices = [*tf.config.list_physical_devices(), tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")]
     with mock.patch.object(tf.config, "list_physical_devices", return_value=devices):
         compiled = _train(hvd, "auto", callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])

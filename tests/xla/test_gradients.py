@@ -15,7 +15,7 @@ CASES = {
     "group": lambda hvd, x: tf.concat(hvd.grouped_allreduce([x, x[:1] ** 2]), 0),
     "broadcast": lambda hvd, x: hvd.broadcast(x, hvd.size() - 1),
     "allgather": lambda hvd, x: hvd.allgather(x),
-    "reducescatter": lambda hvd, x: hvd.reducescatter(x[:-1]),  # not as many rows on each rank
+    "reducescatter": lambda hvd, x: hvd.reducescatter(x[:-1]),  # the number of rows differs by rank
     "alltoall": lambda hvd, x: hvd.alltoall(x),
 }
 

@@ -1,4 +1,4 @@
-"""Each op in a function compiled by XLA, against NumPy and against the op outside of it."""
+"""Each op in a function compiled by XLA, against NumPy and against the same op without XLA."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def test_operations_and_factors(hvd):
 
 @on_ranks(1, 2, 3)
 def test_every_dtype(hvd):
-    """Through broadcast and allgather, which take all of them, in one program."""
+    """Broadcast and allgather of all dtypes, in one program."""
     mine = [tf.cast(array(hvd.rank(), "int32", (3,)) % 2 + hvd.rank(), dtype) for dtype in DTYPES]
 
     def run(*tensors):
@@ -121,7 +121,7 @@ def test_place_and_barrier(hvd):
 
 @on_ranks(2, 3)
 def test_with_ranks_that_do_not_compile(hvd):
-    """Rank 0 compiles, the others do not: the same names and arguments."""
+    """Rank 0 compiles and the others do not; names and arguments agree."""
 
     def run(x):
         rows = tf.tile(x[tf.newaxis], [2 * hvd.size(), 1])
@@ -144,12 +144,12 @@ def test_with_ranks_that_do_not_compile(hvd):
 
 @on_ranks(3)
 def test_process_sets(hvd):
-    """The members alone, and other programs on those that are none."""
+    """Members run a program of the set; other ranks get an error."""
     last = hvd.size() - 1
     pair = hvd.add_process_set([0, last])
     if pair.included():
         rows = tf.constant([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]) * (hvd.rank() + 1.0)
-        reduced, sent, gathered, scattered, place = jit(
+        reduced, sent, gathered, scattered, numbers = jit(
             lambda x: (
                 hvd.allreduce(x, op=hvd.Sum, process_set=pair),
                 hvd.broadcast(x, last, process_set=pair),
@@ -163,7 +163,7 @@ def test_process_sets(hvd):
         np.testing.assert_array_equal(sent, one * (last + 1))
         np.testing.assert_array_equal(gathered, tf.concat([one, one * (last + 1)], 0))
         np.testing.assert_array_equal(scattered, one[pair.rank() : pair.rank() + 1] * (last + 2))
-        assert [int(number) for number in place] == [pair.rank(), 2]
+        assert [int(number) for number in numbers] == [pair.rank(), 2]
     else:
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"rank 1 is not a member of process set"):
             jit(lambda x: hvd.allreduce(x, process_set=pair))(tf.ones([1]))

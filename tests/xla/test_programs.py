@@ -46,7 +46,7 @@ def test_a_cond_runs_one_branch(hvd):
 
 @on_ranks(1, 2, 3)
 def test_a_cond_in_a_loop(hvd):
-    """As gradient accumulation: one collective in every third turn, and one in each."""
+    """One collective in every third turn, as in gradient accumulation, and one in each turn."""
 
     @jit
     def run(x):
@@ -77,7 +77,7 @@ def test_none_is_removed_or_merged(hvd):
 
 @on_ranks(1, 2, 3)
 def test_ranks_that_compute_something_else_in_between(hvd):
-    """All come to the collectives in one order, whatever each computes around them."""
+    """All ranks run the collectives in one order, though each rank computes other things around them."""
     size = 1 << 12
 
     @jit
@@ -142,7 +142,7 @@ def test_two_programs_at_once(hvd):
     def run(program):
         sums.extend(float(program(tf.constant(1.0))) for _ in range(20))
 
-    # Each rank starts them in an order of its own.
+    # Each rank starts the programs in an order of its own.
     order = programs if hvd.rank() % 2 else programs[::-1]
     at_once(*(partial(run, program) for program in order))
     assert sums == [hvd.size()] * 40
