@@ -154,7 +154,7 @@ MPICH_ENV := build/env-mpich
 test-mpich: $(MPICH_ENV)/ready
 	$(MPICH_ENV)/bin/tfddl build
 	for ranks in 2 3; do \
-	  timeout -k 10 1800 $(MPICH_ENV)/bin/python -m pytest $(PYTEST_OPTIONS) --ranks $$ranks tests/ops tests/sets tests/gradients; \
+	  timeout -k 10 1800 $(MPICH_ENV)/bin/python -m pytest $(PYTEST_OPTIONS) --ranks $$ranks tests/ops tests/join tests/random_programs tests/runtime tests/sets tests/gradients; \
 	done
 
 $(MPICH_ENV)/ready: constraints.txt setup.cfg setup.py pyproject.toml

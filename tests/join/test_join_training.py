@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 
 from tests.harness import on_ranks
+from tests.join.uneven import STEPS, active, without
 from tests.ops.finite import differences
 from tests.ops.support import MODES, array, call
 from tests.ops.test_adasum import adasum
-from tests.ops.uneven import STEPS, active, without
 
 
 @pytest.mark.parametrize("average_over", ["size", "active"])

@@ -4,7 +4,15 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.ops.calls import Allgather, Allreduce, Alltoall, Barrier, Broadcast, Reducescatter, Slices
+from tests.random_programs.calls import (
+    Allgather,
+    Allreduce,
+    Alltoall,
+    Barrier,
+    Broadcast,
+    Reducescatter,
+    Slices,
+)
 from tfddl.ops.constants import Adasum, Average, Sum
 from tfddl.ops.dtypes import DTYPES, FLOATS, INTEGERS, REDUCTIONS, SCATTERED
 

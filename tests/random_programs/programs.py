@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.ops.calls import Barrier, Broadcast, Call, Meeting
-from tests.ops.drawn_calls import calls
+from tests.random_programs.calls import Barrier, Broadcast, Call, Meeting
+from tests.random_programs.drawn_calls import calls
 from tfddl.ops.join import AVERAGE_OVER
 
 IN_ORDER = "eagerly"

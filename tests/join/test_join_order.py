@@ -9,9 +9,9 @@ import tensorflow as tf
 from mpi4py import MPI
 
 from tests.harness import on_ranks
+from tests.join.uneven import STEPS, active
 from tests.ops.support import check, in_threads
 from tests.ops.test_mismatch import works
-from tests.ops.uneven import STEPS, active
 from tests.sets.support import added, sum_of_ones
 from tfddl.runtime import stats
 

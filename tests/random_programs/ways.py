@@ -12,9 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tests.ops.calls import Arrays
-from tests.ops.programs import Program
 from tests.ops.support import at_once
+from tests.random_programs.calls import Arrays
+from tests.random_programs.programs import Program
 
 Turn = Callable[[list[int], list[Arrays]], list[Any]]
 

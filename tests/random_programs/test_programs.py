@@ -18,8 +18,8 @@ from tests.harness import on_ranks
 from tests.harness.case import Case
 from tests.harness.group import RankGroup
 from tests.harness.on_ranks import report
-from tests.ops import ways
-from tests.ops.programs import WAYS, Program, programs
+from tests.random_programs import ways
+from tests.random_programs.programs import WAYS, Program, programs
 
 PROGRAMS = 8
 """For each number of ranks, each way to run them, and each dimension."""

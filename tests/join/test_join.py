@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 
 from tests.harness import on_ranks
+from tests.join.uneven import STEPS, active, longest, without
 from tests.ops.support import MODES, array, check, check_close, numpy_type, total
 from tests.ops.test_mismatch import works
-from tests.ops.uneven import STEPS, active, longest, without
 
 
 @pytest.mark.parametrize("average_over", ["size", "active"])
