@@ -21,7 +21,7 @@ from tests.harness.rows import Combination, selected
 BODIES = "tests.harness.bodies"
 
 
-@on_ranks(1, 2, 3, 4)
+@on_ranks(1, 2, 3, full=(4,))
 def test_ranks_are_a_job(comm):
     assert comm.allgather(comm.rank) == list(range(comm.size))
 

@@ -15,7 +15,7 @@ from tests.ops.test_mismatch import works
 
 @pytest.mark.parametrize("average_over", ["size", "active"])
 @pytest.mark.parametrize("mode", MODES)
-@on_ranks(1, 2, 3, 4)
+@on_ranks(1, 2, 3, full=(4,))
 def test_uneven_steps(hvd, mode, average_over):
     size, rank = hvd.size(), hvd.rank()
 
@@ -39,7 +39,7 @@ def test_uneven_steps(hvd, mode, average_over):
 @pytest.mark.parametrize(
     "dtype", ["float16", "bfloat16", "float32", "int8", "uint64", "bool", "complex64", "complex128"]
 )
-@on_ranks(2, 3, 4)
+@on_ranks(2, 3, full=(4,))
 def test_every_operation(hvd, dtype):
     """Ranks that have joined count as the neutral element, for every dtype."""
     parts = [np.abs(array(rank, "int64", (40,), seed=7)) + 1 for rank in range(hvd.size())]
@@ -66,7 +66,7 @@ def test_every_operation(hvd, dtype):
     without(hvd, [0], body)
 
 
-@on_ranks(2, 3, 4)
+@on_ranks(2, 3, full=(4,))
 def test_factors(hvd):
     """Factors that reverse the order, or that would change a neutral element."""
     x = tf.constant([1.0, -2.0, 0.0])
@@ -83,7 +83,7 @@ def test_factors(hvd):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@on_ranks(2, 3, 4)
+@on_ranks(2, 3, full=(4,))
 def test_rows(hvd, mode):
     size, rank = hvd.size(), hvd.rank()
     joined = [0] if size < 4 else [0, 2]
@@ -117,7 +117,7 @@ def test_rows(hvd, mode):
     check(came, np.array([other in others for other in range(size)], "int32"))
 
 
-@on_ranks(2, 3, 4)
+@on_ranks(2, 3, full=(4,))
 def test_what_needs_no_rows(hvd):
     last = hvd.size() - 1
 
@@ -132,7 +132,7 @@ def test_what_needs_no_rows(hvd):
     without(hvd, [0], body)
 
 
-@on_ranks(2, 3, 4)
+@on_ranks(2, 3, full=(4,))
 def test_a_broadcast_from_a_rank_that_has_joined(hvd):
     def body():
         for _ in range(2):  # a new name, and a known one
@@ -147,7 +147,7 @@ def test_a_broadcast_from_a_rank_that_has_joined(hvd):
     check(hvd.broadcast(tf.fill([3], hvd.rank() + 1), 0, name="from.joined"), np.ones(3, "int32"))
 
 
-@on_ranks(3, 4)
+@on_ranks(3, full=(4,))
 def test_a_mismatch_quotes_who_has_not_joined(hvd):
     def body():
         with pytest.raises(tf.errors.FailedPreconditionError) as caught:

@@ -99,7 +99,7 @@ def test_in_a_session(hvd):
             assert session.run([y, last])[1] in range(hvd.size())
 
 
-@on_ranks(3, 4)
+@on_ranks(3, full=(4,))
 def test_one_of_two_sets(hvd):
     """Rank 1 joins in one set and goes on in the other and with all ranks; each set has a last rank of its own."""
     with added(hvd, [0, 1], [1, 2]) as (first, second):

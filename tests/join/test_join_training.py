@@ -16,7 +16,7 @@ from tests.ops.test_adasum import adasum
 
 @pytest.mark.parametrize("average_over", ["size", "active"])
 @pytest.mark.parametrize("mode", MODES)
-@on_ranks(1, 2, 3, 4)
+@on_ranks(1, 2, 3, full=(4,))
 def test_training_with_uneven_data(hvd, mode, average_over):
     """The example of docs/data.md: a tape, uneven batches, and the weights of the last rank."""
     size, rank = hvd.size(), hvd.rank()
@@ -87,7 +87,7 @@ def test_an_optimizer_with_uneven_data(hvd):
 
 
 @pytest.mark.parametrize("average_over", ["size", "active"])
-@on_ranks(2, 3, 4)
+@on_ranks(2, 3, full=(4,))
 def test_gradients(hvd, average_over):
     """Gradients of the ranks that have not joined, at their own inputs."""
     size, rank = hvd.size(), hvd.rank()
@@ -127,7 +127,7 @@ def test_gradients(hvd, average_over):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@on_ranks(2, 3, 4)
+@on_ranks(2, 3, full=(4,))
 def test_gradients_of_what_is_no_sum(hvd, mode):
     """Min and Max, with ties; a broadcast; a group that is gathered; Adasum against finite differences."""
     size, rank = hvd.size(), hvd.rank()

@@ -45,7 +45,7 @@ def same_bits(hvd, result):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", FLOATS)
-@on_ranks(1, 2, 3, 4, 5)
+@on_ranks(1, 2, 3, full=(4, 5))
 def test_the_tree(hvd, dtype, mode):
     for shape in SHAPES:
         result = call(mode, lambda x: hvd.allreduce(x, op=hvd.Adasum), normal(hvd.rank(), dtype, shape))
@@ -55,7 +55,7 @@ def test_the_tree(hvd, dtype, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", FLOATS)
-@on_ranks(1, 2, 3, 4, 5)
+@on_ranks(1, 2, 3, full=(4, 5))
 def test_each_member_of_a_group_is_a_vector(hvd, dtype, mode):
     inputs = [normal(hvd.rank(), dtype, shape, seed) for seed, shape in enumerate(SHAPES)]
     results = call(mode, lambda *x: hvd.grouped_allreduce(list(x), op=hvd.Adasum), *inputs)
@@ -66,7 +66,7 @@ def test_each_member_of_a_group_is_a_vector(hvd, dtype, mode):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@on_ranks(2, 3, 4)
+@on_ranks(2, 3, full=(4,))
 def test_more_than_any_piece(hvd, dtype):
     shape = (1_000_003,)
     result = hvd.allreduce(normal(hvd.rank(), dtype, shape), op=hvd.Adasum)
@@ -75,7 +75,7 @@ def test_more_than_any_piece(hvd, dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@on_ranks(1, 2, 3, 4, 5)
+@on_ranks(1, 2, 3, full=(4, 5))
 def test_equal_orthogonal_and_zero_vectors(hvd, dtype):
     rank, size = hvd.rank(), hvd.size()
     same = normal(7, dtype, (50,))
@@ -147,7 +147,7 @@ def test_a_rank_with_another_operation(hvd):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@on_ranks(1, 2, 3, 4)
+@on_ranks(1, 2, 3, full=(4,))
 def test_gradient_by_finite_differences(hvd, mode):
     size, rank = hvd.size(), hvd.rank()
     values, weights = (arrays(size, "float64", (2, 3), seed) for seed in (1, 2))
@@ -227,7 +227,7 @@ def expected_weights(size, steps, rate):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@on_ranks(1, 2, 3, 4)
+@on_ranks(1, 2, 3, full=(4,))
 def test_training_with_the_tape(hvd, mode):
     model, optimizer = layers(), keras.optimizers.SGD(0.5)
     optimizer.build(model.trainable_variables)

@@ -60,7 +60,7 @@ def _later(x):
     return x
 
 
-@on_ranks(2, 3, 4)
+@on_ranks(2, 3, full=(4,))
 def test_threads_in_eager_mode(hvd):
     def work(thread):
         for step in range(10):

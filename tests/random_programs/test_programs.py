@@ -14,7 +14,7 @@ import tensorflow as tf
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from mpi4py import MPI
 
-from tests.harness import on_ranks
+from tests.harness import on_ranks, slow
 from tests.harness.case import Case
 from tests.harness.group import RankGroup
 from tests.harness.on_ranks import report
@@ -125,7 +125,7 @@ CASES = [(size, dimensions) for size in DIMENSIONS for dimensions in DIMENSIONS[
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("rank_group", "dimensions"),
-    CASES,
+    [slow(*case) if case[0] == 4 else case for case in CASES],
     indirect=["rank_group"],
     ids=[f"np{n}-{'-'.join(d) or 'plain'}" for n, d in CASES],
 )

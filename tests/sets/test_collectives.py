@@ -8,7 +8,7 @@ from tests.harness import on_ranks
 from tests.ops.support import MODES, call, check, check_close, mean, total
 from tests.sets.support import added, parts, subsets
 
-SIZES = (1, 2, 3, 4)
+SIZES = (1, 2, 3)
 
 
 def included(hvd, sets):
@@ -19,7 +19,7 @@ def included(hvd, sets):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@on_ranks(*SIZES)
+@on_ranks(*SIZES, full=(4,))
 def test_allreduce(hvd, mode):
     reductions = {
         hvd.Sum: total,
@@ -44,7 +44,7 @@ def test_allreduce(hvd, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@on_ranks(*SIZES)
+@on_ranks(*SIZES, full=(4,))
 def test_gather_and_scatter(hvd, mode):
     with added(hvd, *subsets(hvd.size())) as sets:
         for one, _, index in included(hvd, sets):
@@ -65,7 +65,7 @@ def test_gather_and_scatter(hvd, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@on_ranks(*SIZES)
+@on_ranks(*SIZES, full=(4,))
 def test_alltoall(hvd, mode):
     with added(hvd, *subsets(hvd.size())) as sets:
         for one, _, index in included(hvd, sets):
@@ -82,7 +82,7 @@ def test_alltoall(hvd, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@on_ranks(*SIZES)
+@on_ranks(*SIZES, full=(4,))
 def test_broadcast_from_a_rank_of_the_job(hvd, mode):
     with added(hvd, *subsets(hvd.size())) as sets:
         for one, inputs, index in included(hvd, sets):
@@ -116,7 +116,7 @@ def test_an_object_that_pickle_does_not_take(hvd):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@on_ranks(*SIZES)
+@on_ranks(*SIZES, full=(4,))
 def test_slices(hvd, mode):
     """Slices of row 0 and of another row for each member."""
     with added(hvd, *subsets(hvd.size())) as sets:
@@ -144,7 +144,7 @@ def _gradient(function, x):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@on_ranks(*SIZES)
+@on_ranks(*SIZES, full=(4,))
 def test_gradients(hvd, mode):
     """The cotangent is `rank + 1` on each member; only cotangents of members are added up."""
     weight = float(hvd.rank() + 1)
@@ -185,7 +185,7 @@ def test_gradients(hvd, mode):
                 )
 
 
-@on_ranks(2, 3, 4)
+@on_ranks(2, 3, full=(4,))
 def test_mismatch_quotes_ranks_of_the_job(hvd):
     last = hvd.size() - 1
     with added(hvd, *([[1, last]] if last > 1 else [])) as sets:

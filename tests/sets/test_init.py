@@ -38,7 +38,7 @@ def fails():
     return run
 
 
-@on_ranks(2, 3, 4)
+@on_ranks(2, 3, full=(4,))
 def test_static_sets(hvd):
     hvd.shutdown()
     last, first = hvd.ProcessSet([MPI.COMM_WORLD.size - 1]), hvd.ProcessSet([0])
@@ -81,7 +81,7 @@ def test_static_sets_that_differ(hvd):
     hvd.init()
 
 
-@on_ranks(3, 4)
+@on_ranks(3, full=(4,))
 def test_sets_from_communicators(hvd):
     """Split makes several communicators; each becomes a set, and COMM_NULL none."""
     world = MPI.COMM_WORLD
@@ -107,7 +107,7 @@ def test_sets_from_communicators(hvd):
     hvd.init()
 
 
-@on_ranks(3, 4)
+@on_ranks(3, full=(4,))
 def test_communicator_of_the_job(hvd):
     """The job is numbered as the communicator; those who are not in it have a job of their own. Many times: MPI gives
     the numbers of freed communicators to others, in which no message of the old ones may turn up."""
@@ -125,7 +125,7 @@ def test_communicator_of_the_job(hvd):
         hvd.init()
 
 
-@on_ranks(3, 4)
+@on_ranks(3, full=(4,))
 def test_ranks_of_the_job(hvd):
     """Two jobs in one mpirun, each with sets of its own; a list in any order."""
     world = MPI.COMM_WORLD

@@ -19,7 +19,7 @@ def _expected(process_set, seed):
     return np.full(100, sum(rank + 1 for rank in process_set.ranks) * (seed + 1), "float32")
 
 
-@on_ranks(2, 3, 4, limit=120)
+@on_ranks(2, 3, full=(4,), limit=120)
 def test_opposite_order_from_threads(hvd):
     """Each rank has a thread for each set, and starts the threads in an order of its own."""
     with added(hvd, *_pairs(hvd.size())) as sets:
@@ -38,7 +38,7 @@ def test_opposite_order_from_threads(hvd):
         assert not wrong
 
 
-@on_ranks(2, 3, 4, limit=120)
+@on_ranks(2, 3, full=(4,), limit=120)
 def test_opposite_order_in_one_function(hvd):
     """One step has a collective in each set, which TensorFlow starts in any order; names count for each set."""
     with added(hvd, *_pairs(hvd.size())) as sets:

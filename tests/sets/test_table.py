@@ -15,7 +15,7 @@ from tests.ops.support import in_threads
 from tests.sets.support import added, subsets, sum_of_ones
 
 
-@on_ranks(1, 2, 3, 4)
+@on_ranks(1, 2, 3, full=(4,))
 def test_the_global_set(hvd):
     everybody = hvd.global_process_set
     assert everybody.process_set_id == 0 and everybody.ranks == list(range(hvd.size()))
@@ -25,7 +25,7 @@ def test_the_global_set(hvd):
     assert int(hvd.process_set_included_op()) == 1
 
 
-@on_ranks(2, 3, 4)
+@on_ranks(2, 3, full=(4,))
 def test_attributes(hvd):
     new = hvd.ProcessSet([hvd.size() - 1, 0][: hvd.size() - 1])
     assert (new.process_set_id, new.size(), new.rank(), new.included(), new.mpi_comm) == (None,) * 5
@@ -168,7 +168,7 @@ def test_ranks_that_differ(hvd):
             sum_of_ones(hvd, mine)
 
 
-@on_ranks(2, 3, 4)
+@on_ranks(2, 3, full=(4,))
 def test_calls_of_ranks_outside(hvd):
     with added(hvd, [0]) as (only,):
         named = rf"member of process set {only.process_set_id} \[0\]"

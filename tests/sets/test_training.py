@@ -23,7 +23,7 @@ def _alone(size, train, optimizer):
 
 
 @pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
-@on_ranks(2, 3, 4, limit=120)
+@on_ranks(2, 3, full=(4,), limit=120)
 def test_tape(hvd, eager):
     with added(hvd, *_sets(hvd.size())) as sets:
         mine = next(one for one in sets if one.included())
@@ -41,7 +41,7 @@ def test_tape(hvd, eager):
         np.testing.assert_allclose(weights(network), expected, rtol=1e-9)
 
 
-@on_ranks(2, 3, 4, limit=120)
+@on_ranks(2, 3, full=(4,), limit=120)
 def test_two_models_are_fit_side_by_side(hvd):
     """Each set trains its model, with all callbacks; the second set has more epochs than the first."""
     with added(hvd, *_sets(hvd.size())) as sets:
@@ -110,7 +110,7 @@ def test_a_rank_outside_trains_on_its_own(hvd):
         np.testing.assert_allclose(weights(network), _alone(1, loop, keras.optimizers.SGD(0.1)), rtol=1e-9)
 
 
-@on_ranks(2, 3, 4, limit=120)
+@on_ranks(2, 3, full=(4,), limit=120)
 def test_loss_scale(hvd):
     """An infinity on one member makes all members skip the step; other ranks do not."""
     with added(hvd, *_sets(hvd.size())) as sets:
@@ -170,7 +170,7 @@ def test_settings(hvd):
         hvd.DistributedGradientTape(tf.GradientTape(), process_set=only)
 
 
-@on_ranks(2, 3, 4)
+@on_ranks(2, 3, full=(4,))
 def test_data(hvd):
     """The data is sharded among the members."""
     with added(hvd, *_sets(hvd.size())) as sets:
