@@ -60,47 +60,24 @@ def reduce_gradients(
         return list(gradients)
     results = list(gradients)
     waiting = {index for index, result in enumerate(results) if result is not None}
-    mine = waiting & local.among(variables) if local else set()
-    leave_own(variables[index] for index in mine if variables)
-    for index in mine:
-        # The next value of a float8 variable is not a share of a mean.
-        next_value = variables is not None and is_overwritten(variables[index])
-        results[index] = mark(results[index], True) if next_value else _left_alone(results[index], options)
-    waiting -= mine
+    if local and variables is not None:
+        waiting -= _keep_local(results, waiting & local.among(variables), variables, options)
     waiting -= _reduce_overwritten(results, waiting, variables, owner, number)
-    sparse = [index for index in sorted(waiting) if isinstance(results[index], tf.IndexedSlices)]
-    if options.sparse_as_dense or _compat.in_xla_context():
-        sparse = []
-    if sparse and options.op == Adasum:
-        raise ValueError(
-            "op=tfddl.Adasum combines dense gradients: use sparse_as_dense=True. "
-            f"Received: a tf.IndexedSlices, gradient {sparse[0]} of {len(results)}"
-        )
+    sparse = _sparse_slots(results, waiting, options)
     dense = [index for index in sorted(waiting) if index not in sparse]
     if not waiting:
         return results
     sequence = names.unique(owner, number)
     _reduce_dense(results, dense, sparse, variables, sequence, options, number)
     # After the buckets: their context names the sparse slots, in which the ranks may differ.
-    for index in sparse:
-        slices = allreduce_slices(
-            results[index],
-            options.op,
-            f"{sequence}.slices.{index}",
-            kind=owner,
-            compression=options.compression,
-            prescale=1 / options.gradient_predivide_factor,
-            postscale=options.gradient_predivide_factor,
-            process_set=options.process_set,
-        )
-        results[index] = mark(slices)
+    _reduce_sparse(results, sparse, owner, sequence, options)
     return results
 
 
 def reduce_missing(
     gradients: Sequence[Any], variables: Sequence[Any] | None = None, **options: Any
 ) -> list[Any]:
-    """Reduces the gradients that are not marked as reduced; takes what `reduce_gradients` takes."""
+    """Reduces the gradients that are not marked as reduced. The arguments are those of `reduce_gradients`."""
     waiting = [None if gradient is None or is_reduced(gradient) else gradient for gradient in gradients]
     reduced = reduce_gradients(waiting, variables, **options)
     return [new if new is not None else old for new, old in zip(reduced, gradients, strict=True)]
@@ -129,10 +106,53 @@ def _reduce_overwritten(
     return set(slots)
 
 
-def _left_alone(gradient: Any, options: GradientOptions) -> Any:
-    """The marked gradient of a local variable."""
+def _keep_local(
+    results: list[Any], slots: set[int], variables: Sequence[Any], options: GradientOptions
+) -> set[int]:
+    """Scales and marks the gradients of local variables, in place; returns their slots."""
+    leave_own(variables[index] for index in slots)
     size = options.process_set.size() or 1
-    return mark(scaled(gradient, size if options.scale_local_gradients else 1), local=True)
+    for index in slots:
+        # The next value of a float8 variable is not a share of a mean, so it is not scaled.
+        if not is_overwritten(variables[index]):
+            results[index] = scaled(results[index], size if options.scale_local_gradients else 1)
+        mark(results[index], local=True)
+    return slots
+
+
+def _sparse_slots(results: list[Any], waiting: set[int], options: GradientOptions) -> list[int]:
+    """The slots of the gradients that are reduced as `tf.IndexedSlices`.
+
+    Raises:
+        ValueError: For `tfddl.Adasum`, if there are any.
+    """
+    if options.sparse_as_dense or _compat.in_xla_context():
+        return []
+    sparse = [index for index in sorted(waiting) if isinstance(results[index], tf.IndexedSlices)]
+    if sparse and options.op == Adasum:
+        raise ValueError(
+            "op=tfddl.Adasum combines dense gradients: use sparse_as_dense=True. "
+            f"Received: a tf.IndexedSlices, gradient {sparse[0]} of {len(results)}"
+        )
+    return sparse
+
+
+def _reduce_sparse(
+    results: list[Any], sparse: Sequence[int], owner: str, sequence: str, options: GradientOptions
+) -> None:
+    """Reduces the sparse gradients of `results`, in place."""
+    for index in sparse:
+        slices = allreduce_slices(
+            results[index],
+            options.op,
+            f"{sequence}.slices.{index}",
+            kind=owner,
+            compression=options.compression,
+            prescale=1 / options.gradient_predivide_factor,
+            postscale=options.gradient_predivide_factor,
+            process_set=options.process_set,
+        )
+        results[index] = mark(slices)
 
 
 def _reduce_dense(

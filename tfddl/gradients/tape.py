@@ -1,4 +1,4 @@
-"""DistributedGradientTape: a tf.GradientTape whose gradients are those of all ranks together."""
+"""`DistributedGradientTape`: a `tf.GradientTape` that combines gradients over all ranks."""
 
 from typing import Any
 

@@ -1,1 +1,1 @@
-"""How a Keras optimizer is distributed: the class put in front of its own, and what that class does."""
+"""How a Keras optimizer is distributed: the class that is put in front of its own class."""

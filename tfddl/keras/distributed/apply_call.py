@@ -39,7 +39,7 @@ class ApplyCall:
     reached: bool = False
 
     def reduce(self, grads: Sequence[Any]) -> list[Any]:
-        """Reduces the gradients of `slots`, except for those that are reduced already."""
+        """Reduces the gradients of `slots`, except for marked ones, which are reduced already."""
         self.reached = True
         if self.reduced:
             return list(grads)

@@ -15,7 +15,7 @@ from tfddl.keras.keras2 import aggregation
 
 
 def distribute(optimizer: Any, settings: Settings) -> Any:
-    """Adopts `optimizer` and those inside it, unless they are adopted already.
+    """Adopts `optimizer` and the optimizers inside it, unless they are adopted already.
 
     Args:
         optimizer: An optimizer of the Keras in use.
@@ -47,7 +47,7 @@ def restore(function: Callable[..., Any], arguments: tuple[Any, ...], settings: 
 
 
 class DistributedMulti(Adopted):
-    """A Keras 3 MultiOptimizer whose members are distributed, also members that a function makes when it is built."""
+    """In front of a Keras 3 MultiOptimizer: distributes its members, also those that a function makes at build time."""
 
     _inner_optimizers: list[Any]
 

@@ -37,7 +37,7 @@ class LAMB(Layerwise, Optimizer):
         beta_2: Float. Defaults to `0.999`.
         epsilon: Float. Defaults to `1e-6`.
         weight_decay: Float. Defaults to `None`: no decay.
-        exclude_from_weight_decay: Regular expressions; a variable in whose path one is found does not decay.
+        exclude_from_weight_decay: Regular expressions. A variable does not decay if one of them is found in its path.
             `["bias", "gamma", "beta"]` is usual. Defaults to `None`.
         exclude_from_layer_adaptation: Likewise, for the factor `|w| / |u|`. Defaults to `None`.
         name: Defaults to `"lamb"`.

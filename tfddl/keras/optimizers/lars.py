@@ -34,7 +34,7 @@ class LARS(Layerwise, Optimizer):
         trust_coefficient: Float. Defaults to `0.001`.
         epsilon: Float, added to the denominator. Defaults to `0.0`.
         nesterov: Whether to use Nesterov momentum. Defaults to `False`.
-        exclude_from_weight_decay: Regular expressions; a variable in whose path one is found does not decay.
+        exclude_from_weight_decay: Regular expressions. A variable does not decay if one of them is found in its path.
             `["bias", "gamma", "beta"]` is usual. Defaults to `None`.
         exclude_from_layer_adaptation: Likewise, for the scaling of `rate`. Defaults to `None`.
         name: Defaults to `"lars"`.

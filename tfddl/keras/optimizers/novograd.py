@@ -33,7 +33,7 @@ class NovoGrad(Layerwise, Optimizer):
         weight_decay: Float. Defaults to `None`: no decay.
         grad_averaging: Whether the term added to `beta_1 * m` is multiplied by `1 - beta_1`, as in Adam, from the second
             step on. Defaults to `False`.
-        exclude_from_weight_decay: Regular expressions; a variable in whose path one is found does not decay.
+        exclude_from_weight_decay: Regular expressions. A variable does not decay if one of them is found in its path.
             `["bias", "gamma", "beta"]` is usual. Defaults to `None`.
         name: Defaults to `"novograd"`.
         **kwargs: The other arguments of `keras.optimizers.Optimizer`.
