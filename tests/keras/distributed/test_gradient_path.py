@@ -59,3 +59,19 @@ def test_at_most_six_files_and_none_twice(hvd, kind):
     for way in ways:
         assert way[0].startswith("keras/distributed/") and way[-1] == "ops/native.py"
         assert len(way) <= 6 and len(set(way)) == len(way), way
+
+
+def test_the_table_of_patches_names_every_overridden_method():
+    from tfddl.keras.distributed import base_optimizer, distribute, loss_scale_optimizer, patches
+
+    optimizers = keras.optimizers
+    classes = {
+        base_optimizer.Distributed: optimizers.Optimizer,
+        distribute.DistributedMulti: optimizers.Optimizer,
+        loss_scale_optimizer.DistributedLossScale: optimizers.LossScaleOptimizer,
+    }
+    for ours, original in classes.items():
+        overridden = [
+            name for name, value in vars(ours).items() if callable(value) and hasattr(original, name)
+        ]
+        assert overridden and all(f".{name}`" in patches.__doc__ for name in overridden), overridden

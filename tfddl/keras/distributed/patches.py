@@ -1,16 +1,16 @@
 """Every method of Keras that tfddl replaces or overrides at run time, for which Keras has no hook.
 
-Replaced in the class itself, by this file. A program without tfddl's optimizers and callbacks notices no difference.
-Keras 3 is 3.4 to 3.15, Keras 2 is 2.15 to 2.21.
+Keras 3 means 3.4 to 3.15, Keras 2 means 2.15 to 2.21. This file replaces these methods in Keras' own classes. They do the
+same as before for programs without tfddl's optimizers and callbacks:
 
 | method of Keras | Keras | reason |
 |---|---|---|
 | `CallbackList.__init__` | 2, 3 | `fit` makes the list; the callback that stops all ranks together has to be last in it |
 | `LossScaleOptimizer.__init__` | 3 | `compile()` makes one under mixed_float16, around a distributed optimizer |
-| `LossScaleOptimizer.apply` | 3 | an optimizer may be distributed after one was put around it |
+| `LossScaleOptimizer.apply` | 3 | the optimizer inside may be distributed later than this one was made |
 | `LossScaleOptimizer.apply_gradients` | 2 | it drops the variables without a gradient before the hook for combining |
 
-Overridden in the subclass that `adoption.py` makes for an optimizer's class:
+The subclass that `adoption.py` makes for the class of an optimizer overrides these methods:
 
 | method of Keras | by | reason |
 |---|---|---|
