@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from tests.harness import run_script
 from tests.harness.script import ScriptResult
 
-PLAIN = "from tfddl.launch.cli import main; main()"
+PLAIN = "from tfddl.cli import main; main()"
 
 STRANGE = """
 from tfddl.bench import adapters, job
-from tfddl.launch.cli import main
+from tfddl.cli import main
 
 job.ANSWER_LIMIT_S = 5.0
 adapters.OWN.clear()

@@ -10,7 +10,7 @@ from tfddl.bench import adapters, command, options, predict, rounds
 from tfddl.bench.case import BUS_FACTORS, DTYPES
 from tfddl.bench.sets import MODELS, SETS
 from tfddl.bench.table import human
-from tfddl.launch import cli
+from tfddl import cli
 
 
 def invoke(*arguments):

@@ -8,7 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from tests.harness.job import REPOSITORY
-from tfddl.launch import cli, mpirun, rank_shim, run
+from tfddl import cli
+from tfddl.launch import mpirun, rank_shim, run
 from tfddl.launch.hosts import Host, all_local, parse_hosts, read_hostfile
 from tfddl.launch.mpirun import MPICH, OPEN_MPI, Mpirun, MpirunError, command_line, find_mpirun
 

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.timeline.support import write
-from tfddl.launch import cli
+from tfddl import cli
 from tfddl.timeline import summary
 from tfddl.timeline.align import collectives, read_job
 from tfddl.timeline.trace import TraceError, read

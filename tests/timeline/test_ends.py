@@ -63,7 +63,7 @@ def test_a_killed_rank_leaves_what_it_last_did(tmp_path):
     assert not trace.whole
     assert [request.name for request in trace.open()] == ["alone"]
     assert sum(request.name.startswith("together.") for request in trace.requests) == 3
-    command = [sys.executable, "-m", "tfddl.launch.cli", "timeline", str(path)]
+    command = [sys.executable, "-m", "tfddl.cli", "timeline", str(path)]
     said = subprocess.run(
         command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=True
     ).stdout

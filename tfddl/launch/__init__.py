@@ -1,9 +1,8 @@
-"""The command line: `tfddlrun` starts a job, `tfddl` looks after the installation.
+"""The command line: `tfddlrun` starts a job.
 
 Nothing in this package imports TensorFlow or mpi4py: a launcher starts at once, and needs neither.
 
     run.py         the command `tfddlrun`
-    cli.py         the command `tfddl`
     hosts.py       which hosts, and how many slots each
     mpirun.py      which mpirun, and the line that it is started with
     rank_shim.py   runs beside every rank: sends its output and its end to tfddlrun, and ends it when asked to
