@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tfddl.bench import table
-from tfddl.bench.sets import MODELS
+from tfddl.bench import results
+from tfddl.bench.gradient_sets import MODELS
 
 Times = dict[str, float]
 
@@ -66,7 +66,7 @@ def judged(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         else:
             bars = of_gradients(case, us) if isinstance(case, str) else of_allreduce(case, us)
         for what, is_, bar in bars:
-            label = case if isinstance(case, str) else table.human(case)
+            label = case if isinstance(case, str) else results.human(case)
             yield {"case": label, "what": what, "is": is_, "bar": bar, "ok": "yes" if is_ <= bar else "NO"}
 
 
@@ -79,7 +79,7 @@ def main() -> None:
     lines = [
         line for path in parser.parse_args().files for line in judged(json.loads(path.read_text())["rows"])
     ]
-    table.show("bars", lines)
+    results.show("bars", lines)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from mpi4py import MPI
 
 from tfddl.bench.adapters import Way
-from tfddl.bench.rank import block
+from tfddl.bench.worker import block
 from tfddl.bench.rounds import Timing
 
 

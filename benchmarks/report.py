@@ -8,7 +8,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from tfddl.bench import table
+from tfddl.bench import results
 
 
 def parser(description: str | None, sizes: Sequence[int] = ()) -> argparse.ArgumentParser:
@@ -32,16 +32,16 @@ def show(title: str, rows: Sequence[Mapping[str, Any]], path: Path | None, notes
     """
     if MPI.COMM_WORLD.rank != 0:
         return
-    table.show(title, rows, notes)
+    results.show(title, rows, notes)
     if path is not None:
         mpi = MPI.Get_library_version().splitlines()[0].strip("\0")
-        machine = table.machine() | {"ranks": MPI.COMM_WORLD.size, "mpi": mpi}
+        machine = results.machine() | {"ranks": MPI.COMM_WORLD.size, "mpi": mpi}
         document = {"title": title, "machine": machine, "rows": rows, "notes": list(notes)}
         path.write_text(json.dumps(document, indent=2, default=str) + "\n")
 
 
 def fail_if_wrong(rows: Sequence[Mapping[str, Any]]) -> None:
     """Ends with an error on every rank when a result was wrong: its time is worth nothing."""
-    wrong = table.wrong(rows)
+    wrong = results.wrong(rows)
     if wrong:
         raise SystemExit(f"{wrong} elements of the results were wrong.")

@@ -24,7 +24,7 @@ from mpi4py import MPI
 
 import tfddl as hvd
 from tfddl.bench import models as bench_models
-from tfddl.bench.rank import pin
+from tfddl.bench.worker import pin
 
 
 def seconds(model: keras.Model, data: tf.data.Dataset, steps: int, **options: Any) -> float:

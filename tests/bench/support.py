@@ -7,15 +7,15 @@ from tests.harness.script import ScriptResult
 
 PLAIN = "from tfddl.cli import main; main()"
 
-STRANGE = """
-from tfddl.bench import adapters, job
+FAULTY = """
+from tfddl.bench import adapters, worker_group
 from tfddl.cli import main
 
-job.ANSWER_LIMIT_S = 5.0
+worker_group.ANSWER_LIMIT_S = 5.0
 adapters.OWN.clear()
 adapters.OWN["copy"] = adapters.Adapter("copy", "tfddl.bench.adapters.copy", (), ("allreduce",))
 adapters.PEERS.clear()
-adapters.PEERS["mpi4py"] = adapters.Adapter("the strange one", "tests.bench.strange", {packages}, ("allreduce",))
+adapters.PEERS["mpi4py"] = adapters.Adapter("the faulty one", "tests.bench.faulty_adapter", {packages}, ("allreduce",))
 main()
 """
 """A copy and an adapter that goes wrong, which take no TensorFlow."""
@@ -26,8 +26,8 @@ def bench(*arguments: str, script: str = PLAIN, environment: Mapping[str, str] |
     return run_script(0, script, "bench", *arguments, environment=environment)
 
 
-def bench_strange(how: str, *arguments: str, packages: tuple[str, ...] = ()) -> ScriptResult:
-    """Measures an adapter that goes wrong: `strange.py`."""
-    script = STRANGE.format(packages=packages)
+def bench_faulty(how: str, *arguments: str, packages: tuple[str, ...] = ()) -> ScriptResult:
+    """Measures an adapter that goes wrong: `faulty_adapter.py`."""
+    script = FAULTY.format(packages=packages)
     common = ["allreduce", "--sizes", "4M", "--rounds", "2"]
-    return bench(*common, *arguments, script=script, environment={"STRANGE": how})
+    return bench(*common, *arguments, script=script, environment={"FAULTY": how})

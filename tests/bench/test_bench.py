@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.support import bench, bench_strange
+from tests.bench.support import bench, bench_faulty
 from tests.harness import slow
 
 COLUMNS = {
@@ -113,7 +113,7 @@ def test_horovod_is_called_as_its_documentation_says(tmp_path):
 
 def test_wrong_results_are_counted(tmp_path):
     path = tmp_path / "result.json"
-    result = bench_strange("is wrong", "--json", str(path))
+    result = bench_faulty("is wrong", "--json", str(path))
     assert result.code == 1
     rows = {row["name"]: row for row in json.loads(path.read_text())["rows"]}
     assert rows["copy"]["#wrong"] == 0
@@ -125,15 +125,15 @@ def test_wrong_results_are_counted(tmp_path):
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ("raises at the start", "the strange one: rank 1: ValueError: on purpose"),
-        ("raises", "the strange one: rank 1: ValueError: on purpose"),
-        ("dies", "the strange one: rank 1 died"),
-        ("hangs", "the strange one: no answer in time from rank 1"),
+        ("raises at the start", "the faulty one: rank 1: ValueError: on purpose"),
+        ("raises", "the faulty one: rank 1: ValueError: on purpose"),
+        ("dies", "the faulty one: rank 1 died"),
+        ("hangs", "the faulty one: no answer in time from rank 1"),
     ],
 )
 def test_an_adapter_that_breaks_down_takes_only_its_own_numbers(how, says, tmp_path):
     path = tmp_path / "result.json"
-    result = bench_strange(how, "--json", str(path))
+    result = bench_faulty(how, "--json", str(path))
     assert result.code == 1 and says in result.output
     assert "Error: These broke down, as said above: mpi4py" in result.output
     document = json.loads(path.read_text())
@@ -142,7 +142,7 @@ def test_an_adapter_that_breaks_down_takes_only_its_own_numbers(how, says, tmp_p
 
 
 def test_what_is_not_installed_is_one_line():
-    result = bench_strange("is wrong", packages=("no_such_package",))
+    result = bench_faulty("is wrong", packages=("no_such_package",))
     assert result.code == 0, result.output
-    lines = [line for line in result.output.splitlines() if "strange" in line]
-    assert lines == ["the strange one is left out: no_such_package is not installed"]
+    lines = [line for line in result.output.splitlines() if "faulty" in line]
+    assert lines == ["the faulty one is left out: no_such_package is not installed"]

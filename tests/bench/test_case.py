@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tfddl.bench.case import DTYPES, Case, collective, count_wrong, gradients
-from tfddl.bench.sets import SETS, floats
+from tfddl.bench.gradient_sets import SETS, floats
 
 WANTED = {
     "allreduce": lambda inputs, mine: inputs.sum(axis=0),

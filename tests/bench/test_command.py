@@ -6,11 +6,11 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from tfddl.bench import adapters, command, options, predict, rounds
-from tfddl.bench.case import BUS_FACTORS, DTYPES
-from tfddl.bench.sets import MODELS, SETS
-from tfddl.bench.table import human
 from tfddl import cli
+from tfddl.bench import adapters, command, param_types, predict, rounds
+from tfddl.bench.case import BUS_FACTORS, DTYPES
+from tfddl.bench.gradient_sets import MODELS, SETS
+from tfddl.bench.results import human
 
 
 def invoke(*arguments):
@@ -43,8 +43,8 @@ def test_names_are_those_of_the_package():
     [("4B", [4]), ("4,64K,1M", [4, 65536, 1 << 20]), ("2KiB, 1GB", [2048, 1 << 30]), ("16m", [16 << 20])],
 )
 def test_sizes(text, sizes):
-    assert options.Sizes().convert(text, None, None) == sizes
-    assert [options.Sizes().convert(human(size), None, None) for size in sizes] == [[size] for size in sizes]
+    assert param_types.Sizes().convert(text, None, None) == sizes
+    assert [param_types.Sizes().convert(human(size), None, None) for size in sizes] == [[size] for size in sizes]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tests.harness import on_ranks, run_script
 from tfddl.bench import models
 from tfddl.bench.adapters import in_graph
 from tfddl.bench.case import training
-from tfddl.bench.sets import MODELS
+from tfddl.bench.gradient_sets import MODELS
 
 COLUMNS = {
     "set", "batch", "bytes", "name", "what", "us", "p10 us", "p90 us", "images/s", "x compute", "excess us",
@@ -77,14 +77,14 @@ import tensorflow as tf
 from mpi4py import MPI
 
 from tfddl.bench import models
-from tfddl.bench.adapters import Place, in_graph, mwms
+from tfddl.bench.adapters import Process, in_graph, mwms
 from tfddl.bench.case import training
-from tfddl.bench.job import _free_ports
+from tfddl.bench.worker_group import _free_ports
 
 rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 case = training("cnn", size, 2, 1)
 ports = MPI.COMM_WORLD.bcast(_free_ports(size))
-way = mwms.ways(Place(rank, size, Path(), tuple(map(int, ports))))(case)
+way = mwms.ways(Process(rank, size, Path(), tuple(map(int, ports))))(case)
 losses = np.mean(MPI.COMM_WORLD.allgather([float(way.call()) for _ in range(4)]), axis=0)
 assert way.wrong() == 0
 big = in_graph.Training(case, 0, lambda tape, loss, variables: tape.gradient(loss, variables))

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tfddl.bench.sets import MODELS, SETS, Shape, floats
+from tfddl.bench.gradient_sets import MODELS, SETS, Shape, floats
 
 BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "allreduce": lambda n: 2 * (n - 1) / n,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfddl.bench.options import Names, Sizes
+from tfddl.bench.param_types import Names, Sizes
 from tfddl.launch.reports import check_packages, file_option
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def predict(measured: Path | None, gbit: float, latency: float) -> None:
     """
     check_packages(_NAME, None)
     from tfddl.bench import predict as model
-    from tfddl.bench import table
+    from tfddl.bench import results
 
     alpha, beta = 85e-6, 0.2e-9
     if measured is not None:
@@ -204,7 +204,7 @@ def predict(measured: Path | None, gbit: float, latency: float) -> None:
             raise click.ClickException(f"{measured} does not tell alpha and beta: {error}") from None
     note = f"alpha {alpha * 1e6:.0f} us, beta {beta * 1e9:.2f} ns a byte, {gbit:g} Gbit/s, {latency:g} us, 4 ranks a host"
     costs = model.Costs(alpha, beta, latency / 1e6, gbit * 1e9 / 8)
-    table.show("predicted efficiency", model.rows(costs), [note], new_section="model")
+    results.show("predicted efficiency", model.rows(costs), [note], new_section="model")
 
 
 def _measure(
@@ -212,7 +212,7 @@ def _measure(
 ) -> None:
     check_packages(_NAME, files["plot_path"])
     _check_memory(cases, ranks)
-    from tfddl.bench import table
+    from tfddl.bench import results
     from tfddl.bench.rounds import Session
 
     adapters, notes = _adapters(cases[0].operation, peers) if cases else ({}, [])
@@ -222,8 +222,8 @@ def _measure(
     with Session(adapters, ranks, lambda text: click.echo(text, err=True)) as session:
         try:
             for case in cases:
-                click.echo(f"measuring {case.set or table.human(case.bytes)}", err=True)
-                lines += table.rows(case, session.measure(case, rounds))
+                click.echo(f"measuring {case.set or results.human(case.bytes)}", err=True)
+                lines += results.rows(case, session.measure(case, rounds))
         except KeyboardInterrupt:
             stopped = True
             notes.append("stopped before the end: these are the cases that were done")
@@ -231,13 +231,13 @@ def _measure(
     if ranks > cores:
         notes.append(f"{ranks} ranks share {cores} cores: their times say little")
     shown = [{column: line[column] for column in line if column != "name"} for line in lines]
-    table.show(title, shown, notes, new_section="bytes")
+    results.show(title, shown, notes, new_section="bytes")
     document = {
         "title": title,
         "command": shlex.join(["tfddl", *sys.argv[1:]]),
         "ranks": ranks,
         "rounds": rounds,
-        "machine": table.machine(),
+        "machine": results.machine(),
         "rows": lines,
         "notes": notes,
         "failed": session.failed,
@@ -245,18 +245,18 @@ def _measure(
     _write(document, **files)
     if stopped:
         sys.exit(130)
-    _judge(table.wrong(lines), session.failed)
+    _judge(results.wrong(lines), session.failed)
 
 
 def _write(
     document: dict[str, Any], json_path: Path | None, plot_path: Path | None, markdown_path: Path | None
 ) -> None:
-    from tfddl.bench import plot, table
+    from tfddl.bench import plot, results
 
     if json_path is not None:
         json_path.write_text(json.dumps(document, indent=2) + "\n")
     if markdown_path is not None:
-        markdown_path.write_text(table.markdown(document["rows"]))
+        markdown_path.write_text(results.markdown(document["rows"]))
     if plot_path is not None:
         plot.draw(document["title"], document["rows"], plot_path)
 

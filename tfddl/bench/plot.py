@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tfddl.bench.table import LEFT_OUT, human
+from tfddl.bench.results import LEFT_OUT, human
 
 
 def draw(title: str, lines: Sequence[dict[str, Any]], path: Path) -> None:
@@ -14,7 +14,7 @@ def draw(title: str, lines: Sequence[dict[str, Any]], path: Path) -> None:
 
     Args:
         title: Its heading.
-        lines: What `table.rows` made.
+        lines: What `results.rows` made.
         path: A file; its suffix says which format, as `.png` or `.svg`.
     """
     from matplotlib.figure import Figure  # not pyplot: no window, no display

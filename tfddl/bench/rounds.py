@@ -15,7 +15,7 @@ import numpy as np
 
 from tfddl.bench.adapters import Adapter
 from tfddl.bench.case import Case
-from tfddl.bench.job import Job, JobError
+from tfddl.bench.worker_group import WorkerGroup, WorkerError
 
 T = TypeVar("T")
 
@@ -71,12 +71,12 @@ class Session:
     def __init__(self, adapters: dict[str, Adapter], ranks: int, say: Callable[[str], None]):
         self.failed: dict[str, str] = {}
         self._say = say
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, WorkerGroup] = {}
         for name, adapter in adapters.items():
             say(f"starting {adapter.title}")
             try:
-                self._jobs[name] = Job(adapter, ranks)
-            except JobError as error:
+                self._jobs[name] = WorkerGroup(adapter, ranks)
+            except WorkerError as error:
                 self._drop(name, error)
 
     def __enter__(self) -> Session:
@@ -111,13 +111,13 @@ class Session:
                     blocks[name].append(seconds * 1e6)
         return {name: Timing(tuple(blocks[name]), wrong[name]) for name in names if name in self._jobs}
 
-    def _prepare(self, job: Job, case: Case) -> bool:
+    def _prepare(self, job: WorkerGroup, case: Case) -> bool:
         able = case.operation in job.adapter.operations and job.prepare(case)
         if able and not kept(case):
             job.release()
         return able
 
-    def _block(self, job: Job, case: Case) -> tuple[float, int]:
+    def _block(self, job: WorkerGroup, case: Case) -> tuple[float, int]:
         if kept(case):
             return job.block(calls_for(case))
         job.prepare(case)
@@ -125,17 +125,17 @@ class Session:
         job.release()
         return done
 
-    def _try(self, name: str, what: Callable[[Job], T]) -> T | None:
+    def _try(self, name: str, what: Callable[[WorkerGroup], T]) -> T | None:
         """Does it with a job; one that breaks down is dropped."""
         if name not in self._jobs:
             return None
         try:
             return what(self._jobs[name])
-        except JobError as error:
+        except WorkerError as error:
             self._drop(name, error)
             return None
 
-    def _drop(self, name: str, error: JobError) -> None:
+    def _drop(self, name: str, error: WorkerError) -> None:
         self.failed[name] = str(error)
         self._say(str(error))
         if name in self._jobs:

@@ -1,6 +1,6 @@
 """What is measured: one module for each, named in `ADAPTERS`.
 
-A module has `ways(place)`. It joins the job, and returns a function from a `Case` to a `Way`, or to None where
+A module has `ways(process)`. It joins the job, and returns a function from a `Case` to a `Way`, or to None where
 this adapter has no such operation.
 """
 
@@ -15,7 +15,7 @@ from tfddl.bench.case import Case
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class Process:
     """A process in its job.
 
     Attributes:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import tfddl as hvd
-from tfddl.bench.adapters import Place, Ways, in_graph
+from tfddl.bench.adapters import Process, Ways, in_graph
 
 
-def ways(place: Place) -> Ways:
+def ways(process: Process) -> Ways:
     """Joins a job of tfddl."""
     in_graph.one_thread()
     hvd.init()
@@ -22,5 +22,5 @@ def ways(place: Place) -> Ways:
         return t
 
     return lambda case: in_graph.around(
-        lambda t: twice(t, case.bytes), case.values(place.rank), place.size * case.expected(place.rank)
+        lambda t: twice(t, case.bytes), case.values(process.rank), process.size * case.expected(process.rank)
     )

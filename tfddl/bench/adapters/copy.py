@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfddl.bench.adapters import Place, Way, Ways
+from tfddl.bench.adapters import Process, Way, Ways
 from tfddl.bench.case import Case, count_wrong
 
 
-def ways(place: Place) -> Ways:
+def ways(process: Process) -> Ways:
     """Joins nothing."""
 
     def way(case: Case) -> Way:
-        x = np.full(case.count, 1 + place.rank, case.dtype)
+        x = np.full(case.count, 1 + process.rank, case.dtype)
         y = np.zeros_like(x)
         return Way(lambda: np.copyto(y, x), lambda: count_wrong(y, x))
 

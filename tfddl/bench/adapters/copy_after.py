@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from tfddl.bench.adapters import Place, Way, Ways, copy, in_step
+from tfddl.bench.adapters import Process, Way, Ways, copy, in_step
 from tfddl.bench.case import Case
 
 
-def ways(place: Place) -> Ways:
+def ways(process: Process) -> Ways:
     """Uses the world that mpirun has started."""
-    steps, copies = in_step.ways(place), copy.ways(place)
+    steps, copies = in_step.ways(process), copy.ways(process)
 
     def way(case: Case) -> Way | None:
         step, copied = steps(case), copies(case)

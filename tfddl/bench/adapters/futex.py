@@ -12,7 +12,7 @@ import mmap
 import os
 import platform
 
-from tfddl.bench.adapters import Place, Way, Ways
+from tfddl.bench.adapters import Process, Way, Ways
 from tfddl.bench.case import Case
 
 _SYSCALLS = {"x86_64": 202, "aarch64": 98}
@@ -47,9 +47,9 @@ class _Word:
                 raise TimeoutError(f"no answer within {_PEER_LIMIT_S} s")
 
 
-def ways(place: Place) -> Ways:
+def ways(process: Process) -> Ways:
     """Shares a page of a file in the job's directory."""
-    descriptor = os.open(place.directory / "futex", os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = os.open(process.directory / "futex", os.O_RDWR | os.O_CREAT, 0o600)
     os.ftruncate(descriptor, mmap.PAGESIZE)
     memory = mmap.mmap(descriptor, mmap.PAGESIZE)
     os.close(descriptor)
@@ -59,14 +59,14 @@ def ways(place: Place) -> Ways:
     def call() -> None:
         nonlocal turn
         turn += 1
-        if place.rank == 0:
+        if process.rank == 0:
             ping.set(turn)
             pong.wait(turn)
-        elif place.rank == 1:
+        elif process.rank == 1:
             ping.wait(turn)
             pong.set(turn)
 
     def way(case: Case) -> Way | None:
-        return Way(call, lambda: 0) if place.size > 1 else None
+        return Way(call, lambda: 0) if process.size > 1 else None
 
     return way

@@ -8,29 +8,29 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tfddl.bench.adapters import Place, Way, Ways
+from tfddl.bench.adapters import Process, Way, Ways
 from tfddl.bench.case import Case, count_wrong
 
 
-def ways(place: Place) -> Ways:
+def ways(process: Process) -> Ways:
     """Joins a job of torch.distributed, by a file."""
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{place.directory}/gloo", rank=place.rank, world_size=place.size
+        "gloo", init_method=f"file://{process.directory}/gloo", rank=process.rank, world_size=process.size
     )
 
     def way(case: Case) -> Way:
         if case.operation == "gradients":
-            return _gradients(case, place.rank)
-        x, expected = torch.from_numpy(case.values(place.rank)), case.expected(place.rank)
+            return _gradients(case, process.rank)
+        x, expected = torch.from_numpy(case.values(process.rank)), case.expected(process.rank)
         result = torch.from_numpy(expected.copy() * 0)
         calls: dict[str, Callable[[], object]] = {
-            # In place, as gloo has it: the input is copied first, since it would grow from call to call.
+            # In process, as gloo has it: the input is copied first, since it would grow from call to call.
             "allreduce": lambda: dist.all_reduce(result.copy_(x)),
-            "broadcast": lambda: dist.broadcast(x if place.rank == 0 else result, 0),
+            "broadcast": lambda: dist.broadcast(x if process.rank == 0 else result, 0),
             "allgather": lambda: dist.all_gather_into_tensor(result, x),
         }
-        given = x if case.operation == "broadcast" and place.rank == 0 else result
+        given = x if case.operation == "broadcast" and process.rank == 0 else result
         return Way(calls[case.operation], lambda: count_wrong(given.numpy(), expected))
 
     return way

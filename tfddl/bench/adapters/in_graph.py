@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.bench import models
-from tfddl.bench.adapters import Place, Way, Ways
+from tfddl.bench.adapters import Process, Way, Ways
 from tfddl.bench.case import Case, count_wrong
 
 Finish = Callable[[tf.GradientTape, tf.Tensor, Sequence[tf.Variable]], Any]
@@ -22,12 +22,12 @@ def one_thread() -> None:
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
-def of_library(hvd: Any, place: Place, operations: Mapping[str, Callable[..., Any]]) -> Ways:
+def of_library(hvd: Any, process: Process, operations: Mapping[str, Callable[..., Any]]) -> Ways:
     """The ways of a library that has Horovod's interface: it joins its job here.
 
     Args:
         hvd: Its module.
-        place: This process.
+        process: This process.
         operations: Functions of a tensor and a name, by the names of cases.
     """
     one_thread()
@@ -37,11 +37,11 @@ def of_library(hvd: Any, place: Place, operations: Mapping[str, Callable[..., An
 
     def way(case: Case) -> Way:
         if case.operation == "gradients":
-            return step(case, place.rank, averaged, case.mean)
+            return step(case, process.rank, averaged, case.mean)
         if case.operation == "training":
-            return Training(case, place.rank, averaged).way()
+            return Training(case, process.rank, averaged).way()
         run, name = operations[case.operation], f"bench.{case.operation}.{case.bytes}"
-        return around(lambda t: run(t, name), case.values(place.rank), case.expected(place.rank))
+        return around(lambda t: run(t, name), case.values(process.rank), case.expected(process.rank))
 
     return way
 

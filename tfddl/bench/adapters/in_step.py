@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
-from tfddl.bench.adapters import Place, Way, Ways, nothing
+from tfddl.bench.adapters import Process, Way, Ways, nothing
 from tfddl.bench.case import Case
 
 
-def ways(place: Place) -> Ways:
+def ways(process: Process) -> Ways:
     """Uses the world that mpirun has started."""
-    by_themselves = nothing.ways(place)
+    by_themselves = nothing.ways(process)
 
     def way(case: Case) -> Way | None:
         step = by_themselves(case)

@@ -7,22 +7,22 @@ from collections.abc import Callable
 import numpy as np
 from mpi4py import MPI
 
-from tfddl.bench.adapters import Place, Way, Ways
+from tfddl.bench.adapters import Process, Way, Ways
 from tfddl.bench.case import REDUCED, Case, count_wrong
 
 
-def ways(place: Place) -> Ways:
+def ways(process: Process) -> Ways:
     """Uses the world that mpirun has started."""
     world = MPI.COMM_WORLD
 
     def way(case: Case) -> Way | None:
         if case.operation == "gradients":
-            return _each(case, place.rank, world)
+            return _each(case, process.rank, world)
         if case.operation in REDUCED and case.dtype == "float16":
             return None  # MPI has no such type
-        expected = case.expected(place.rank)
-        x, result = case.values(place.rank), np.empty_like(expected)
-        root = x if place.rank == 0 else result
+        expected = case.expected(process.rank)
+        x, result = case.values(process.rank), np.empty_like(expected)
+        root = x if process.rank == 0 else result
         calls: dict[str, Callable[[], None]] = {
             "allreduce": lambda: world.Allreduce(x, result),
             "broadcast": lambda: world.Bcast(_bytes(root)),

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 from mpi4py import MPI
 
-from tfddl.bench.adapters import Place, Way, Ways
+from tfddl.bench.adapters import Process, Way, Ways
 from tfddl.bench.case import Case, count_wrong
 
 
-def ways(place: Place) -> Ways:
+def ways(process: Process) -> Ways:
     """Uses the world that mpirun has started."""
 
     def way(case: Case) -> Way:
-        inputs = [np.full(shape, case.scale(place.rank), "float32").ravel() for shape in case.shapes]
+        inputs = [np.full(shape, case.scale(process.rank), "float32").ravel() for shape in case.shapes]
         results = [np.empty_like(x) for x in inputs]
         packed = np.empty(case.count, "float32")
         reduced = np.empty_like(packed)

@@ -9,26 +9,26 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl.bench.adapters import Place, Way, Ways, in_graph
+from tfddl.bench.adapters import Process, Way, Ways, in_graph
 from tfddl.bench.case import Case, count_wrong
 
 
-def ways(place: Place) -> Ways:
+def ways(process: Process) -> Ways:
     """Joins a cluster of workers on this host."""
-    workers = [f"localhost:{port}" for port in place.ports]
-    task = {"type": "worker", "index": place.rank}
+    workers = [f"localhost:{port}" for port in process.ports]
+    task = {"type": "worker", "index": process.rank}
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
     in_graph.one_thread()
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
 
     def way(case: Case) -> Way:
         if case.operation == "gradients":
-            return _gradients(strategy, case, place.rank)
+            return _gradients(strategy, case, process.rank)
         if case.operation == "training":
-            return _training(strategy, case, place.rank)
+            return _training(strategy, case, process.rank)
         run: Callable[[Any], Any] = _sum if case.operation == "allreduce" else _gather
         function = tf.function(lambda t: strategy.run(run, (t,)))
-        x, expected = tf.constant(case.values(place.rank)), case.expected(place.rank)
+        x, expected = tf.constant(case.values(process.rank)), case.expected(process.rank)
         last: list[tf.Tensor] = [x]
 
         def call() -> None:

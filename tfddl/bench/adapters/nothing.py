@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfddl.bench.adapters import Place, Way, Ways, in_graph
+from tfddl.bench.adapters import Process, Way, Ways, in_graph
 from tfddl.bench.case import Case
 from tfddl.runtime import library
 
 
-def ways(place: Place) -> Ways:
+def ways(process: Process) -> Ways:
     """Joins nothing: each process is by itself."""
     in_graph.one_thread()
     nothing = library.ops().tfddl_nothing
@@ -19,10 +19,10 @@ def ways(place: Place) -> Ways:
 
     def way(case: Case) -> Way:
         if case.operation == "gradients":
-            return in_graph.step(case, place.rank, through, case.scale(place.rank))
+            return in_graph.step(case, process.rank, through, case.scale(process.rank))
         if case.operation == "training":
-            return in_graph.Training(case, place.rank, through).way(equal=False)
-        x = case.values(place.rank)
+            return in_graph.Training(case, process.rank, through).way(equal=False)
+        x = case.values(process.rank)
         return in_graph.around(lambda t: nothing([t])[0], x, x)
 
     return way

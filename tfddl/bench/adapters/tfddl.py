@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import tfddl as hvd
-from tfddl.bench.adapters import Place, Ways, in_graph
+from tfddl.bench.adapters import Process, Ways, in_graph
 
 
-def ways(place: Place) -> Ways:
+def ways(process: Process) -> Ways:
     """Joins a job of tfddl."""
     return in_graph.of_library(
         hvd,
-        place,
+        process,
         {
             "allreduce": lambda t, name: hvd.allreduce(t, op=hvd.Sum, name=name),
             "broadcast": lambda t, name: hvd.broadcast(t, 0, name=name),

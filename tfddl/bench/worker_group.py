@@ -18,7 +18,7 @@ from typing import Any
 
 from tfddl.bench.adapters import Adapter
 from tfddl.bench.case import Case
-from tfddl.bench.rank import SOCKET
+from tfddl.bench.worker import SOCKET
 
 START_LIMIT_S = 180.0
 ANSWER_LIMIT_S = 300.0
@@ -36,11 +36,11 @@ _ENVIRONMENT = {
 """The data plane of CPUs, one thread a process."""
 
 
-class JobError(RuntimeError):
+class WorkerError(RuntimeError):
     """A job that cannot go on; the message quotes what its ranks said."""
 
 
-class Job:
+class WorkerGroup:
     """All ranks of an adapter, each asleep until it is asked.
 
     Args:
@@ -48,7 +48,7 @@ class Job:
         ranks: How many processes.
 
     Raises:
-        JobError: They do not start.
+        WorkerError: They do not start.
     """
 
     def __init__(self, adapter: Adapter, ranks: int):
@@ -94,7 +94,7 @@ class Job:
         listener.listen(ranks)
         log = self._stack.enter_context((self._directory / "output").open("wb"))
         line = [sys.executable, "-m", "tfddl.launch.run", "-np", str(ranks), sys.executable, "-m"]
-        line += ["tfddl.bench.rank", self.adapter.module, str(self._directory), *_free_ports(ranks)]
+        line += ["tfddl.bench.worker", self.adapter.module, str(self._directory), *_free_ports(ranks)]
         self._process = subprocess.Popen(
             line,
             stdin=subprocess.DEVNULL,
@@ -159,9 +159,9 @@ class Job:
             raise self._error(f"rank {self._ranks.index(rank)}: {answer}")
         return answer
 
-    def _error(self, what: str) -> JobError:
+    def _error(self, what: str) -> WorkerError:
         lines = (self._directory / "output").read_text(errors="replace").splitlines()
-        return JobError("\n".join([f"{self.adapter.title}: {what}", *lines[-_LINES_SHOWN:]]))
+        return WorkerError("\n".join([f"{self.adapter.title}: {what}", *lines[-_LINES_SHOWN:]]))
 
 
 def _end_with_driver() -> None:

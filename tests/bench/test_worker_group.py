@@ -10,7 +10,7 @@ import pytest
 
 from tfddl.bench.adapters import OWN
 from tfddl.bench.case import Case
-from tfddl.bench.job import Job
+from tfddl.bench.worker_group import WorkerGroup
 
 
 def state(process: int) -> str:
@@ -28,7 +28,7 @@ def wait_until_stopped(processes: list[int]) -> None:
 
 @pytest.mark.parametrize("restless", [True, False])
 def test_ranks_that_do_not_rest_are_stopped_between_their_turns(restless):
-    job = Job(dataclasses.replace(OWN["copy"], restless=restless), 2)
+    job = WorkerGroup(dataclasses.replace(OWN["copy"], restless=restless), 2)
     try:
         processes = job._processes
         assert len(set(processes)) == 2
@@ -53,8 +53,8 @@ def test_nothing_is_left_of_a_driver_that_is_killed():
 import dataclasses
 import time
 from tfddl.bench.adapters import OWN
-from tfddl.bench.job import Job
-job = Job(dataclasses.replace(OWN["copy"], restless=True), 2)
+from tfddl.bench.worker_group import WorkerGroup
+job = WorkerGroup(dataclasses.replace(OWN["copy"], restless=True), 2)
 print(*job._processes, flush=True)
 time.sleep(600)
 """

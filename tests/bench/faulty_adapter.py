@@ -1,18 +1,18 @@
-"""Adapters that go wrong on purpose; `STRANGE` says how."""
+"""Adapters that go wrong on purpose; `FAULTY` says how."""
 
 import os
 import time
 
 import numpy as np
 
-from tfddl.bench.adapters import Place, Way, Ways
+from tfddl.bench.adapters import Process, Way, Ways
 from tfddl.bench.case import Case, count_wrong
 
 
-def ways(place: Place) -> Ways:
+def ways(process: Process) -> Ways:
     """Does not even start, or starts to go wrong with its second block."""
-    how = os.environ["STRANGE"]
-    if how == "raises at the start" and place.rank == place.size - 1:
+    how = os.environ["FAULTY"]
+    if how == "raises at the start" and process.rank == process.size - 1:
         raise ValueError("on purpose")
 
     def way(case: Case) -> Way:
@@ -22,7 +22,7 @@ def ways(place: Place) -> Ways:
         def call() -> None:
             nonlocal calls
             calls += 1
-            if place.rank < place.size - 1 or calls < 8:
+            if process.rank < process.size - 1 or calls < 8:
                 return
             if how == "is wrong":
                 result[:2] = 1

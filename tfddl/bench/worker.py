@@ -1,4 +1,4 @@
-"""A process of a measured job: `python -m tfddl.bench.rank MODULE DIRECTORY PORT...`, one port for each process.
+"""A process of a measured job: `python -m tfddl.bench.worker MODULE DIRECTORY PORT...`, one port for each process.
 
 It connects to the driver's socket, says its rank and process, and answers what the driver asks until that hangs up: a
 `Case` is made ready, a number is that many calls of it, None drops it. A string as the answer is an error. It sleeps
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tfddl.bench.adapters import Place, Way, Ways
+from tfddl.bench.adapters import Process, Way, Ways
 from tfddl.launch.rank_shim import RANK_VARIABLES
 
 SOCKET = "driver"
@@ -32,12 +32,12 @@ def main(arguments: list[str]) -> None:
     """Joins the job and serves the driver."""
     module, directory, *ports = arguments
     rank = int(next(os.environ[name] for name in RANK_VARIABLES if name in os.environ))
-    place = Place(rank, len(ports), Path(directory), tuple(map(int, ports)))
+    process = Process(rank, len(ports), Path(directory), tuple(map(int, ports)))
     pin(rank)
-    with Client(str(place.directory / SOCKET), "AF_UNIX") as driver:
+    with Client(str(process.directory / SOCKET), "AF_UNIX") as driver:
         driver.send((rank, os.getpid()))
         try:
-            _serve(driver, importlib.import_module(module).ways(place))
+            _serve(driver, importlib.import_module(module).ways(process))
         except Exception as error:
             traceback.print_exc()
             driver.send(f"{type(error).__name__}: {error}")
