@@ -2,14 +2,11 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.faults.support import START, check_quoted, run, tfddlrun
 from tests.harness import slow
-
-EXIT_CODE = Path(__file__).parents[2] / "tfddl" / "runtime" / "exit_code.py"
 
 
 def leaves(how: str) -> str:
@@ -73,10 +70,11 @@ def test_all_ranks_end_with_one_code():
 def test_what_exit_handlers_learn(statements, code):
     """In a process without TensorFlow; what ends the program counts, not what was caught on the way."""
     script = f"""
-import atexit, runpy, sys
-learned = runpy.run_path({str(EXIT_CODE)!r})
-atexit.register(lambda: print(learned["of_program"]()))
-learned["observe"]()
+import atexit, sys
+from tfddl.runtime import exit_code
+from tfddl.runtime.job import process
+atexit.register(lambda: print(process.exit_code))
+exit_code.observe()
 {statements}
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from tfddl.ops import names
 from tfddl.ops.dtypes import check_dtype
-from tfddl.runtime import basics, fork, xla
+from tfddl.runtime import fork, xla
+from tfddl.runtime.job import current
 
 _Collective = TypeVar("_Collective", bound=Callable[..., Any])
 
@@ -37,7 +38,7 @@ def check_callable(kind: str) -> None:
     Raises:
         ValueError: tfddl is not initialized, or XLA traces the call and the XLA kernels are missing.
     """
-    basics.check_initialized(kind)
+    current(kind)
     fork.check(kind)
     xla.require(kind)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfddl.runtime.job import process
 from tfddl.runtime.process_sets import serial
 
 _BRANCH = "CondBranchFuncGraph"
@@ -21,20 +22,14 @@ _CONTROL_FLOW = (_BRANCH, "WhileCondFuncGraph", "WhileBodyFuncGraph")
 _BRANCH_OF = re.compile(r"_(?:true|false|branch\d+)_\d+$")
 _TRACE_NUMBER = re.compile(r"^__(?:inference|forward|backward)_(.*?)_\d+$")
 
-# Each process set counts for itself, because a rank may be in sets that its peers are not in.
-_owners: Counter[tuple[int, str]] = Counter()
-
-
-def reset() -> None:
-    """Starts to count owners anew, as `init()` does."""
-    _owners.clear()
-
 
 def owner_index(kind: str, process_set: int = 0) -> int:
     """The index of a new owner of this kind in the process set: owners count in program order, equal on all members."""
     key = serial(process_set), kind
-    _owners[key] += 1
-    return _owners[key] - 1
+    process.owners[key] += (
+        1  # each process set counts for itself: a rank may be in sets that its peers are not in
+    )
+    return process.owners[key] - 1
 
 
 def new_owner(kind: str, process_set: int = 0) -> str:

@@ -6,7 +6,6 @@ import atexit
 import os
 import sys
 import threading
-from dataclasses import dataclass
 from typing import Any
 
 from tfddl.build import discover, support
@@ -22,31 +21,15 @@ from tfddl.runtime import (
     software,
     timeline,
 )
+from tfddl.runtime.job import Job, current, process
 
-# Peers answer a shutdown within a fraction of a second, also while they compute; who does not is dead or stopped.
+# Peers answer a shutdown within a fraction of a second, also while they compute. A peer that does not is dead or stopped.
 SHUTDOWN_LIMIT = 30.0
 
-_CLEAN = 1  # what tfddl_shutdown() returns when communicators may be freed
+_CLEAN = 1  # tfddl_shutdown() returns it if communicators may be freed
 _FOREVER = 1e9  # seconds; C++ clocks do not know infinity
 
-
-@dataclass(frozen=True)
-class _Job:
-    """One generation of the job, from `init()` to `shutdown()`."""
-
-    communicators: tuple[Any, ...]
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    cross_rank: int
-    cross_size: int
-    homogeneous: bool
-
-
 _lock = threading.RLock()  # of init() and shutdown()
-_job: _Job | None = None
-_unanswered = False  # a shutdown: then MPI_Finalize might wait for ever
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
@@ -69,10 +52,11 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         ValueError: The engine did not start, the ranks run different software or give different `comm` or
             `process_sets`, an environment variable is not a number, or the file of `TFDDL_TIMELINE` cannot be written.
     """
-    if _job is None:
-        fork.check("init")  # before the lock, which a forked child may have inherited in use
+    if process.job is None:
+        fork.check("init")
+    if not fork.is_child():  # a forked child may have inherited the lock in use
         with _lock:
-            if _job is None:
+            if process.job is None:
                 _start(comm, process_sets)
 
 
@@ -81,142 +65,124 @@ def shutdown() -> None:
 
     Ranks that do not answer within 30 seconds (or `TFDDL_STALL_LIMIT`) are reported on stderr.
     """
-    global _job
     if fork.is_child():
-        _job = None
+        process.job = None
         return
     with _lock:
-        if _job is not None:
-            job, _job = _job, None
-            _stop(job)
+        if process.job is not None:
+            _stop(process.job)
 
 
 def is_initialized() -> bool:
     """Whether `init()` has been called, and `shutdown()` not since."""
-    return _job is not None
+    return process.job is not None
 
 
 def rank() -> int:
     """This process's number in the job, from 0 to `size() - 1`."""
-    return _current("rank").rank
+    return current("rank").rank
 
 
 def size() -> int:
     """The number of processes in the job."""
-    return _current("size").size
+    return current("size").size
 
 
 def local_rank() -> int:
     """This process's number among those on its host."""
-    return _current("local_rank").local_rank
+    return current("local_rank").local_rank
 
 
 def local_size() -> int:
     """The number of processes on this host."""
-    return _current("local_size").local_size
+    return current("local_size").local_size
 
 
 def cross_rank() -> int:
     """The number of this process's host among the hosts that have a process of this `local_rank()`."""
-    return _current("cross_rank").cross_rank
+    return current("cross_rank").cross_rank
 
 
 def cross_size() -> int:
     """The number of hosts that have a process of this `local_rank()`."""
-    return _current("cross_size").cross_size
+    return current("cross_size").cross_size
 
 
 def is_homogeneous() -> bool:
     """Whether all hosts run the same number of processes."""
-    return _current("is_homogeneous").homogeneous
+    return current("is_homogeneous").homogeneous
 
 
 def _start(comm: Any, sets: Any) -> None:
-    global _job, _unanswered
-    warning, limit = _stall_limits()
-    library.native()  # before MPI, since it says first what this environment lacks
+    limits = _stall_limits()
+    library.native()  # before MPI, so that an error names the missing package first
     MPI = library.mpi()
-    with init_watchdog.waiting(warning, limit, named=comm is None):
+    with init_watchdog.waiting(*limits, named=comm is None):
         if not MPI.Is_initialized():
             MPI.Init_thread()
         if MPI.COMM_WORLD.size > 1:
-            failure.install(MPI.COMM_WORLD)
+            failure.install()
             exit_code.observe()
-        job = _join(MPI, job_communicator.communicator(MPI, comm), warning, limit)
+        job = process.job = _join(MPI, job_communicator.communicator(MPI, comm), limits)
         try:
+            process_sets.start(job)
             timeline.start_from_environment()
             registration.add_static(sets)
         except BaseException:
             _stop(job)
             raise
-    _job, _unanswered = job, False
-    from tfddl.ops import names
-
-    names.reset()
-    if _job.rank == 0:
-        _warn_about_pinning(_job)
+    process.unanswered = False
+    process.owners.clear()
+    if job.rank == 0:
+        _warn_about_pinning(job)
         _warn_about_untested()
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
 
 
-def _stop(job: _Job) -> None:
-    global _unanswered
+def _stop(job: Job) -> None:
+    process.job = None
     native = library.native()
     failed_before = bool(native.tfddl_failure())
-    ended = native.tfddl_shutdown(min(SHUTDOWN_LIMIT, _stall_limits()[1]))
-    timeline.end()
-    process_sets.stop(free=ended == _CLEAN)
-    for communicator in job.communicators if ended == _CLEAN else ():
+    ended = native.tfddl_shutdown(min(SHUTDOWN_LIMIT, job.limits[1]))
+    timeline.end(job)
+    process_sets.stop(job, free=ended == _CLEAN)
+    for communicator in (*job.engine_communicators, job.communicator) if ended == _CLEAN else ():
         communicator.Free()
     if not ended and not failed_before:
-        _unanswered = True
+        process.unanswered = True
         print(f"tfddl: {native.tfddl_last_error().decode()}", file=sys.stderr)
 
 
-def check_initialized(call: str) -> None:
-    """Refuses a call of `hvd.<call>()` before `init()` and after `shutdown()`.
-
-    Raises:
-        ValueError: tfddl is not initialized.
-    """
-    _current(call)
-
-
-def _current(call: str) -> _Job:
-    if _job is None:
-        raise ValueError(f"tfddl has not been initialized; use hvd.init(). Received: a call of hvd.{call}()")
-    return _job
-
-
-def _join(MPI: Any, world: Any, warning: float, limit: float) -> _Job:
-    """`world` has all ranks of the job, and belongs to it."""
+def _join(MPI: Any, world: Any, limits: tuple[float, float]) -> Job:
+    """Starts the engine on `world`, a communicator of all ranks of the job that belongs to tfddl."""
     fork.watch()
     software.check_equal(world)
     native = library.native()
     data, control = world.Dup(), world.Dup()
-    if native.tfddl_init(MPI._addressof(data), MPI._addressof(control), warning, limit) != 0:
+    if native.tfddl_init(MPI._addressof(data), MPI._addressof(control), *limits) != 0:
         raise ValueError(f"tfddl initialization failed: {native.tfddl_last_error().decode()}")
-    process_sets.start(MPI, world, (warning, limit))
-    job = _describe(MPI, world, (data, control, world))
+    job = _describe(MPI, world, (data, control), limits)
     native.tfddl_set_local(job.local_rank, job.local_size)
     return job
 
 
-def _describe(MPI: Any, world: Any, communicators: tuple[Any, ...]) -> _Job:
-    """Who shares a host is asked of MPI: variables of the launcher are wrong under some schedulers."""
+def _describe(MPI: Any, world: Any, engine: tuple[Any, Any], limits: tuple[float, float]) -> Job:
+    """MPI says which ranks share a host: under some schedulers the launcher's variables are wrong."""
     local = world.Split_type(MPI.COMM_TYPE_SHARED, key=world.rank)
     cross = world.Split(color=local.rank, key=world.rank)
-    sizes = world.allgather(local.size)
-    job = _Job(
-        communicators,
-        world.rank,
-        world.size,
-        local.rank,
-        local.size,
-        cross.rank,
-        cross.size,
-        len(set(sizes)) == 1,
+    job = Job(
+        MPI=MPI,
+        communicator=world,
+        engine_communicators=engine,
+        rank=world.rank,
+        size=world.size,
+        local_rank=local.rank,
+        local_size=local.size,
+        cross_rank=cross.rank,
+        cross_size=cross.size,
+        homogeneous=len(set(world.allgather(local.size))) == 1,
+        limits=limits,
     )
     local.Free()
     cross.Free()
@@ -238,7 +204,7 @@ def _seconds(variable: str, default: float) -> float:
     return min(seconds, _FOREVER)
 
 
-def _warn_about_pinning(job: _Job) -> None:
+def _warn_about_pinning(job: Job) -> None:
     """mpirun pins each of two ranks to one core by default, which makes TensorFlow's threads share it."""
     cores = os.cpu_count() or 1
     if job.size > 1 and len(os.sched_getaffinity(0)) == 1 and cores > job.local_size:
@@ -256,16 +222,16 @@ def _warn_about_untested() -> None:
 
 
 def _at_exit() -> None:
-    """Runs before mpi4py's own exit handler: nobody may finalize MPI while the engine uses it, or with a dead peer."""
-    code = exit_code.of_program()
+    """Runs before mpi4py's exit handler, which finalizes MPI. The engine must not use MPI then, and no peer may be dead."""
+    code = process.exit_code
     if fork.is_child():
         library.native().tfddl_set_forked_code(code)
         return
-    if _job is not None and _job.size > 1:
+    if process.job is not None and process.job.size > 1:
         reason = library.native().tfddl_failure().decode()
         if reason or code:
-            # At once: the others would raise because this rank has left, and be taken for the cause.
+            # At once: after a shutdown the peers would raise because this rank has left, and be taken for the cause.
             failure.abort(reason, code or 1)
     shutdown()
-    if _unanswered:
+    if process.unanswered:
         failure.abort(None, code or 1)

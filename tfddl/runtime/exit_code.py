@@ -1,4 +1,4 @@
-"""Learns with which code the program ends, before its exit handlers run. Python itself tells them nothing."""
+"""Learns the exit code of the program before its exit handlers run. Python does not tell them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import sys
 import threading
 from typing import Any, NoReturn
 
+from tfddl.runtime.job import process
+
 _MEMBER: Any = vars(SystemExit)["code"]
-_code = 0
 
 
 class _Exit(SystemExit):
-    """What `sys.exit()` raises: when Python ends the program by it, it asks for `code` with no frame left."""
+    """`sys.exit()` raises it. When it ends the program, Python reads `code` with no frame left."""
 
     @property
     def code(self) -> Any:  # type: ignore[override]
@@ -20,7 +21,7 @@ class _Exit(SystemExit):
         try:
             sys._getframe(1)
         except ValueError:
-            note(_status(code))
+            process.exit_code = _status(code)
         return code
 
     @code.setter
@@ -33,27 +34,16 @@ _Exit.__module__ = "builtins"
 
 
 def observe() -> None:
-    """Looks at what `sys.exit()`, `exit()` and `quit()` are called with; they do what they did."""
+    """Replaces `sys.exit()`, `exit()` and `quit()` by a function that also notes the exit code."""
     if sys.exit is not _exit:
         sys.exit = _exit
-        for name in ("exit", "quit"):  # not there under `python -S`
+        for name in ("exit", "quit"):  # `python -S` has neither
             if hasattr(builtins, name):
                 setattr(builtins, name, _exit)
 
 
-def note(code: int) -> None:
-    """The program ends with this code."""
-    global _code
-    _code = code
-
-
-def of_program() -> int:
-    """The exit code of the program, in an exit handler: 0 unless one of the three calls above ended it."""
-    return _code
-
-
 def _exit(status: Any = None, /) -> NoReturn:
-    """Ends the program with an exit code, or with 1 and a text on stderr; in other threads, the thread."""
+    """Ends the program with an exit code, or with 1 and a text on stderr. In other threads it ends the thread."""
     if threading.current_thread() is threading.main_thread():
         raise _Exit(status)
     raise SystemExit(status)

@@ -3,45 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import threading
 import time
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from tfddl.runtime import fork, library
 
-# MPI_Abort normally ends this process too; where it hangs, this does.
+# MPI_Abort normally ends this process too. If it hangs, os._exit ends the process after these seconds.
 _ABORT_LIMIT = 2.0
 
-# What fails on one rank raises on all within moments, and the first to end takes the others with it.
+# A failure of one rank raises on all ranks within moments. The first rank to end takes the others with it, so the
+# ranks that are not the cause wait: the cause may still have to print its traceback.
 _CAUSE_LIMIT = 3.0
 
-_world: Any = None
 
-
-def install(world: Any) -> None:
+@functools.cache
+def install() -> None:
     """Makes an uncaught exception end the whole job, after its traceback has been printed."""
-    global _world
-    if _world is None:
-        previous = sys.excepthook
+    previous = sys.excepthook
 
-        def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-            previous(kind, error, traceback)
-            if not fork.is_child():
-                _let_the_cause_speak()
-                abort(None)
+    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        previous(kind, error, traceback)
+        if not fork.is_child():
+            _let_the_cause_print()
+            abort(None)
 
-        sys.excepthook = hook
-    _world = world
-
-
-def _let_the_cause_speak() -> None:
-    """Where the job has failed through others, one of them may still have to print why; it then ends the job."""
-    reason = library.native().tfddl_failure().decode()
-    if reason and not reason.startswith(f"rank {_world.rank}:"):
-        time.sleep(_CAUSE_LIMIT)
+    sys.excepthook = hook
 
 
 def abort(reason: str | None, code: int = 1) -> NoReturn:
@@ -54,7 +45,15 @@ def abort(reason: str | None, code: int = 1) -> NoReturn:
     timer.daemon = True
     with contextlib.suppress(RuntimeError):  # Python is too near its end for a new thread
         timer.start()
-    library.native().tfddl_timeline_stop()  # which has what led here
-    if _world is not None:
-        _world.Abort(code)
+    library.native().tfddl_timeline_stop()  # writes the last events, which show the cause
+    world = library.mpi().COMM_WORLD
+    if world.size > 1:
+        world.Abort(code)
     os._exit(code)
+
+
+def _let_the_cause_print() -> None:
+    """Waits if the job has failed through another rank, which prints the reason and ends the job."""
+    reason = library.native().tfddl_failure().decode()
+    if reason and not reason.startswith(f"rank {library.mpi().COMM_WORLD.rank}:"):
+        time.sleep(_CAUSE_LIMIT)

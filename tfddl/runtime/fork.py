@@ -1,32 +1,29 @@
-"""A process that a rank forks is no rank: whatever it does, the job lives on in the parent.
+"""A process that a rank forks is no rank. Nothing that it does ends the job, which lives on in the parent.
 
-It knows rank and size, which a data worker may want, and cannot communicate: the threads that do are not in it.
+The child knows rank and size, for example for a data worker. It cannot communicate: it lacks the engine's threads.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import sys
 from types import TracebackType
 
 from tfddl.runtime import exit_code, library
-
-_child = False
-_watched = False
+from tfddl.runtime.job import process
 
 
+@functools.cache
 def watch() -> None:
-    """Notes from now on in which process we are."""
-    global _watched
-    if not _watched:
-        _watched = True
-        os.register_at_fork(after_in_child=_forked)
+    """Marks the children that this process forks from now on."""
+    os.register_at_fork(after_in_child=_forked)
 
 
 def is_child() -> bool:
     """Whether this process was forked from a rank."""
-    return _child
+    return process.forked
 
 
 def check(call: str) -> None:
@@ -35,7 +32,7 @@ def check(call: str) -> None:
     Raises:
         RuntimeError: This process was forked from a rank.
     """
-    if _child:
+    if process.forked:
         raise RuntimeError(
             f"{call} needs a rank, but this process was forked from one, and the engine stayed with its parent: call it "
             f"there, or start the process before hvd.init(). Received: process {os.getpid()}, forked from {os.getppid()}"
@@ -43,12 +40,11 @@ def check(call: str) -> None:
 
 
 def _forked() -> None:
-    global _child
-    if _child:
+    if process.forked:
         return
-    _child = True
-    # The last one registered runs first, when all of Python has ended. Without it mpi4py would finalize MPI here, which
-    # waits for others, and takes their memory apart.
+    process.forked = True
+    # The handler registered last runs first, when all of Python has ended. Without it mpi4py would finalize MPI here, which
+    # waits for other ranks and destroys their shared memory.
     leave = ctypes.cast(library.native().tfddl_leave_forked, ctypes.c_void_p)
     ctypes.pythonapi.Py_AtExit(leave)
     _learn_exit_code()
@@ -60,6 +56,6 @@ def _learn_exit_code() -> None:
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         previous(kind, error, traceback)
-        exit_code.note(1)
+        process.exit_code = 1
 
     sys.excepthook = hook

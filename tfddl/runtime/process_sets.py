@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
+from tfddl.runtime.job import Job, current, process
 from tfddl.runtime.job_communicator import is_communicator, numbers
 
 
@@ -60,7 +57,7 @@ class ProcessSet:
         Raises:
             ValueError: This process is not a member.
         """
-        job = _job
+        job = process.job
         if job is None or not self.registered():
             return None
         if job.rank not in (self.ranks or ()):
@@ -69,13 +66,13 @@ class ProcessSet:
 
     def included(self) -> bool | None:
         """Whether this process is a member; None while the set is not part of a job."""
-        job = _job
+        job = process.job
         return None if job is None or not self.registered() else job.rank in (self.ranks or ())
 
     def registered(self) -> bool:
         """Whether it is part of the job."""
-        number = self.process_set_id
-        return _job is not None and number is not None and _job.sets.get(number) is self
+        job, number = process.job, self.process_set_id
+        return job is not None and number is not None and job.sets.get(number) is self
 
     def __str__(self) -> str:
         return (
@@ -99,48 +96,15 @@ global_process_set = ProcessSet([])
 global_process_set.process_set_id, global_process_set.ranks = 0, None
 
 
-@dataclass
-class Job:
-    """What the sets of one generation of the job hang on."""
-
-    MPI: Any
-    communicator: Any  # of all ranks, for making others
-    rank: int
-    size: int
-    limits: tuple[float, float]
-    sets: dict[int, ProcessSet] = field(default_factory=dict)
-    communicators: dict[int, Any] = field(default_factory=dict)
-    serials: dict[int, int] = field(default_factory=dict)
-    # Never given twice: a function that was traced for a set must not run on one that came later.
-    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+def start(job: Job) -> None:
+    """A job begins, with the global set alone."""
+    job.sets[0] = global_process_set
+    global_process_set.ranks = list(range(job.size))
 
 
-serials = itertools.count(1)
-"""Tell apart the sets that had one number, in jobs one after the other."""
-lock = threading.RLock()  # of calls that change the sets
-_job: Job | None = None
-
-
-def start(MPI: Any, communicator: Any, limits: tuple[float, float]) -> None:
-    """A job begins, with the global set alone.
-
-    Args:
-        MPI: `mpi4py.MPI`.
-        communicator: Of all its ranks; nobody else communicates over it.
-        limits: Seconds after which a wait is reported, and ends.
-    """
-    global _job
-    _job = Job(MPI, communicator, communicator.rank, communicator.size, limits, {0: global_process_set})
-    global_process_set.ranks = list(range(communicator.size))
-
-
-def stop(free: bool) -> None:
-    """The job has ended; `free` says whether communicators may be freed."""
-    global _job
-    with lock:
-        if _job is None:
-            return
-        job, _job = _job, None
+def stop(job: Job, free: bool) -> None:
+    """The job has ended; `free` says whether its communicators may be freed."""
+    with job.lock:
         for process_set in job.sets.values():
             if process_set is not global_process_set:
                 process_set.process_set_id = None
@@ -185,10 +149,10 @@ def by_id(number: int) -> ProcessSet:
     Raises:
         ValueError: There is none.
     """
-    job = current()
-    if number not in job.sets:
-        raise ValueError(f"There is no process set {number} in the job. Received: {sorted(job.sets)}")
-    return job.sets[number]
+    sets: dict[int, ProcessSet] = current().sets
+    if number not in sets:
+        raise ValueError(f"There is no process set {number} in the job. Received: {sorted(sets)}")
+    return sets[number]
 
 
 def members(process_set: ProcessSet) -> list[int]:
@@ -203,7 +167,7 @@ def members(process_set: ProcessSet) -> list[int]:
 
 def serial(number: int) -> int:
     """Tells apart the sets that had this number in jobs one after the other; 0 for the global one."""
-    return _job.serials.get(number, 0) if _job is not None else 0
+    return process.job.serials.get(number, 0) if process.job is not None else 0
 
 
 def rank_in(process_set: ProcessSet) -> int:
@@ -211,21 +175,9 @@ def rank_in(process_set: ProcessSet) -> int:
     return (process_set.rank() or 0) if process_set.included() else 0
 
 
-def current(call: str = "") -> Job:
-    """The job that this process is in. An error names `call`, which needs it.
-
-    Raises:
-        ValueError: There is none.
-    """
-    if _job is None:
-        received = f" Received: a call of hvd.{call}" if call else ""
-        raise ValueError(f"tfddl has not been initialized; use hvd.init().{received}")
-    return _job
-
-
 def of_ranks(ranks: list[int] | None) -> ProcessSet:
     """The set of these ranks in this job, or one that is still to be added; of None all ranks."""
     if ranks is None:
         return global_process_set
-    known = [one for one in (_job.sets.values() if _job else ()) if one.ranks == ranks]
+    known = [one for one in (process.job.sets.values() if process.job else ()) if one.ranks == ranks]
     return known[0] if known else ProcessSet(ranks)

@@ -9,8 +9,9 @@ from typing import Any
 
 from tfddl.runtime import fork, init_watchdog, library
 from tfddl.runtime.agreement import in_words
+from tfddl.runtime.job import Job, current, process
 from tfddl.runtime.job_communicator import part
-from tfddl.runtime.process_sets import Job, ProcessSet, current, global_process_set, lock, serials
+from tfddl.runtime.process_sets import ProcessSet, global_process_set
 from tfddl.runtime.proposal import Proposal, agreed_groups
 
 _INIT = "init"
@@ -37,7 +38,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         made = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     except ValueError as error:
         made, objection = ProcessSet([]), str(error)
-    with lock:
+    with job.lock:
         return _add(job, "add_process_set", [made], objection)[0]
 
 
@@ -62,7 +63,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     if process_set is global_process_set or not process_set.registered():
         return False
     job = _require("remove_process_set")
-    with lock:
+    with job.lock:
         number, native = process_set.process_set_id, library.native()
         assert number is not None
         busy = native.tfddl_set_in_flight(number).decode()
@@ -91,8 +92,9 @@ def add_static(given: Any) -> None:
         wrong = f"process_sets is a list of ProcessSet, or 'dynamic', not {given!r}"
     elif not isinstance(sets, (list, tuple)) or not all(isinstance(one, ProcessSet) for one in sets):
         sets, wrong = [], f"process_sets is a list of ProcessSet, not {given!r}"
-    with lock:
-        _add(_require(_INIT), _INIT, [one for one in sets if one is not global_process_set], wrong)
+    job = _require(_INIT)
+    with job.lock:
+        _add(job, _INIT, [one for one in sets if one is not global_process_set], wrong)
 
 
 def _require(call: str) -> Job:
@@ -173,7 +175,7 @@ def _register(job: Job, call: str, process_set: ProcessSet) -> None:
     except ValueError:
         native.tfddl_drop_set(number)  # its communicator stays: a message may be under way
         raise
-    job.sets[number], job.serials[number] = process_set, next(serials)
+    job.sets[number], job.serials[number] = process_set, next(process.serials)
     process_set.process_set_id = number
     if communicator is not None:
         job.communicators[number] = communicator

@@ -7,12 +7,10 @@ import sys
 from pathlib import Path
 
 from tfddl.runtime import fork, library
-from tfddl.runtime.process_sets import current
+from tfddl.runtime.job import Job, current
 
 VARIABLE = "TFDDL_TIMELINE"
 MARKS_VARIABLE = "TFDDL_TIMELINE_MARK_CYCLES"
-
-_path: Path | None = None  # of the running one
 
 
 def rank_path(path: str | os.PathLike[str], rank: int) -> Path:
@@ -37,20 +35,19 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
         OSError: The file cannot be written.
         RuntimeError: This process was forked from a rank.
     """
-    global _path
     fork.check("start_timeline")
-    job = current("start_timeline()")
+    job = current("start_timeline")
     path = rank_path(os.path.abspath(file_path), job.rank)
-    if _path is not None:
+    if job.timeline is not None:
         raise ValueError(
-            f"A timeline is being written already, to '{_path}': call hvd.stop_timeline() first. Received: '{path}'"
+            f"A timeline is being written already, to '{job.timeline}': call hvd.stop_timeline() first. Received: '{path}'"
         )
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     native = library.native()
     if native.tfddl_timeline_start(file, int(mark_cycles)) != 0:
         os.close(file)
         raise ValueError(f"start_timeline: {native.tfddl_last_error().decode()}. Received: '{path}'")
-    _path = path
+    job.timeline = path
 
 
 def stop_timeline() -> None:
@@ -62,8 +59,7 @@ def stop_timeline() -> None:
         RuntimeError: This process was forked from a rank.
     """
     fork.check("stop_timeline")
-    current("stop_timeline()")
-    problem = _stop()
+    problem = _stop(current("stop_timeline"))
     if problem:
         raise OSError(problem)
 
@@ -85,16 +81,15 @@ def start_from_environment() -> None:
         ) from None
 
 
-def end() -> None:
+def end(job: Job) -> None:
     """Ends the timeline with the job, where it can only be said what went wrong."""
-    problem = _stop()
+    problem = _stop(job)
     if problem:
         print(f"tfddl: {problem}", file=sys.stderr)
 
 
-def _stop() -> str:
-    global _path
-    path, _path = _path, None
+def _stop(job: Job) -> str:
+    path, job.timeline = job.timeline, None
     native = library.native()
     if path is None or native.tfddl_timeline_stop() == 0:
         return ""
