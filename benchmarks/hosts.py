@@ -6,8 +6,8 @@ The lab's hosts are namespaces on this machine with a cable between them, so tha
 `unshare`, `ip`, `tc` and unprivileged user namespaces. The cable carries 1 Gbit/s in each direction, or with `-` for a rate
 what the machine can. Real hosts do as well.
 
-Columns, one line for each size. `measure.py` says how a median comes about; the two ways are jobs that are started anew
-with TFDDL_HIERARCHICAL_ALLREDUCE=1 and 0, in turn.
+Columns, one line for each size. tfddl/bench/rounds.py defines the medians. The two ways take turns: before a block the job
+is started anew with TFDDL_HIERARCHICAL_ALLREDUCE=1 or 0.
 
 - `bytes`: size of the float32 tensor that each rank gives.
 - `three steps us`: reduced inside each host, across by slices, told inside. Of H hosts each sends 2 (H - 1) / H n bytes.
@@ -19,10 +19,9 @@ with TFDDL_HIERARCHICAL_ALLREDUCE=1 and 0, in turn.
 """
 
 import os
-import statistics
+from functools import partial
 from typing import Any
 
-import measure
 import numpy as np
 import report
 from mpi4py import MPI
@@ -31,6 +30,7 @@ import tfddl as hvd
 from tfddl.bench.adapters import Way
 from tfddl.bench.adapters.in_graph import around
 from tfddl.bench.case import Case, count_wrong
+from tfddl.bench.rounds import block_of_all_ranks, interleave, measure
 
 SIZES = (64 << 10, 1 << 20, 16 << 20, 64 << 20)
 WAYS = {"1": "three steps us", "0": "by slices us"}
@@ -51,23 +51,22 @@ def row(size: int, rounds: int) -> dict[str, Any]:
     calls = max(3, min(50, (16 << 20) // size))
     ours = around(lambda t: hvd.allreduce(t, op=hvd.Sum, name=f"bench.{size}"), x, expected)
     theirs = Way(lambda: MPI.COMM_WORLD.Allreduce(x, result), lambda: count_wrong(result, expected))
-    mpi = measure.measure({"mpi4py": theirs}, rounds=rounds, calls=calls)["mpi4py"]
-    times: dict[str, list[float]] = {"1": [], "0": []}
-    wrong = mpi.wrong
-    for _ in range(rounds):
-        for hierarchical, blocks in times.items():
-            restart(hierarchical)
-            timing = measure.measure({"tfddl": ours}, rounds=1, calls=calls)["tfddl"]
-            blocks.append(timing.median)
-            wrong += timing.wrong
-    median = {WAYS[hierarchical]: statistics.median(blocks) for hierarchical, blocks in times.items()}
+    mpi = measure({"mpi4py": theirs}, rounds=rounds, calls=calls)["mpi4py"]
+
+    def restarted(hierarchical: str) -> tuple[float, int]:
+        restart(hierarchical)
+        block_of_all_ranks(ours, calls)  # warms up
+        return block_of_all_ranks(ours, calls)
+
+    timings = interleave({way: partial(restarted, value) for value, way in WAYS.items()}, rounds)
+    median = {way: timing.median for way, timing in timings.items()}
     return {
         "bytes": size,
         **median,
         "gain": median["by slices us"] / median["three steps us"],
         "mpi4py us": mpi.median,
         "GB/s": size / median["three steps us"] / 1e3,
-        "#wrong": wrong,
+        "#wrong": mpi.wrong + sum(timing.wrong for timing in timings.values()),
     }
 
 

@@ -2,7 +2,7 @@
 
     tfddlrun -np 2 python benchmarks/transport.py [--json FILE]
 
-Columns, one line for each operation and size. `measure.py` says how the time of a block comes about; here every
+Columns, one line for each operation and size. tfddl/bench/rounds.py defines the time of a block; here every
 block is a job that was started anew over one transport, with a block before it to warm up, and the transports take
 turns. All numbers are medians over the blocks.
 
@@ -26,7 +26,6 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-import measure
 import numpy as np
 import report
 import tensorflow as tf
@@ -36,7 +35,7 @@ import tfddl as hvd
 from tfddl.bench.adapters import Way
 from tfddl.bench.adapters.in_graph import around
 from tfddl.bench.case import Case, count_wrong
-from tfddl.bench.rounds import Timing
+from tfddl.bench.rounds import Timing, measure
 from tfddl.runtime import flight_log, library
 
 SIZES = (64 << 10, 1 << 20, 16 << 20, 64 << 20)
@@ -105,8 +104,8 @@ def rows(size: int, rounds: int) -> list[dict[str, Any]]:
     """Measures one size: a line for each operation."""
     calls = max(3, min(200, (32 << 20) // size))
     ways = operations(size)
-    nothing = measure.measure({"nothing": ways.pop("nothing")}, rounds=rounds, calls=calls)["nothing"]
-    alone = measure.measure(mpi_ways(size), rounds=rounds, calls=calls)
+    nothing = measure({"nothing": ways.pop("nothing")}, rounds=rounds, calls=calls)["nothing"]
+    alone = measure(mpi_ways(size), rounds=rounds, calls=calls)
     whole: dict[tuple[str, str], list[float]] = {}
     inside: dict[tuple[str, str], list[float]] = {}
     wrong = {name: nothing.wrong + alone[name].wrong for name in ways}
@@ -114,7 +113,7 @@ def rows(size: int, rounds: int) -> list[dict[str, Any]]:
         for transport in ("auto", "mpi"):
             restart(transport)
             for name, way in ways.items():
-                timing = measure.measure({name: way}, rounds=1, calls=calls)[name]
+                timing = measure({name: way}, rounds=1, calls=calls)[name]
                 whole.setdefault((name, transport), []).append(timing.median)
                 inside.setdefault((name, transport), []).append(moved(f"{name}.{size}", calls))
                 wrong[name] += timing.wrong

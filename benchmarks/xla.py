@@ -14,6 +14,7 @@ sleep, without and with jit_compile, then all train with the distributed one. Th
 
 import os
 import time
+from functools import partial
 from typing import Any
 
 import keras
@@ -24,13 +25,14 @@ from mpi4py import MPI
 
 import tfddl as hvd
 from tfddl.bench import models as bench_models
+from tfddl.bench.rounds import interleave
 from tfddl.bench.worker import pin
 
 
-def seconds(model: keras.Model, data: tf.data.Dataset, steps: int, **options: Any) -> float:
+def seconds(model: keras.Model, data: tf.data.Dataset, steps: int) -> float:
     """Seconds that `steps` steps of `fit` take on this rank."""
     start = time.perf_counter()
-    model.fit(data, steps_per_epoch=steps, verbose=0, **options)
+    model.fit(data, steps_per_epoch=steps, verbose=0)
     return time.perf_counter() - start
 
 
@@ -61,6 +63,8 @@ def compiled(build: Any, distributed: bool, jit: bool) -> keras.Model:
     optimizer = keras.optimizers.SGD(1e-3)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(hvd.DistributedOptimizer(optimizer) if distributed else optimizer, loss, jit_compile=jit)
+    if distributed:
+        hvd.broadcast_variables(model.variables, root_rank=0)
     return model
 
 
@@ -77,32 +81,26 @@ def measure(name: str, build: Any, batch: int, steps: int, rounds: int) -> list[
         (ranks, jit): compiled(build, ranks > 1, jit) for ranks in (1, hvd.size()) for jit in (False, True)
     }
     data = data_for(models[1, False], batch)
-    times: dict[tuple[int, bool], list[float]] = {key: [] for key in models}
-    for number in range(rounds + 1):
-        for (ranks, jit), model in models.items():
-            wait_asleep()
-            options: dict[str, Any] = {}
-            if number == 0 and ranks > 1:
-                options["callbacks"] = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
-            mine = seconds(model, data, steps, **options) if ranks > 1 or hvd.rank() == 0 else 0.0
-            slowest = MPI.COMM_WORLD.allreduce(mine, MPI.MAX) / steps
-            if number > 0:  # the first round compiles
-                times[ranks, jit].append(slowest)
+
+    def block(ranks: int, model: keras.Model) -> tuple[float, int]:
+        wait_asleep()
+        mine = seconds(model, data, steps) if ranks > 1 or hvd.rank() == 0 else 0.0
+        return MPI.COMM_WORLD.allreduce(mine, MPI.MAX) / steps, 0
+
+    timings = interleave(
+        {f"{ranks} {jit}": partial(block, ranks, model) for (ranks, jit), model in models.items()}, rounds
+    )
     return [
-        _row(name, key, times[key], bench_models.different_weights(model)) for key, model in models.items()
+        {
+            "model": name,
+            "processes": ranks,
+            "jit": "on" if jit else "off",
+            "step ms": timing.median / 1e3,
+            "p10-p90 ms": f"{timing.low / 1e3:.1f}-{timing.high / 1e3:.1f}",
+            "#wrong": bench_models.different_weights(model) if ranks > 1 else 0,
+        }
+        for ((ranks, jit), model), timing in zip(models.items(), timings.values(), strict=True)
     ]
-
-
-def _row(name: str, key: tuple[int, bool], times: list[float], different: int) -> dict[str, Any]:
-    low, median, high = (float(np.percentile(times, q)) * 1e3 for q in (10, 50, 90))
-    return {
-        "model": name,
-        "processes": key[0],
-        "jit": "on" if key[1] else "off",
-        "step ms": median,
-        "p10-p90 ms": f"{low:.1f}-{high:.1f}",
-        "#wrong": different if key[0] > 1 else 0,
-    }
 
 
 def main() -> None:

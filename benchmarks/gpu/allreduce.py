@@ -2,7 +2,7 @@
 
     tfddlrun -np 2 python benchmarks/gpu/allreduce.py [--json FILE]
 
-Columns, one line for each size; `../measure.py` says how a median comes about.
+Columns, one line for each size; `tfddl/bench/rounds.py` defines the medians.
 
 - `bytes`, `count`: size of the float32 tensor that each rank gives.
 - `tfddl us`: one call of a tf.function that holds one `hvd.allreduce(x, op=Sum)`, until its result is there.
@@ -19,7 +19,6 @@ from collections.abc import Callable
 from typing import Any
 
 import device
-import measure
 import numpy as np
 import report
 import tensorflow as tf
@@ -28,6 +27,7 @@ from direct import Direct
 import tfddl as hvd
 from tfddl.bench.adapters import Way
 from tfddl.bench.case import Case, count_wrong
+from tfddl.bench.rounds import measure
 from tfddl.runtime import library
 
 SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20)
@@ -65,7 +65,7 @@ def row(size: int, rounds: int, direct: Direct) -> dict[str, Any]:
             lambda: count_wrong(direct.read(result, count), expected),
         ),
     }
-    timings = measure.measure(ways, rounds=rounds, calls=max(3, min(200, (256 << 20) // size)))
+    timings = measure(ways, rounds=rounds, calls=max(3, min(200, (256 << 20) // size)))
     direct.free(memory, result)
     tfddl, nothing, nccl = timings["tfddl"], timings["nothing"], timings["direct"]
     over = tfddl.median - nothing.median - nccl.median

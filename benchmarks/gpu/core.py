@@ -6,7 +6,7 @@ For a machine with a GPU and no TensorFlow: it needs NumPy, mpi4py with its MPI'
 NCCL, and calls what programs compiled by XLA call, `tfddl_start` and `tfddl_finish`. Ranks that share a GPU need NCCL
 2.30.3 or later, NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=4 NCCL_NVLS_ENABLE=0 and a time limit; their times say nothing.
 
-Columns of the second part, one line for each size; `../measure.py` says how a median comes about.
+Columns of the second part, one line for each size; `tfddl/bench/rounds.py` defines the medians.
 
 - `tfddl us`: from the call until the caller's stream has the result: agreement, NCCL, events.
 - `direct us`: `ncclAllReduce` and the wait for an event behind it.
@@ -22,13 +22,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import direct  # before measure, which lies in the folder above
-import measure
+import direct
 import numpy as np
 from mpi4py import MPI
 
 from tfddl.bench.adapters import Way
 from tfddl.bench.case import count_wrong
+from tfddl.bench.rounds import measure
 from tfddl.build.compile import compile_library
 from tfddl.build.discover import find_mpi
 from tfddl.runtime import library
@@ -180,7 +180,7 @@ def row(engine: Engine, device: direct.Direct, size: int, rounds: int) -> str:
             lambda: count_wrong(device.read(y, count), expected),
         ),
     }
-    timings = measure.measure(ways, rounds=rounds, calls=max(3, min(200, (256 << 20) // size)))
+    timings = measure(ways, rounds=rounds, calls=max(3, min(200, (256 << 20) // size)))
     device.free(source, x, y)
     tfddl, nccl = timings["tfddl"], timings["direct"]
     return (

@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 import tfddl as hvd
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # measure and report
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # of report.py
 
 GPU = "GPU:0"
 

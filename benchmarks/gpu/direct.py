@@ -2,15 +2,11 @@
 
 import ctypes
 import os
-import sys
-from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 
 from tfddl.runtime import library
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # measure
 
 _FLOAT32, _SUM = 7, 0  # of nccl.h
 _NOT_READY = 600

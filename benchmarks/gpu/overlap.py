@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import Any
 
 import device
-import measure
 import numpy as np
 import report
 import tensorflow as tf
@@ -25,6 +24,7 @@ import tensorflow as tf
 import tfddl as hvd
 from tfddl.bench.adapters import Way
 from tfddl.bench.case import count_wrong
+from tfddl.bench.rounds import measure
 
 MEGABYTES = (1, 25)
 BUCKETS = 8
@@ -76,7 +76,7 @@ def row(megabytes: int, rounds: int, width: int, times: int) -> dict[str, Any]:
         name: _way(function, sums)
         for name, function in [("compute", compute), ("reduce", reduce), ("step", step)]
     }
-    timings = measure.measure(ways, rounds=rounds, calls=5)
+    timings = measure(ways, rounds=rounds, calls=5)
     compute_us, reduce_us, step_us = (timings[name].median for name in ways)
     return {
         "MB": megabytes,

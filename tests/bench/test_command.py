@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from tfddl import cli
-from tfddl.bench import adapters, command, param_types, predict, rounds
+from tfddl.bench import adapters, command, param_types, predict, rounds, session
 from tfddl.bench.case import BUS_FACTORS, DTYPES
 from tfddl.bench.gradient_sets import MODELS, SETS
 from tfddl.bench.results import human
@@ -44,7 +44,9 @@ def test_names_are_those_of_the_package():
 )
 def test_sizes(text, sizes):
     assert param_types.Sizes().convert(text, None, None) == sizes
-    assert [param_types.Sizes().convert(human(size), None, None) for size in sizes] == [[size] for size in sizes]
+    assert [param_types.Sizes().convert(human(size), None, None) for size in sizes] == [
+        [size] for size in sizes
+    ]
 
 
 @pytest.mark.parametrize(
@@ -90,8 +92,10 @@ def test_interrupted(monkeypatch, tmp_path):
             raise KeyboardInterrupt
         return {"tfddl": rounds.Timing((1.0, 2.0, 3.0))}
 
-    monkeypatch.setattr(rounds.Session, "__init__", lambda self, *_: vars(self).update(failed={}, _jobs={}))
-    monkeypatch.setattr(rounds.Session, "measure", measure)
+    monkeypatch.setattr(
+        session.Session, "__init__", lambda self, *_: vars(self).update(failed={}, _groups={})
+    )
+    monkeypatch.setattr(session.Session, "measure", measure)
     path = tmp_path / "result.json"
     result = invoke("allreduce", "--sizes", "4B,64K,1M", "--json", str(path))
     assert result.exit_code == 130 and "stopped before the end" in result.output
@@ -109,9 +113,9 @@ def test_nothing_was_measured(error, monkeypatch, tmp_path):
         return {}
 
     monkeypatch.setattr(
-        rounds.Session, "__init__", lambda self, *_: vars(self).update(failed={"tfddl": "gone"}, _jobs={})
+        session.Session, "__init__", lambda self, *_: vars(self).update(failed={"tfddl": "gone"}, _groups={})
     )
-    monkeypatch.setattr(rounds.Session, "measure", measure)
+    monkeypatch.setattr(session.Session, "measure", measure)
     files = {name: tmp_path / f"result.{name}" for name in ("json", "png", "md")}
     options = ["--json", str(files["json"]), "--plot", str(files["png"]), "--markdown", str(files["md"])]
     result = invoke("allreduce", "--sizes", "4B", *options)

@@ -213,7 +213,7 @@ def _measure(
     check_packages(_NAME, files["plot_path"])
     _check_memory(cases, ranks)
     from tfddl.bench import results
-    from tfddl.bench.rounds import Session
+    from tfddl.bench.session import Session
 
     adapters, notes = _adapters(cases[0].operation, peers) if cases else ({}, [])
     lines: list[dict[str, Any]] = []

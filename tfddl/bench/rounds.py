@@ -1,142 +1,121 @@
-"""Takes turns over the jobs, so that a slow second of the machine hits all of them, and makes medians.
+"""The timing harness: ways of doing one thing take turns, so that a slow second of the machine hits all of them.
 
-- A *round* runs a block of calls of every adapter. Their order is turned by one from round to round.
-- A block's time is the median of its calls on a rank, and then the largest over ranks.
-- The first round is thrown away.
+- A *block* is a row of calls of one way. Its time is the median of the calls on a rank, then the largest of all ranks.
+- A *round* has one block of each way. Their order is turned by one from round to round.
+- The first round warms up and does not count.
+
+`measure` compares ways within the processes of one job, `session.py` compares several jobs.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import TypeVar
+import functools
+import gc
+import time
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from tfddl.bench.adapters import Adapter
-from tfddl.bench.case import Case
-from tfddl.bench.worker_group import WorkerGroup, WorkerError
+from tfddl.bench.adapters import Way
 
-T = TypeVar("T")
-
-_KEPT_BYTES = 32 << 20
-"""Larger data is made anew for each block and freed after it: all adapters together would not find room for it."""
+_WARM_UP_CALLS = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """Microseconds a call, one number for each round, and how many elements of the checked results were wrong."""
+    """The times of one way.
+
+    Attributes:
+        blocks: Microseconds a call, for each round.
+        wrong: Wrong elements of the checked results, over all rounds and ranks.
+    """
 
     blocks: tuple[float, ...]
     wrong: int = 0
 
     @property
     def low(self) -> float:
-        """The 10th percentile over rounds."""
+        """The 10th percentile over rounds, in microseconds."""
         return float(np.percentile(self.blocks, 10))
 
     @property
     def median(self) -> float:
-        """Over rounds."""
+        """The median over rounds, in microseconds."""
         return float(np.median(self.blocks))
 
     @property
     def high(self) -> float:
-        """The 90th percentile over rounds."""
+        """The 90th percentile over rounds, in microseconds."""
         return float(np.percentile(self.blocks, 90))
 
 
-def calls_for(case: Case) -> int:
-    """How many calls make a block."""
-    return case.steps or max(3, min(200, (32 << 20) // case.bytes))
-
-
-def kept(case: Case) -> bool:
-    """Whether what a case needs stays from block to block. A model does, whose steps follow on one another."""
-    return case.operation == "training" or case.bytes <= _KEPT_BYTES
-
-
-class Session:
-    """The jobs of one run.
+def interleave(
+    blocks: Mapping[str, Callable[[], tuple[float, int] | None]], rounds: int
+) -> dict[str, Timing]:
+    """Runs blocks in rounds.
 
     Args:
-        adapters: Which to start, by name.
-        ranks: Processes of each.
-        say: Where a line goes that tells what happens.
+        blocks: By name. Each runs one block and returns the seconds of a call and the number of wrong elements, or None
+            after a failure.
+        rounds: Number of rounds that count. One more, the first, warms up.
 
-    Attributes:
-        failed: Names of adapters that broke down, with what they said; what they measured before stays.
+    Returns:
+        Timings by name, without those that failed.
     """
+    names = list(blocks)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    wrong = dict.fromkeys(names, 0)
+    failed = set()
+    for number in range(rounds + 1):
+        turn = number % max(1, len(names))
+        for name in names[turn:] + names[:turn]:
+            block = blocks[name]()
+            if block is None:
+                failed.add(name)
+                continue
+            wrong[name] += block[1]
+            if number > 0:
+                times[name].append(block[0] * 1e6)
+    return {name: Timing(tuple(times[name]), wrong[name]) for name in names if name not in failed}
 
-    def __init__(self, adapters: dict[str, Adapter], ranks: int, say: Callable[[str], None]):
-        self.failed: dict[str, str] = {}
-        self._say = say
-        self._jobs: dict[str, WorkerGroup] = {}
-        for name, adapter in adapters.items():
-            say(f"starting {adapter.title}")
-            try:
-                self._jobs[name] = WorkerGroup(adapter, ranks)
-            except WorkerError as error:
-                self._drop(name, error)
 
-    def __enter__(self) -> Session:
-        return self
+def measure(ways: Mapping[str, Way], *, rounds: int, calls: int) -> dict[str, Timing]:
+    """Times ways within one job. All ranks call it alike, and get the same answer.
 
-    def __exit__(self, *_: object) -> None:
-        for job in self._jobs.values():
-            job.close()
+    Args:
+        ways: The ways to compare, by name, in the same order on all ranks.
+        rounds: Number of rounds that count.
+        calls: Calls in a block.
+    """
+    blocks = {name: functools.partial(block_of_all_ranks, way, calls) for name, way in ways.items()}
+    return interleave(blocks, rounds)
 
-    def measure(self, case: Case, rounds: int) -> dict[str, Timing]:
-        """Times all adapters that have the case.
 
-        Args:
-            case: What to do.
-            rounds: Blocks of each, besides one to warm up.
+def block_of_all_ranks(way: Way, calls: int) -> tuple[float, int]:
+    """Runs a block after a barrier. Returns its seconds on the slowest rank, and the wrong elements on all ranks."""
+    from mpi4py import MPI  # initializes MPI, which a driver of several jobs must not do
 
-        Returns:
-            Timings by name.
-        """
-        names = [name for name in list(self._jobs) if self._try(name, lambda job: self._prepare(job, case))]
-        blocks: dict[str, list[float]] = {name: [] for name in names}
-        wrong = dict.fromkeys(names, 0)
-        for number in range(rounds + 1):
-            turn = number % max(1, len(names))
-            for name in names[turn:] + names[:turn]:
-                done = self._try(name, lambda job: self._block(job, case))
-                if done is None:
-                    continue
-                seconds, found = done
-                wrong[name] += found
-                if number > 0:
-                    blocks[name].append(seconds * 1e6)
-        return {name: Timing(tuple(blocks[name]), wrong[name]) for name in names if name in self._jobs}
+    MPI.COMM_WORLD.Barrier()
+    seconds, wrong = block(way, calls)
+    return MPI.COMM_WORLD.allreduce(seconds, MPI.MAX), MPI.COMM_WORLD.allreduce(wrong, MPI.SUM)
 
-    def _prepare(self, job: WorkerGroup, case: Case) -> bool:
-        able = case.operation in job.adapter.operations and job.prepare(case)
-        if able and not kept(case):
-            job.release()
-        return able
 
-    def _block(self, job: WorkerGroup, case: Case) -> tuple[float, int]:
-        if kept(case):
-            return job.block(calls_for(case))
-        job.prepare(case)
-        done = job.block(calls_for(case))
-        job.release()
-        return done
+def block(way: Way, calls: int) -> tuple[float, int]:
+    """Runs a block on this rank. Returns the median seconds of a call, and the wrong elements of the last result.
 
-    def _try(self, name: str, what: Callable[[WorkerGroup], T]) -> T | None:
-        """Does it with a job; one that breaks down is dropped."""
-        if name not in self._jobs:
-            return None
-        try:
-            return what(self._jobs[name])
-        except WorkerError as error:
-            self._drop(name, error)
-            return None
-
-    def _drop(self, name: str, error: WorkerError) -> None:
-        self.failed[name] = str(error)
-        self._say(str(error))
-        if name in self._jobs:
-            self._jobs.pop(name).close()
+    A call starts when this rank is ready and ends when its result is there. The ranks come together in the calls that
+    warm up, which are not timed.
+    """
+    for _ in range(_WARM_UP_CALLS):
+        way.before()
+        way.call()
+    times = []
+    gc.disable()
+    for _ in range(calls):
+        way.before()
+        start = time.perf_counter()
+        way.call()
+        times.append(time.perf_counter() - start)
+    gc.enable()
+    return float(np.median(times)), way.wrong()

@@ -12,20 +12,16 @@ import gc
 import importlib
 import os
 import sys
-import time
 import traceback
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 
-import numpy as np
-
 from tfddl.bench.adapters import Process, Way, Ways
+from tfddl.bench.rounds import block
 from tfddl.launch.rank_shim import RANK_VARIABLES
 
 SOCKET = "driver"
 """Of the driver, in the job's directory."""
-
-_WARM_UP_CALLS = 2
 
 
 def main(arguments: list[str]) -> None:
@@ -44,26 +40,6 @@ def main(arguments: list[str]) -> None:
             with contextlib.suppress(EOFError):
                 driver.recv()  # it hangs up once it has read that; a rank that ends sooner takes the others with it
             sys.exit(1)
-
-
-def block(way: Way, calls: int) -> tuple[float, int]:
-    """Median seconds of `calls` calls in a row, and how many elements of the last result are wrong.
-
-    A call starts when this rank is ready and ends when its result is there. Ranks come together in the calls that
-    warm up, which are not counted.
-    """
-    for _ in range(_WARM_UP_CALLS):
-        way.before()
-        way.call()
-    times = []
-    gc.disable()
-    for _ in range(calls):
-        way.before()
-        start = time.perf_counter()
-        way.call()
-        times.append(time.perf_counter() - start)
-    gc.enable()
-    return float(np.median(times)), way.wrong()
 
 
 def _serve(driver: Connection, ways: Ways) -> None:

@@ -25,7 +25,7 @@ def ways(process: Process) -> Ways:
         x, expected = torch.from_numpy(case.values(process.rank)), case.expected(process.rank)
         result = torch.from_numpy(expected.copy() * 0)
         calls: dict[str, Callable[[], object]] = {
-            # In process, as gloo has it: the input is copied first, since it would grow from call to call.
+            # gloo reduces in place: without the copy the sums would grow from call to call.
             "allreduce": lambda: dist.all_reduce(result.copy_(x)),
             "broadcast": lambda: dist.broadcast(x if process.rank == 0 else result, 0),
             "allgather": lambda: dist.all_gather_into_tensor(result, x),
