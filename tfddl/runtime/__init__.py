@@ -1,4 +1,4 @@
-"""The running job: init, ranks, the native library, and what the engine tells about itself."""
+"""The running job: init, ranks, process sets, the native library, and the engine's counters."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ def stats() -> dict[str, int]:
     """The engine's counters since `init()` on this rank.
 
     Returns:
-        `requests` submitted, `errors`, `votes` held, `empty_votes` that let nothing run, and `bytes_reduced`
+        A dict of `requests` submitted, `errors`, `votes` held, `empty_votes` after which nothing ran, and `bytes_reduced`
         by allreduce. Empty before `init()`.
     """
     counters: dict[str, int] = json.loads(library.native().tfddl_stats())

@@ -1,4 +1,4 @@
-"""init, shutdown, and who I am: the ranks of the job."""
+"""`init()`, `shutdown()`, and the ranks and sizes of the job."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _lock = threading.RLock()  # of init() and shutdown()
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Joins this process to the job that mpirun or tfddlrun started; alone it is a job of size 1.
+    """Joins this process to the job that mpirun or tfddlrun started. Without a launcher the job has size 1.
 
-    Every rank calls it once, before anything else of tfddl. A second call does nothing. The first one in an
+    Every rank calls it once, before anything else of tfddl. A second call does nothing. The first call in an
     environment may compile the native library.
 
     Args:
-        comm: Which processes make up the job: an mpi4py communicator, or a list of ranks of `MPI.COMM_WORLD`, this
-            process's among them and the same on all of these. They are numbered as in the communicator, or by their
-            ranks. Defaults to all of `MPI.COMM_WORLD`.
-        process_sets: A list of `ProcessSet`, alike on all ranks, to add at once. `"dynamic"` is taken and means
-            none: sets can be added at any time.
+        comm: The processes of the job: an mpi4py communicator, or a list of ranks of `MPI.COMM_WORLD` that includes this
+            process and is the same on all of its processes. The ranks of the job follow the order of the communicator,
+            or of the ranks. Defaults to all of `MPI.COMM_WORLD`.
+        process_sets: A list of `ProcessSet` to add, the same on all ranks. Horovod's `"dynamic"` adds none: sets can be
+            added at any time.
 
     Raises:
         ImportError: This Python, platform, TensorFlow or Keras is not supported; the message says what to install.
@@ -61,7 +61,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 
 def shutdown() -> None:
-    """Leaves the job. What still waits for other ranks fails, here and there; `init()` may be called again.
+    """Leaves the job. Collectives that still wait for other ranks fail on all ranks. `init()` may be called again.
 
     Ranks that do not answer within 30 seconds (or `TFDDL_STALL_LIMIT`) are reported on stderr.
     """
@@ -74,12 +74,12 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Whether `init()` has been called, and `shutdown()` not since."""
+    """Whether this process is in a job: `init()` has been called, and `shutdown()` has not been called since."""
     return process.job is not None
 
 
 def rank() -> int:
-    """This process's number in the job, from 0 to `size() - 1`."""
+    """The rank of this process in the job, from 0 to `size() - 1`."""
     return current("rank").rank
 
 
@@ -89,7 +89,7 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """This process's number among those on its host."""
+    """The rank of this process among the processes on its host."""
     return current("local_rank").local_rank
 
 
@@ -99,7 +99,7 @@ def local_size() -> int:
 
 
 def cross_rank() -> int:
-    """The number of this process's host among the hosts that have a process of this `local_rank()`."""
+    """The rank of this process among the processes with its `local_rank()`, one on each host."""
     return current("cross_rank").cross_rank
 
 
@@ -205,7 +205,7 @@ def _seconds(variable: str, default: float) -> float:
 
 
 def _warn_about_pinning(job: Job) -> None:
-    """mpirun pins each of two ranks to one core by default, which makes TensorFlow's threads share it."""
+    """By default mpirun pins each of two ranks to one core, which all threads of TensorFlow then share."""
     cores = os.cpu_count() or 1
     if job.size > 1 and len(os.sched_getaffinity(0)) == 1 and cores > job.local_size:
         print(

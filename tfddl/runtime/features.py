@@ -1,12 +1,13 @@
-"""What this installation can do, under the names of Horovod's questions."""
+"""Features of this installation, under Horovod's names."""
 
 from __future__ import annotations
 
-from tfddl.runtime import basics, library
+from tfddl.runtime import library
+from tfddl.runtime.job import current
 
 
 def nccl_built() -> int:
-    """NCCL's version as it counts them (22707 is 2.27.7), or 0 where there is none that tfddl can use.
+    """NCCL's version as one number (22707 is 2.27.7), or 0 if tfddl finds no usable NCCL.
 
     NCCL is opened at run time: `TFDDL_NCCL_LIBRARY`, else the package nvidia-nccl-cu12, else the system's.
     """
@@ -14,7 +15,7 @@ def nccl_built() -> int:
 
 
 def cuda_built() -> bool:
-    """Whether this TensorFlow is a build for NVIDIA's GPUs; tfddl itself is the same for all of them."""
+    """Whether this TensorFlow is a build for NVIDIA's GPUs. tfddl itself has one build for all."""
     import tensorflow as tf
 
     return bool(tf.test.is_built_with_cuda())
@@ -24,8 +25,8 @@ def gpu_available(ext_base_name: str | None = None, verbose: bool = False) -> bo
     """Whether TensorFlow may use a GPU in this process.
 
     Args:
-        ext_base_name: Horovod's, for the framework; not used.
-        verbose: Horovod's; not used.
+        ext_base_name: For Horovod's signature; not used.
+        verbose: For Horovod's signature; not used.
     """
     from tfddl import _compat
 
@@ -33,7 +34,7 @@ def gpu_available(ext_base_name: str | None = None, verbose: bool = False) -> bo
 
 
 def mpi_built() -> bool:
-    """True: ranks meet through MPI."""
+    """True: the ranks connect through MPI."""
     return True
 
 
@@ -43,36 +44,35 @@ def mpi_enabled() -> bool:
 
 
 def mpi_threads_supported() -> bool:
-    """Whether MPI lets several threads call it at once, mpi4py's among them; `init()` raises where it does not.
+    """Whether several threads may call MPI at once (MPI_THREAD_MULTIPLE), mpi4py included. Else `init()` raises.
 
     Raises:
         ValueError: tfddl is not initialized.
     """
-    basics.rank()
-    MPI = library.mpi()
+    MPI = current("mpi_threads_supported").MPI
     return bool(MPI.Query_thread() == MPI.THREAD_MULTIPLE)
 
 
 def rocm_built() -> bool:
-    """False: GPUs of AMD are not supported."""
+    """False: AMD GPUs are not supported."""
     return False
 
 
 def gloo_built() -> bool:
-    """False: there is no Gloo."""
+    """False: tfddl does not use Gloo."""
     return False
 
 
 def gloo_enabled() -> bool:
-    """False: there is no Gloo."""
+    """False: tfddl does not use Gloo."""
     return False
 
 
 def ccl_built() -> bool:
-    """False: there is no oneCCL."""
+    """False: tfddl does not use oneCCL."""
     return False
 
 
 def ddl_built() -> bool:
-    """False: there is no DDL."""
+    """False: tfddl does not use DDL."""
     return False

@@ -1,4 +1,4 @@
-"""Which GPU a process uses."""
+"""The GPU that a process uses."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from tfddl.runtime import basics
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# NCCL's leave for several ranks on one GPU: there they work, and are no faster.
+# With this variable NCCL accepts several ranks on one GPU. They work, but are no faster.
 _SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
 _MASK = "CUDA_VISIBLE_DEVICES"
 
 
 def set_visible_gpu(*, memory_growth: bool = True) -> tf.config.PhysicalDevice | None:
-    """Gives this process the GPU of its own number on its host, and hides the others from TensorFlow.
+    """Gives this process the GPU with its `local_rank()` as index, and hides the other GPUs from TensorFlow.
 
-    Call it after `init()` and before TensorFlow uses a GPU. Where there is none it does nothing. Where a scheduler shows
-    each process one GPU, by `CUDA_VISIBLE_DEVICES`, that is the one.
+    Call it after `init()` and before TensorFlow uses a GPU. Without a GPU it does nothing. If a scheduler shows each process
+    one GPU, by `CUDA_VISIBLE_DEVICES`, the process takes this one.
 
     Args:
-        memory_growth: Whether TensorFlow takes memory of the GPU as it needs it, instead of all at once.
+        memory_growth: Whether TensorFlow allocates memory of the GPU as needed, instead of all at once.
 
     Returns:
-        The `tf.config.PhysicalDevice`, or None where this host has no GPU.
+        The `tf.config.PhysicalDevice`, or None if this host has no GPU.
 
     Raises:
         RuntimeError: The host runs more processes than TensorFlow shows GPUs, or TensorFlow has used them already.
@@ -33,17 +33,17 @@ def set_visible_gpu(*, memory_growth: bool = True) -> tf.config.PhysicalDevice |
     """
     import tensorflow as tf
 
-    place, processes = basics.local_rank(), basics.local_size()
+    index, processes = basics.local_rank(), basics.local_size()
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         return None
-    if place >= len(gpus) and not _may_share(len(gpus)):
+    if index >= len(gpus) and not _may_share(len(gpus)):
         raise RuntimeError(
-            f"rank {basics.rank()} has no GPU: its host runs {processes} processes, of which it is number {place}, and "
+            f"rank {basics.rank()} has no GPU: its host runs {processes} processes, of which it has local_rank {index}, and "
             f"TensorFlow sees {len(gpus)} GPU(s). Start at most one process for each GPU (tfddlrun -np, or -H host:slots). "
             f"Received: {_MASK}={os.environ.get(_MASK)!r}"
         )
-    mine = gpus[place % len(gpus)]
+    mine = gpus[index % len(gpus)]
     try:
         tf.config.set_visible_devices(mine, "GPU")
         if memory_growth:
@@ -57,7 +57,7 @@ def set_visible_gpu(*, memory_growth: bool = True) -> tf.config.PhysicalDevice |
 
 
 def _may_share(count: int) -> bool:
-    """Whether a process beyond the number of GPUs is meant to be here."""
+    """Whether more processes than GPUs are intended: NCCL allows it, or a scheduler has masked all GPUs but one."""
     mask = os.environ.get(_MASK, "")
     masked = count == 1 and mask != "" and "," not in mask
     return masked or os.environ.get(_SHARING) == "1"

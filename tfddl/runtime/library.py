@@ -18,7 +18,7 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
     check_environment()
     import tensorflow as tf
 
-    mpi()  # our libmpi has to be the one that mpi4py has loaded, or the job would run on two MPIs
+    mpi()  # loads libmpi first: with another libmpi than mpi4py's the job would run on two MPIs
     path = str(locate_library())
     module = tf.load_op_library(path)
     native = ctypes.CDLL(path)
@@ -43,7 +43,7 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
 
 
 def nccl_wheel() -> str | None:
-    """The path of NCCL's library where a Python package (nvidia-nccl-cu12) brings it, or None."""
+    """The path of NCCL's library in the Python package nvidia-nccl-cu12, or None without the package."""
     try:
         package = importlib.util.find_spec("nvidia.nccl")
     except ModuleNotFoundError:  # no package `nvidia` at all
@@ -56,10 +56,10 @@ def nccl_wheel() -> str | None:
 
 
 def mpi() -> Any:
-    """mpi4py's MPI, loaded; it is left to `init()` to initialise it, which waits for the other ranks.
+    """Loads and returns `mpi4py.MPI`. `init()` initializes MPI, since this waits for the other ranks.
 
     Raises:
-        RuntimeError: There is no mpi4py or no MPI.
+        RuntimeError: mpi4py or MPI is not installed.
     """
     from tfddl.build.discover import DiscoveryError, no_mpi
 

@@ -1,4 +1,4 @@
-"""What there is to say to the user, on one rank."""
+"""Warnings to the user, from one rank."""
 
 import functools
 import logging
@@ -10,18 +10,18 @@ _logger = logging.getLogger("tfddl")
 
 
 def warn(message: str, process_set: ProcessSet = global_process_set) -> None:
-    """Logs a warning, on the first rank of a set: it concerns all alike."""
+    """Logs a warning that concerns all ranks of a set, on its first rank."""
     if not basics.is_initialized() or basics.rank() == members(process_set)[0]:
         _logger.warning(message)
 
 
 def warn_on_each_host(message: str) -> None:
-    """Logs a warning, on the first rank of each host: it concerns what is installed there."""
+    """Logs a warning about the installation of a host, on the first rank of each host."""
     if not basics.is_initialized() or basics.local_rank() == 0:
         _logger.warning(message)
 
 
 @functools.cache
 def warn_once(message: str, process_set: ProcessSet = global_process_set) -> None:
-    """Logs a warning the first time only."""
+    """Logs a warning on the first rank of a set, the first time only."""
     warn(message, process_set)

@@ -11,8 +11,8 @@ from tfddl.runtime.job_communicator import is_communicator, numbers
 class ProcessSet:
     """A group of ranks that run collectives among themselves: `process_set=` of every collective.
 
-    It can be used once it is part of the job, by `init(process_sets=[...])` or `add_process_set(...)`. A rank may be in
-    several sets; each has an engine of its own, so that they do not wait for each other.
+    A set must be part of the job before use: `init(process_sets=[...])` or `add_process_set(...)`. A rank may be in
+    several sets. Each set has its own engine, so sets do not wait for each other.
 
         first, second = hvd.ProcessSet([0, 1]), hvd.ProcessSet([2, 3])
         hvd.init(process_sets=[first, second])
@@ -20,17 +20,17 @@ class ProcessSet:
         hvd.allreduce(x, process_set=mine)
 
     Args:
-        ranks_or_comm: Ranks of the job; or an mpi4py communicator of processes of the job. Several disjoint
-            communicators, of which each process has one, as `Split` makes them, become as many sets: each process'
-            object is the one that the process is in. On a process that has `MPI.COMM_NULL` it is none.
+        ranks_or_comm: Ranks of the job, or an mpi4py communicator of processes of the job. Disjoint communicators, as
+            `Split` makes them, become one set each, and the object stands for the set of its process. With
+            `MPI.COMM_NULL` it stands for none.
 
     Attributes:
-        process_set_id: The number of the set in the job, equal on all ranks; None while it is not part of one.
-        ranks: The members, sorted. Of a communicator None until it is part of the job.
+        process_set_id: The number of the set, equal on all ranks. None while the set is not part of a job.
+        ranks: The members, sorted. None for a communicator until the set is part of a job.
         mpi_comm: The communicator, or None.
 
     Raises:
-        ValueError: `ranks_or_comm` is neither, or no rank, or names one twice.
+        ValueError: `ranks_or_comm` is no communicator and no list of ranks, or names a rank twice.
     """
 
     def __init__(self, ranks_or_comm: Any) -> None:
@@ -48,11 +48,11 @@ class ProcessSet:
             )
 
     def size(self) -> int | None:
-        """The number of its members; None while it is not part of a job."""
+        """The number of members. None while the set is not part of a job."""
         return len(self.ranks or ()) if self.registered() else None
 
     def rank(self) -> int | None:
-        """This process's number among the members; None while the set is not part of a job.
+        """The rank of this process within the set. None while the set is not part of a job.
 
         Raises:
             ValueError: This process is not a member.
@@ -65,12 +65,12 @@ class ProcessSet:
         return (self.ranks or []).index(job.rank)
 
     def included(self) -> bool | None:
-        """Whether this process is a member; None while the set is not part of a job."""
+        """Whether this process is a member. None while the set is not part of a job."""
         job = process.job
         return None if job is None or not self.registered() else job.rank in (self.ranks or ())
 
     def registered(self) -> bool:
-        """Whether it is part of the job."""
+        """Whether the set is part of the job."""
         job, number = process.job, self.process_set_id
         return job is not None and number is not None and job.sets.get(number) is self
 
@@ -92,18 +92,18 @@ class ProcessSet:
 
 
 global_process_set = ProcessSet([])
-"""All ranks of the job: number 0. Its `ranks` are known after `init()`."""
+"""All ranks of the job. Its number is 0, and its `ranks` are known after `init()`."""
 global_process_set.process_set_id, global_process_set.ranks = 0, None
 
 
 def start(job: Job) -> None:
-    """A job begins, with the global set alone."""
+    """Makes `global_process_set` the only set of a new job."""
     job.sets[0] = global_process_set
     global_process_set.ranks = list(range(job.size))
 
 
 def stop(job: Job, free: bool) -> None:
-    """The job has ended; `free` says whether its communicators may be freed."""
+    """Takes all sets out of a job that has ended. `free` says whether their communicators may be freed."""
     with job.lock:
         for process_set in job.sets.values():
             if process_set is not global_process_set:
@@ -114,10 +114,10 @@ def stop(job: Job, free: bool) -> None:
 
 
 def check_type(process_set: Any) -> ProcessSet:
-    """Returns `process_set` if it is one.
+    """Returns `process_set`.
 
     Raises:
-        TypeError: It is none.
+        TypeError: `process_set` is no `ProcessSet`.
     """
     if not isinstance(process_set, ProcessSet):
         raise TypeError(
@@ -128,11 +128,11 @@ def check_type(process_set: Any) -> ProcessSet:
 
 
 def id_of(process_set: Any, kind: str) -> int:
-    """The number of a set that `kind` is called with.
+    """The number of the process set that was given to the collective `kind`.
 
     Raises:
-        TypeError: It is no `ProcessSet`.
-        ValueError: It is not part of the job.
+        TypeError: `process_set` is no `ProcessSet`.
+        ValueError: `process_set` is not part of the job.
     """
     check_type(process_set)
     if process_set is not global_process_set and not process_set.registered():
@@ -144,10 +144,10 @@ def id_of(process_set: Any, kind: str) -> int:
 
 
 def by_id(number: int) -> ProcessSet:
-    """The set of this number.
+    """The process set with a number.
 
     Raises:
-        ValueError: There is none.
+        ValueError: The job has no such process set.
     """
     sets: dict[int, ProcessSet] = current().sets
     if number not in sets:
@@ -166,17 +166,17 @@ def members(process_set: ProcessSet) -> list[int]:
 
 
 def serial(number: int) -> int:
-    """Tells apart the sets that had this number in jobs one after the other; 0 for the global one."""
+    """The serial of a process set: sets of different jobs share numbers, but not serials. 0 for the global set."""
     return process.job.serials.get(number, 0) if process.job is not None else 0
 
 
 def rank_in(process_set: ProcessSet) -> int:
-    """This process's number in the set; 0 where it is not a member, whose collectives raise when they run."""
+    """The rank of this process within the set. 0 if it is not a member: its collectives raise when they run."""
     return (process_set.rank() or 0) if process_set.included() else 0
 
 
 def of_ranks(ranks: list[int] | None) -> ProcessSet:
-    """The set of these ranks in this job, or one that is still to be added; of None all ranks."""
+    """The job's process set of these ranks, or a new set that is not part of the job. None stands for all ranks."""
     if ranks is None:
         return global_process_set
     known = [one for one in (process.job.sets.values() if process.job else ()) if one.ranks == ranks]

@@ -1,4 +1,4 @@
-"""How process sets become part of the job, and leave it again: all ranks agree on each change."""
+"""Adds process sets to the job and removes them. All ranks agree on each change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REMOVAL_LIMIT = 30.0  # seconds; all ranks have agreed by then
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """Makes a process set part of the job. All ranks call it, members or not, with equal ranks and in one order.
+    """Makes a process set part of the job. All ranks call it, members or not, with the same ranks and in the same order.
 
     Args:
         process_set: A `ProcessSet`, or ranks.
@@ -28,8 +28,8 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         The `ProcessSet`, ready for use.
 
     Raises:
-        ValueError: On all ranks: they give different ranks, or one that is not in the job, or there is a set of these
-            ranks already, or a rank has joined. Or tfddl is not initialized.
+        ValueError: On all ranks: the ranks gave different sets, a member is not in the job, a set of these ranks exists
+            already, or a rank has joined. Or tfddl is not initialized.
         RuntimeError: The job has failed meanwhile, or this process was forked from a rank.
     """
     job = _require("add_process_set")
@@ -43,19 +43,19 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Takes a process set out of the job. All ranks call it, members or not, in one order.
+    """Takes a process set out of the job. All ranks call it, members or not, in the same order.
 
     Args:
-        process_set: One that `init` or `add_process_set` has made part of the job.
+        process_set: A set that `init` or `add_process_set` has added.
 
     Returns:
-        False, and nothing happens, for the global set and one that is not part of the job; else True. The number of
-        the set is not given to another one, and a function that was traced for it raises.
+        True. False, without any effect, for the global set and for a set that is not part of the job. The number of a
+        removed set is not used again, so a function that was traced for the set raises.
 
     Raises:
-        TypeError: It is no `ProcessSet`.
-        ValueError: On all ranks: they give different sets, a collective of this one is still in flight, or a rank has
-            joined.
+        TypeError: `process_set` is no `ProcessSet`.
+        ValueError: On all ranks: the ranks gave different sets, a collective of the set is still in flight, or a rank
+            has joined.
         RuntimeError: The job has failed meanwhile, or this process was forked from a rank.
     """
     if not isinstance(process_set, ProcessSet):
@@ -81,10 +81,10 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def add_static(given: Any) -> None:
-    """Adds those that `init()` was given; the ranks compare them.
+    """Adds the process sets that `init()` was given. The ranks compare them.
 
     Raises:
-        ValueError: On all ranks: they are no list of `ProcessSet`, differ by rank, or cannot be added.
+        ValueError: On all ranks: `given` is no list of `ProcessSet`, differs by rank, or cannot be added.
     """
     wrong = ""
     sets = [] if given is None or isinstance(given, str) else given
@@ -120,7 +120,7 @@ def _add(job: Job, call: str, process_sets: list[ProcessSet], objection: str) ->
 
 
 def _ranks_in(job: Job, process_set: ProcessSet) -> tuple[list[int], str]:
-    """The members by their rank in the job, and what is wrong with them."""
+    """The members by their rank in the job, and an error text (empty if they are valid)."""
     if process_set.registered():
         return process_set.ranks or [], f"it is part of the job already: {process_set}"
     if process_set.mpi_comm is None:
@@ -154,7 +154,7 @@ def _refuse_known(job: Job, groups: list[list[int]]) -> None:
 
 
 def _register(job: Job, call: str, process_set: ProcessSet) -> None:
-    """Makes the engine of an agreed set on its members; all or none have it in the end."""
+    """Makes the engine of an agreed set on its members. In the end all members have it, or none."""
     ranks, native = process_set.ranks or [], library.native()
     if native.tfddl_share_gpus() != 0:
         raise RuntimeError(f"{call}: {native.tfddl_last_error().decode()}")

@@ -1,4 +1,4 @@
-"""The timeline: a trace of this rank's collectives, for Perfetto and `tfddl timeline`."""
+"""Records the timeline: a trace of this rank's collectives, for Perfetto and `tfddl timeline`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ MARKS_VARIABLE = "TFDDL_TIMELINE_MARK_CYCLES"
 
 
 def rank_path(path: str | os.PathLike[str], rank: int) -> Path:
-    """The file of a rank: the path itself for rank 0, for others with the rank before its suffix."""
+    """The file of a rank: `path` for rank 0, and `path` with the rank before its suffix for other ranks."""
     whole = Path(path)
     return whole if rank == 0 else whole.with_name(f"{whole.stem}.rank{rank}{whole.suffix}")
 
 
 def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
-    """Records this rank's collectives from now on. Ranks need not call it at the same time, nor all of them.
+    """Records this rank's collectives from now on. Not all ranks have to call it, nor at the same time.
 
-    The file is in Chrome's trace event format and grows every tenth of a second: what a process does that is killed
-    is in it. `tfddl timeline` sums up the files of all ranks and makes one of them.
+    The file is in Chrome's trace event format. It grows every tenth of a second, so it also shows the last collectives of
+    a process that is killed. `tfddl timeline` sums up the files of all ranks and merges them.
 
     Args:
-        file_path: Where rank 0 writes; rank 3 of `timeline.json` writes `timeline.rank3.json`. What is there is
+        file_path: The file of rank 0. With `timeline.json`, rank 3 writes `timeline.rank3.json`. Existing files are
             overwritten.
         mark_cycles: Whether to mark each vote in which the ranks agree on what runs.
 
@@ -51,11 +51,11 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
 
 
 def stop_timeline() -> None:
-    """Ends the timeline of this rank; `shutdown()` and the end of the program do so too. Nothing happens without one.
+    """Ends the timeline of this rank, as `shutdown()` and the end of the program do. Without a timeline it does nothing.
 
     Raises:
         ValueError: tfddl is not initialized.
-        OSError: The file is not whole, as on a full disk.
+        OSError: The file is not complete, for example because the disk is full.
         RuntimeError: This process was forked from a rank.
     """
     fork.check("stop_timeline")
@@ -65,7 +65,7 @@ def stop_timeline() -> None:
 
 
 def start_from_environment() -> None:
-    """Begins the timeline that the environment asks for, if it does.
+    """Starts a timeline if `TFDDL_TIMELINE` names a file.
 
     Raises:
         ValueError: The file cannot be written.
@@ -82,7 +82,7 @@ def start_from_environment() -> None:
 
 
 def end(job: Job) -> None:
-    """Ends the timeline with the job, where it can only be said what went wrong."""
+    """Ends the timeline at the end of the job, and prints an error instead of raising it."""
     problem = _stop(job)
     if problem:
         print(f"tfddl: {problem}", file=sys.stderr)

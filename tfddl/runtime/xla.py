@@ -1,4 +1,4 @@
-"""The library with the XLA kernels: what lets collectives run inside `jit_compile=True`."""
+"""Loads the library with the XLA kernels, which run collectives inside `jit_compile=True`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FUNCTIONS = ("call", "start", "finish", "place", "last_error")
 
 
 class _EngineFunctions(ctypes.Structure):
-    """What the kernels need of the main library (custom_ops/xla/api.h)."""
+    """Functions of the main library that the kernels call (custom_ops/xla/api.h)."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in _FUNCTIONS]
 
@@ -26,14 +26,14 @@ class _EngineFunctions(ctypes.Structure):
 def xla_built() -> bool:
     """Whether collectives run inside functions that XLA compiles (`jit_compile=True`).
 
-    The first call loads the library with the XLA kernels, and compiles it where there is none yet, which takes a few
-    minutes. Without it everything else works.
+    The first call loads the library with the XLA kernels. If there is none yet, it compiles the library, which takes a few
+    minutes. Everything else works without it.
     """
     return why_not() is None
 
 
 def why_not() -> str | None:
-    """Why there are no XLA kernels here, in a few words, or None. Loads them; a failure is said once on stderr."""
+    """Loads the XLA kernels. Returns None, or the reason why there are none; a failure is printed once on stderr."""
     with _lock:  # two threads may trace at the same time
         return _outcome()
 
@@ -54,7 +54,7 @@ def _outcome() -> str | None:
 
 
 def _warn_about_threads() -> None:
-    """A collective in a compiled program keeps a thread, and with it, where it is the only one, all other programs."""
+    """A collective in a compiled program keeps a thread. If this is the only thread, all other programs wait."""
     import tensorflow as tf
 
     threads = tf.config.threading.get_inter_op_parallelism_threads() or int(
@@ -71,10 +71,10 @@ def _warn_about_threads() -> None:
 
 
 def require(kind: str) -> None:
-    """Refuses a collective that is traced for XLA where XLA could not compile it.
+    """Refuses a collective that is traced for XLA without XLA kernels.
 
     Args:
-        kind: What is called, for the message.
+        kind: The name of the collective, for the message.
 
     Raises:
         ValueError: There are no XLA kernels.
@@ -88,14 +88,14 @@ def require(kind: str) -> None:
 
 
 def _load() -> bool:
-    """Returns whether there are kernels for GPUs."""
+    """Loads the kernels. Returns whether they include kernels for GPUs."""
     from tfddl.build.locate import locate_xla_library
 
     native = library.native()
     path = str(locate_xla_library())
     import tensorflow as tf
 
-    # Registers the kernels. TensorFlow raises what it finds wrong as errors of its own.
+    # Registers the kernels. TensorFlow raises its own kinds of errors.
     try:
         tf.load_library(path)
     except (tf.errors.OpError, NotImplementedError) as error:
