@@ -1,4 +1,4 @@
-"""The command `tfddl`: looks after the installation, and measures what it can do."""
+"""The command `tfddl`: compiles the library, measures collectives, and reads timelines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
     help="Print the version.",
 )
 def main() -> None:
-    """Looks after an installation of tfddl, measures it, and reads traces. Training jobs are started with tfddlrun."""
+    """Compiles, measures and traces tfddl. `tfddlrun` starts training jobs."""
 
 
 main.add_command(bench)
@@ -38,13 +38,11 @@ main.add_command(timeline)
 
 @main.command()
 def build() -> None:
-    """Compiles the native libraries.
+    """Compiles the native libraries if needed, and prints their paths.
 
-    Unless ones that fit are there; prints their paths.
-
-    They are made for the TensorFlow and the MPI of this Python and kept in the user's cache (TFDDL_CACHE_DIR).
-    The first use of tfddl does the same, and the first use of jit_compile=True for the one with the XLA kernels;
-    `tfddl build` does it before a job starts, or on a host that has a compiler.
+    The libraries are for the TensorFlow and the MPI of this Python, and stay in the user's cache (TFDDL_CACHE_DIR).
+    The first use of tfddl compiles too, and the first use of jit_compile=True compiles the XLA kernels.
+    `tfddl build` compiles before a job starts, or on a host that has a compiler.
     """
     from tfddl.build.compile import CompileError
     from tfddl.build.discover import DiscoveryError
@@ -53,8 +51,8 @@ def build() -> None:
 
     errors = (CompileError, DiscoveryError, UnsupportedError)
     kernels, missing = None, None
-    # At the same time, since the kernels are one long unit for one core. They are this thread's: Ctrl-C ends it, and is
-    # no failure that the next start would remember.
+    # Both compile at the same time, since the kernels are one long unit for one core. This thread compiles the kernels,
+    # so that Ctrl-C ends the compilation and is not remembered as a failure.
     with ThreadPoolExecutor(1) as pool:
         library = pool.submit(locate_library)
         if os.environ.get("TFDDL_XLA") != "0":

@@ -1,15 +1,15 @@
 """The command line: `tfddlrun` starts a job.
 
-Nothing in this package imports TensorFlow or mpi4py: a launcher starts at once, and needs neither.
+Nothing in this package imports TensorFlow or mpi4py, so the launcher starts at once.
 
     run.py         the command `tfddlrun`
-    hosts.py       which hosts, and how many slots each
-    mpirun.py      which mpirun, and the line that it is started with
-    rank_shim.py   runs beside every rank: sends its output and its end to tfddlrun, and ends it when asked to
+    hosts.py       the hosts, and the slots of each
+    mpirun.py      finds mpirun, and builds its command line
+    rank_shim.py   runs beside every rank: sends its output and exit status to tfddlrun, and ends it on request
     channel.py     tfddlrun's side of that connection
-    job.py         starts mpirun, follows all ranks, ends them
-    outcome.py     which rank failed first, and the last words about it
-    output.py      one stream of lines out of the output of many ranks
-    table.py       tables of numbers, for commands of other packages too
-    reports.py     the files that such commands write, the packages that they need
+    job.py         starts mpirun, follows all ranks to their ends
+    outcome.py     finds the rank that failed first, and makes the last message
+    output.py      merges the output of all ranks into one stream of lines
+    table.py       tables of numbers, for the commands of other packages too
+    reports.py     the output files and required packages of commands that report numbers
 """

@@ -1,8 +1,8 @@
 """tfddlrun's side of the connections to the rank shims.
 
-Every rank's shim connects back over TCP: on 127.0.0.1 when all ranks run on this host, else by whichever
-address of this host it can reach. No file system has to be shared, each rank's output arrives apart and in
-order, and a rank that is gone without a word is seen as a connection that ends without a report.
+The shim of every rank connects to tfddlrun over TCP: on 127.0.0.1 if all ranks run on this host, else by any address of
+this host that it can reach. So no file system has to be shared, and the output of each rank arrives separately and in
+order. A connection that ends without a report means that the rank is lost.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Ended:
     """A rank has ended."""
 
     status: int  # exit code; -n for a death by signal n
-    stopped: bool  # a signal had been sent to it before, so its status says nothing about itself
+    stopped: bool  # tfddlrun had sent it a signal, so its status does not show an error of its own
 
 
 class Link:
-    """The connection to one shim. `rank` is -1 until its hello, with the right token, has come."""
+    """The connection to one shim. `rank` is -1 until a hello with the right token has arrived."""
 
     def __init__(self, connection: socket.socket, token: str):
         self.rank = -1
@@ -62,7 +62,7 @@ class Link:
         return self._connection.fileno()
 
     def receive(self) -> list[Hello | Output | Ended] | None:
-        """Reads what has arrived. Returns whole messages in order, or None at the end of the connection."""
+        """Reads the data that has arrived. Returns whole messages in order, or None at the end of the connection."""
         try:
             data = self._connection.recv(1 << 18)
         except BlockingIOError:
@@ -78,7 +78,7 @@ class Link:
             return None
 
     def command(self, letter: bytes) -> None:
-        """Asks the shim to end its rank: rank_shim.TERMINATE, or rank_shim.KILL at once."""
+        """Asks the shim to end its rank: `rank_shim.TERMINATE` gently, `rank_shim.KILL` at once."""
         with contextlib.suppress(OSError):  # the end of the connection will be read in its turn
             self._connection.send(letter)
 
@@ -130,14 +130,14 @@ class Listener:
         return self._socket.fileno()
 
     def accept(self) -> Link | None:
-        """Takes the next connection, if there is one."""
+        """Accepts the next connection. Returns None if there is none."""
         try:
             return Link(self._socket.accept()[0], self._token)
         except OSError:
             return None
 
     def environment(self) -> dict[str, str]:
-        """The variable by which a shim finds its way here."""
+        """The environment variable that tells a shim how to connect."""
         settings = {
             "hosts": self._hosts,
             "port": self._socket.getsockname()[1],
@@ -153,7 +153,7 @@ class Listener:
 
 
 def interface_addresses() -> list[str]:
-    """The IPv4 addresses of this host, less the loopback's."""
+    """The IPv4 addresses of this host, without loopback addresses."""
     addresses = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():

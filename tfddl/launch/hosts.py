@@ -16,7 +16,7 @@ _LINE = re.compile(r"(?P<host>\S+)(?:\s+(?:slots|max_slots)\s*=\s*(?P<slots>[1-9
 
 @dataclass(frozen=True)
 class Host:
-    """A host and the number of processes that it takes."""
+    """A host and its number of slots for processes."""
 
     name: str
     slots: int = 1
@@ -32,7 +32,7 @@ def parse_hosts(text: str) -> list[Host]:
         List of `Host`, in the order given.
 
     Raises:
-        ValueError: not of this form, or a host is named twice.
+        ValueError: `text` does not have this form, or names a host twice.
     """
     return _once_each([_parse_host(item.strip(), text) for item in text.split(",")])
 
@@ -41,13 +41,13 @@ def read_hostfile(path: Path) -> list[Host]:
     """Reads a host file: one host a line, as `host`, `host:slots` or `host slots=N`; `#` starts a comment.
 
     Args:
-        path: of the file.
+        path: path of the file.
 
     Returns:
         List of `Host`, in the order of the file.
 
     Raises:
-        ValueError: a line is not of these forms, a host is named twice, or no host is named.
+        ValueError: a line has another form, a host is named twice, or no host is named.
     """
     hosts = []
     for number, line in enumerate(path.read_text().splitlines(), start=1):
@@ -66,7 +66,7 @@ def read_hostfile(path: Path) -> list[Host]:
 
 
 def all_local(hosts: Sequence[Host]) -> bool:
-    """Whether every host is the one that this runs on."""
+    """Whether every host is this host."""
     own = socket.gethostname()
     local = {"localhost", own, own.split(".")[0], *interface_addresses()}
     return all(host.name in local or host.name.startswith("127.") for host in hosts)

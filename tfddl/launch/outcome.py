@@ -1,4 +1,4 @@
-"""How a job ended: which rank failed first, the exit code, and the last words about it."""
+"""Finds out how a job ended: the rank that failed first, the exit code, and the last message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CHAINS = (
 _OPEN_MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank (\d+) in")
 _OPEN_MPI_PROCESS = re.compile(r"MPI_ABORT was invoked.*\n\s*Proc: \[\[\d+,\d+\],(\d+)\]")
 _MPICH_ABORT = re.compile(r"^Abort\(\d+\) on node \d+ \(rank .*$", re.MULTILINE)
-# What TensorFlow says of itself whenever it starts, on several lines, and other lines that only inform.
+# Lines that only inform, such as the ones that TensorFlow prints at each start.
 _INFORMS = re.compile(
     r"I\d{4} [\d:.]+ |\d{4}-\d\d-\d\d [\d:.]+: I |WARNING: All log messages before absl::|To enable the following instr"
 )
@@ -28,7 +28,7 @@ _INFORMS = re.compile(
 
 @dataclass
 class Rank:
-    """What is known of one rank."""
+    """One rank, as far as tfddlrun knows it."""
 
     number: int
     host: str = ""
@@ -38,16 +38,16 @@ class Rank:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended badly of its own accord."""
+        """Whether the rank failed by itself, without a signal of tfddlrun's."""
         return self.status not in (0, None) and not self.stopped
 
     def add_errors(self, data: bytes) -> None:
-        """Takes what the rank wrote to stderr."""
+        """Keeps the end of the rank's output to stderr."""
         self.errors += data
         del self.errors[:-_TAIL_BYTES]
 
     def error_text(self) -> str:
-        """The end of its stderr as lines, without what MPI says about an abort."""
+        """The end of the rank's stderr as lines, without MPI's message about an abort."""
         text = self.errors.decode(errors="replace")
         return _MPICH_ABORT.sub(
             "", "\n".join(visible(line.encode()).decode() for line in text.split("\n"))
@@ -59,23 +59,23 @@ class Verdict:
     """How the job ended."""
 
     code: int
-    words: str = ""  # the last thing that is printed; empty after a good end
+    words: str = ""  # the last message; empty after a success
 
 
 @dataclass
 class Record:
-    """What is known of a job that has ended and that nobody stopped from outside."""
+    """A job that has ended and was not stopped by a signal to tfddlrun."""
 
-    processes: int  # number of ranks that were asked for
-    ended: list[Rank]  # that have reported their end, in the order of their reports
-    lost: list[Rank]  # whose connection ended without a report, in that order
+    processes: int  # the requested number of ranks
+    ended: list[Rank]  # ranks that have reported their end, in the order of the reports
+    lost: list[Rank]  # ranks whose connection ended without a report, in this order
     mpirun_status: int  # exit code; -n for a death by signal n
-    mpirun_said: str  # its own output
-    several_hosts: bool = False  # whether to name the host of a rank
+    mpirun_said: str  # mpirun's own output
+    several_hosts: bool = False  # whether messages name the host of a rank
 
 
 def judge(record: Record) -> Verdict:
-    """Finds what ended a job.
+    """Finds the cause of the end of a job.
 
     Args:
         record: a `Record`.
@@ -87,7 +87,7 @@ def judge(record: Record) -> Verdict:
     if failed is not None:
         status = failed.status or 0
         if -status in (signal.SIGKILL, signal.SIGTERM):
-            failed.errors.clear()  # it was killed from outside: what it wrote last has nothing to do with it
+            failed.errors.clear()  # the rank was killed from outside, so its last output is not the cause
         how = f"exited with code {status}" if status > 0 else f"was killed by {_signal(-status)}"
         return Verdict(_shell_code(status), _last_words(how, failed, record))
     culprit = _aborted(record)
@@ -104,10 +104,10 @@ def _judge_without_culprit(record: Record) -> Verdict:
     missing = set(range(record.processes)) - {rank.number for rank in record.ended}
     if record.lost:
         words = f"{_name(record.lost[0], True)} was lost: its host or its processes went away without a word"
-        code = 1  # mpirun's own is no guide: it is 0 when a host is lost
+        code = 1  # mpirun's exit code is 0 when a host is lost
     elif status != 0 and early and any(rank.stopped for rank in record.ended):
         words = f"tfddlrun: rank {_listed(early)} ended while others still worked, and had not called MPI_Finalize"
-        # mpirun's page about it names no cause that these words do not
+        # mpirun's long message adds no other cause
         return Verdict(code, f"tfddlrun: mpirun said:\n{said}\n{words}" if said else words)
     elif status != 0:
         words = (
@@ -123,7 +123,7 @@ def _judge_without_culprit(record: Record) -> Verdict:
 
 
 def last_traceback(text: str) -> str:
-    """The last traceback in a text, with those that it is chained to, to the end of the text; or empty."""
+    """The last traceback of a text with its chained tracebacks, up to the end of the text. Empty if there is none."""
     lines = text.splitlines()
     starts = [index for index, line in enumerate(lines) if line.strip() == _TRACEBACK]
     if not starts:
@@ -135,7 +135,7 @@ def last_traceback(text: str) -> str:
 
 
 def _last_words(how: str, rank: Rank, record: Record) -> str:
-    """The traceback, or else the sentence, comes last. Nothing is said again that ends the output already."""
+    """Ends with the traceback, else with the sentence. The output of a single rank ends with its traceback already."""
     sentence = f"tfddlrun: {_name(rank, record.several_hosts)} {how}"
     text = rank.error_text()
     traceback = last_traceback(text)
@@ -149,7 +149,7 @@ def _last_words(how: str, rank: Rank, record: Record) -> str:
 
 
 def _aborted(record: Record) -> Rank | None:
-    """The rank that called MPI_Abort and was ended by mpirun before its own exit code was there."""
+    """The rank that called MPI_Abort and was ended by mpirun before it could exit with its own code."""
     match = _OPEN_MPI_PROCESS.search(record.mpirun_said) or _OPEN_MPI_ABORT.search(record.mpirun_said)
     for rank in record.ended:
         if (match and rank.number == int(match[1])) or _MPICH_ABORT.search(

@@ -1,9 +1,8 @@
-"""One stream of lines out of the output of many ranks.
+"""Merges the output of all ranks into one stream of lines.
 
-A line is written when it is complete, with its rank before it, so that lines of two ranks never mix. What a
-program draws over and over on one line (a progress bar: text after a carriage return, or not yet ended) stays
-at the bottom of a terminal, drawn in place; in a file or a pipe only its last state is kept, and one state
-every ten seconds as a sign of life.
+A line is written when it is complete, with its rank before it, so lines of two ranks never mix. A progress bar is a line
+that a program draws again and again: text after a carriage return, or without an end. On a terminal it is redrawn at the
+bottom. A file or a pipe gets its last state, and one state every ten seconds as a sign of life.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ _COLOR = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 class Output:
-    """Writes what ranks wrote to tfddlrun's own stdout and stderr.
+    """Writes the output of the ranks to tfddlrun's stdout and stderr.
 
     Args:
         stdout: binary file.
         stderr: binary file.
-        prefixed: whether lines get their rank before them. Without it every byte passes as it is.
+        prefixed: whether each line starts with its rank. If not, bytes pass unchanged.
         columns: int, width of the terminal.
         clock: function that gives seconds.
     """
@@ -47,10 +46,12 @@ class Output:
         self._clock = clock
         self._pending: dict[tuple[int, str], bytes] = {}
         self._last_sign: dict[tuple[int, str], float] = {}
-        self._drawn: tuple[int, str] | None = None  # whose unfinished line is on the terminal
+        self._drawn: tuple[int, str] | None = (
+            None  # the rank and stream of the unfinished line on the terminal
+        )
 
     def write(self, rank: int, stream: str, data: bytes) -> None:
-        """Takes bytes that a rank wrote to "stdout" or "stderr"."""
+        """Writes bytes that a rank wrote to "stdout" or "stderr"."""
         if not self._prefixed:
             self._emit(stream, data)
             return
@@ -60,7 +61,7 @@ class Output:
             lines, rest = [*lines, rest], b""
         done = b"".join(_prefix(rank, visible(line)) + b"\n" for line in lines)
         state = visible(rest)
-        # What a carriage return has declared over need not be kept, but the return itself must.
+        # Text before a carriage return is obsolete. The return itself is kept, to tell a progress bar.
         self._pending[source] = state + b"\r" if rest.endswith(b"\r") else state
         if stream in self._terminals:
             self._erase()
@@ -74,7 +75,7 @@ class Output:
             self._emit(stream, done)
 
     def message(self, text: str) -> None:
-        """Writes lines of tfddlrun's own to stderr."""
+        """Writes a message of tfddlrun to stderr."""
         self._erase()
         self._emit("stderr", text.encode(errors="replace") + b"\n")
         self._draw()
@@ -86,7 +87,7 @@ class Output:
         self._emit(stream, data)
 
     def finish(self) -> None:
-        """Writes the lines that ranks began and never ended."""
+        """Writes the unfinished lines of all ranks."""
         self._erase()
         self._drawn = None
         for (rank, stream), rest in sorted(self._pending.items()):
@@ -95,7 +96,7 @@ class Output:
         self._pending.clear()
 
     def _erase(self) -> None:
-        """Takes the unfinished line off the terminal, so that whole lines can be written above it."""
+        """Removes the unfinished line from the terminal, so that whole lines can be written above it."""
         if self._drawn is not None:
             self._emit(self._drawn[1], _ERASE_LINE)
 
@@ -105,7 +106,7 @@ class Output:
             self._emit(self._drawn[1], self._fitted(line))
 
     def _fitted(self, line: bytes) -> bytes:
-        """Cuts a line to the terminal's width, colours apart: a line that is wrapped cannot be erased."""
+        """Cuts a line to the terminal's width, without counting colours: a wrapped line cannot be erased."""
         room = self._columns - 1
         pieces = _COLOR.split(line.decode(errors="replace"))
         for index in range(0, len(pieces), 2):
@@ -128,14 +129,14 @@ class Output:
             file.write(data)
             file.flush()
         except BrokenPipeError:
-            # What the file still holds goes nowhere, or Python would fail on it again at its exit.
+            # The rest of the buffer goes to the null device, or Python would fail on it again at exit.
             with open(os.devnull, "wb") as nothing:
                 os.dup2(nothing.fileno(), file.fileno())
             raise
 
 
 def visible(line: bytes) -> bytes:
-    """What a terminal shows of a line: the text after its last carriage return that has any after it."""
+    """The part of a line that a terminal shows: the text after the last carriage return that is followed by text."""
     states = line.replace(b"\b", b"").split(b"\r")
     return next((state for state in reversed(states) if state), b"")
 

@@ -1,15 +1,15 @@
-"""Runs one rank: sends its output and its end to tfddlrun, and leaves nothing of it behind.
+"""Runs one rank: sends its output and exit status to tfddlrun, and leaves no process behind.
 
-mpirun starts this file as a script by `python -I -S`, which needs no installed package and takes 30 ms.
-Three processes come of it:
+mpirun starts this file as a script by `python -I -S`, which needs no installed package and takes 30 ms. The script becomes
+three processes:
 
-    stub         what mpirun sees and may kill at any time; it only waits
-    supervisor   holds the connection to tfddlrun; it notices the stub's death, and survives it long enough to
-                 send the rank's last output (MPICH answers MPI_Abort with SIGKILL, at once)
+    stub         mpirun's child, which mpirun may kill at any time; it only waits
+    supervisor   holds the connection to tfddlrun; it notices the death of the stub, and outlives the stub long enough
+                 to send the rank's last output (MPICH answers MPI_Abort with SIGKILL, at once)
     the rank     the user's command, in a session of its own
 
-Without tfddlrun's variable in the environment the command is simply executed, so that a line printed by
-`tfddlrun --dry-run` also runs by hand.
+Without tfddlrun's variable in the environment the script just executes the command, so a line that
+`tfddlrun --dry-run` has printed also runs by hand.
 """
 
 from __future__ import annotations
@@ -34,10 +34,8 @@ HELLO, OUTPUT, ERROR, ENDED = b"H", b"O", b"E", b"X"
 TERMINATE, KILL = b"T", b"K"  # from tfddlrun, one byte each
 
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
-ABORT_S = (
-    0.3  # mpirun also stops the rank that called MPI_Abort: time to end by itself, with its own exit code
-)
-LEFTOVER_S = 2.0  # for processes that a rank leaves behind, before each stronger means
+ABORT_S = 0.3  # mpirun also kills the rank that called MPI_Abort: time for it to exit with its own code
+LEFTOVER_S = 2.0  # for processes that a rank leaves behind, before each stronger signal
 CONNECT_S = 5.0  # for each of tfddlrun's addresses
 
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
@@ -46,7 +44,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def connect(settings: dict) -> socket.socket:
-    """Connects to tfddlrun by the first of its addresses that answers; or exits, saying why."""
+    """Connects to the first address of tfddlrun that answers. Exits with an error if none does."""
     problems = []
     for host in settings["hosts"]:
         try:
@@ -65,14 +63,14 @@ def connect(settings: dict) -> socket.socket:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Notices within a minute that the other host is gone; sends small messages at once."""
+    """Makes the connection notice within a minute that the other host is gone, and send small messages at once."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("NODELAY", 1), ("KEEPIDLE", 30), ("KEEPINTVL", 10), ("KEEPCNT", 3)):
         connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_{option}"), value)
 
 
 class Supervisor:
-    """Follows one rank to the end of its last descendant. `stub` becomes readable when the stub dies."""
+    """Follows one rank to the end of its last descendant. The descriptor `stub` becomes readable when the stub dies."""
 
     def __init__(self, connection: socket.socket, stub: int, settings: dict):
         self._connection = connection
@@ -118,14 +116,14 @@ class Supervisor:
             self._outputs[ours] = kind
             self._selector.register(ours, selectors.EVENT_READ, partial(self._forward, ours))
         if not self._settings["terminal"][0]:
-            # Python holds back what it writes to a pipe: lines would come late, and be lost in a crash.
+            # Python buffers its output to a pipe: lines would come late, and a crash would lose them.
             os.environ.setdefault("PYTHONUNBUFFERED", "1")
         inherited = _inherited_descriptors()
         supervisor = os.getpid()
         try:
             self._pid = subprocess.Popen(
                 command,
-                # mpirun's forwarding of stdin has no end (Open MPI 5), or leaves rank 1 waiting (MPICH).
+                # mpirun's forwarding of stdin never ends (Open MPI 5), or leaves rank 1 waiting (MPICH).
                 stdin=subprocess.DEVNULL,
                 stdout=streams[0],
                 stderr=streams[1],
@@ -134,7 +132,7 @@ class Supervisor:
                 preexec_fn=lambda: _die_with(supervisor),
             ).pid
         finally:
-            # MPICH hands its rank a socket and takes the socket's end for the rank's.
+            # MPICH gives its rank a socket, and takes the end of the socket for the end of the rank.
             for descriptor in streams + inherited:
                 os.close(descriptor)
 
@@ -160,12 +158,12 @@ class Supervisor:
             key.data()
 
     def _forward(self, source: int) -> bool:
-        """Sends what can be read. Returns whether there was anything."""
+        """Sends the available output. Returns whether there was any."""
         try:
             data = os.read(source, 65536)
         except BlockingIOError:
             return False
-        except OSError:  # a terminal's way to say that nobody has it open any more
+        except OSError:  # a terminal that no process has open any more
             data = b""
         if data:
             self._send(self._outputs[source], data)
@@ -183,7 +181,7 @@ class Supervisor:
         try:
             self._connection.sendall(HEADER.pack(kind, len(payload)) + payload)
         except OSError:
-            self._stop(0)  # tfddlrun is gone: nobody is left to read this, or to end the rank
+            self._stop(0)  # tfddlrun is gone, so it can neither read this nor end the rank
 
     def _on_command(self) -> None:
         try:
@@ -205,7 +203,7 @@ class Supervisor:
         self._kill_at = min(self._kill_at, self._terminate_at + GRACE_S)
 
     def _signal_when_due(self) -> float | None:
-        """Sends the rank's session the signals that are due. Returns the seconds to the next one."""
+        """Sends the signals that are due to the rank's session. Returns the seconds to the next signal."""
         now = time.monotonic()
         if now >= self._terminate_at and not self._terminated:
             self._terminated = True
@@ -218,7 +216,7 @@ class Supervisor:
         return None if due == float("inf") else max(0.0, due - now)
 
     def _reap(self) -> bool:
-        """Takes note of the processes that have ended. Returns whether any is left."""
+        """Collects the processes that have ended. Returns whether any is left."""
         try:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == self._pid:
@@ -228,7 +226,7 @@ class Supervisor:
         return True
 
     def _end_descendants(self, gently: bool) -> None:
-        """Ends what the rank left running. After a good end it first gets time to end by itself."""
+        """Ends the processes that the rank left behind. After a success they first get time to end by themselves."""
         for number in (0, signal.SIGTERM, signal.SIGKILL)[0 if gently else 1 :]:
             deadline = time.monotonic() + LEFTOVER_S
             signalled: set[int] = set()
@@ -241,7 +239,7 @@ class Supervisor:
 
 
 def _terminal(settings: dict) -> tuple[int, int]:
-    """Opens a terminal of the size that tfddlrun's has beside the prefix; it changes no byte."""
+    """Opens a terminal that changes no byte, as wide as tfddlrun's terminal without the prefix."""
     ours, theirs = os.openpty()
     attributes = termios.tcgetattr(theirs)
     attributes[1] &= ~termios.OPOST
@@ -251,16 +249,16 @@ def _terminal(settings: dict) -> tuple[int, int]:
 
 
 def _inherited_descriptors() -> list[int]:
-    """File descriptors beyond stderr that mpirun meant for the rank."""
+    """File descriptors above stderr that mpirun has passed to the rank."""
     found = []
     for number in map(int, os.listdir("/proc/self/fd")):
-        with contextlib.suppress(OSError):  # the one that listed the directory is closed by now
+        with contextlib.suppress(OSError):  # the descriptor of the directory listing is closed by now
             found += [number] if number > 2 and os.get_inheritable(number) else []
     return found
 
 
 def _die_with(parent: int) -> None:
-    """Asks the kernel, in the new process before it becomes the rank, to kill it when the supervisor dies."""
+    """Makes the kernel kill this new process, which becomes the rank, when the supervisor dies."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -274,7 +272,7 @@ def _signal_group(leader: int, number: int) -> None:
 def _children() -> set[int]:
     with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as children:
         return {int(pid) for pid in children.read().split()}
-    return set()  # a kernel without this list: only the rank's own session has been ended
+    return set()  # a kernel without this list: only the rank's own session is ended
 
 
 def main(command: list[str]) -> int:
@@ -294,7 +292,7 @@ def main(command: list[str]) -> int:
     settings = json.loads(found)
     connection = connect(settings)
     nothing = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):  # mpirun waits for the end of these; a dead stub must be enough for it
+    for stream in (1, 2):  # mpirun waits for the end of both streams; the death of the stub must end them
         os.dup2(nothing, stream)
     return Supervisor(connection, alive, settings).run(command)
 

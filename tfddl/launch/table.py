@@ -22,11 +22,11 @@ def show(
     """Prints a table.
 
     Args:
-        title: Its heading.
-        lines: One mapping for each; all have the same keys, which are the columns.
-        notes: Lines below it.
-        left: Columns of text; others are aligned at the right.
-        new_section: The column whose changes get a line between.
+        title: The heading.
+        lines: One mapping for each line. All have the same keys, which are the columns.
+        notes: Lines below the table.
+        left: Columns aligned to the left. The others are aligned to the right.
+        new_section: A column; a rule separates lines with different values of it.
     """
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in lines[0] if lines else ():
@@ -34,7 +34,7 @@ def show(
     for line, following in zip_longest(lines, lines[1:]):
         ends = bool(new_section and following and line[new_section] != following[new_section])
         table.add_row(*(cell(value) for value in line.values()), end_section=ends)
-    # mpirun gives a rank a terminal of 80 columns, whatever its own output goes to.
+    # The width is fixed, since mpirun gives a rank a terminal of 80 columns in any case.
     console = Console(width=180, color_system=None)
     console.print(table)
     for note in notes:
@@ -42,7 +42,7 @@ def show(
 
 
 def cell(value: object) -> str:
-    """A number as people read it."""
+    """A value as text for people, with thousands separators and at most two decimals."""
     if value is None:
         return ""
     if isinstance(value, float):

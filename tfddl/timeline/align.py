@@ -1,4 +1,4 @@
-"""All ranks on one clock, and one file of all."""
+"""Brings the traces of all ranks to one clock, and merges them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfddl.runtime.timeline import rank_path
 from tfddl.timeline.trace import Request, Trace, TraceError, read
 
 _ONE_RUN = 1e6
-"""Microseconds: members note an agreement within a few milliseconds of each other, on a busy machine too."""
+"""Microseconds. Members of a set note an agreement within a few milliseconds of each other, even on a busy machine."""
 
 Collectives = dict[tuple[str, int], dict[int, Request]]
 
@@ -21,14 +21,14 @@ def read_job(path: Path) -> tuple[list[Trace], list[str]]:
     """Reads the files of all ranks.
 
     Args:
-        path: That of rank 0; the others lie beside it.
+        path: The file of rank 0, beside the files of the other ranks.
 
     Returns:
-        The traces, by rank, on the clock of the first; and a line for each thing that is missing.
+        The traces in the order of the ranks, on the clock of rank 0; and a note for each missing file or part.
 
     Raises:
-        OSError: The file cannot be read.
-        TraceError: A file is no timeline, or not of the rank that its name says.
+        OSError: The file of rank 0 cannot be read.
+        TraceError: A file is no timeline, or belongs to another rank than its name says.
     """
     first = read(path)
     if first.rank != 0:
@@ -70,9 +70,9 @@ def collectives(traces: Sequence[Trace]) -> Collectives:
 
 
 def _align(traces: list[Trace]) -> list[str]:
-    """Moves the ranks of other hosts to the first one's clock: all members see one agreement at nearly the same time.
+    """Moves the ranks of other hosts to the clock of rank 0: all members of a set see an agreement at nearly the same time.
 
-    Leaves out files of an earlier run, which lie there still when a rank has not recorded this time.
+    Removes traces of an earlier run, whose files remain if a rank has not recorded this time.
     """
     reference, notes = traces[0], []
     for trace in traces[1:]:
@@ -89,7 +89,7 @@ def _align(traces: list[Trace]) -> list[str]:
                 )
             continue
         by = median(gaps)
-        # Of one clock the moments themselves tell another run, of two their steps.
+        # On one clock another run shows in the times themselves, on two clocks in the differences between the gaps.
         apart = abs(by) if one_clock else median(abs(gap - by) for gap in gaps)
         if apart > _ONE_RUN:
             notes.append(
@@ -115,7 +115,7 @@ def write_merged(traces: Sequence[Trace], path: Path) -> None:
 
     Args:
         traces: From `read_job`.
-        path: A file, in the same format.
+        path: The output file, in the same format as the traces.
     """
     lines = ",\n".join(json.dumps(event) for trace in traces for event in trace.events)
     path.write_text(f"[\n{lines}\n]\n")

@@ -19,28 +19,28 @@ from tfddl.launch.reports import check_packages, file_option
     default=8,
     show_default=True,
     metavar="N",
-    help="Lines of the last two tables.",
+    help="Number of lines in the last two tables.",
 )
 def timeline(path: Path, output: Path | None, plot: Path | None, top: int) -> None:
-    """Sums up what collectives waited for, from the traces of a job.
+    """Sums up the waits of collectives, from the traces of a job.
 
-    PATH is what hvd.start_timeline(PATH), TFDDL_TIMELINE or tfddlrun --timeline-filename was given, the file of rank
-    0; those of the other ranks, as timeline.rank1.json, are found beside it. The clocks of several hosts are aligned by
-    the moments at which the ranks agreed.
+    PATH is the argument of hvd.start_timeline, TFDDL_TIMELINE or tfddlrun --timeline-filename: the file of rank 0. The
+    files of other ranks, such as timeline.rank1.json, are found beside it. The clocks of several hosts are aligned by
+    the times at which the ranks agreed on collectives.
 
     \b
     Tables, with times in seconds (s) or milliseconds (ms):
-      ranks     waiting: at least one collective waited for peers; moving: at
-                least one moved its data. Several at once count once.
-      late      how often a rank was the last to submit a collective that all its
-                members recorded, and how much later than the one before;
+      ranks     waiting: time in which at least one collective waited for peers;
+                moving: time in which at least one moved its data
+      late      how often a rank was the last to submit a collective that all
+                members recorded, and how much later than the rank before;
                 buckets that wait at the same time count once in "s in all"
-      steps     of each graph with an allreduce that ran twice or more: the time
-                between steps, and what communication adds to it at most
-                ("exposed"), from the last submission of a step to the last end,
-                waits for late ranks included
-      names     what took most time; of each collective the rank counts that
-                waited longest, and the one that moved longest
+      steps     for each graph with an allreduce that ran twice or more: the time
+                between steps, and the most that communication adds to a step
+                ("exposed"), from the last submission of the step to the last
+                end, including waits for late ranks
+      names     the collectives that took most time; "waiting" and "moving" are
+                those of the rank that waited or moved longest
     """
     check_packages("tfddl timeline", plot)
     from tfddl.launch.table import show

@@ -1,4 +1,4 @@
-"""The picture: a bar for each collective of each rank, waiting and moving."""
+"""The picture of a job: a bar for each collective of each rank, waiting and moving."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def draw(traces: Sequence[Trace], path: Path) -> None:
 
     Args:
         traces: From `align.read_job`.
-        path: A file; its suffix says which format, as `.png` or `.svg`.
+        path: The output file. Its suffix gives the format: `.png` or `.svg`.
     """
     from matplotlib.figure import Figure  # not pyplot: no window, no display
 
@@ -21,13 +21,13 @@ def draw(traces: Sequence[Trace], path: Path) -> None:
     axes = figure.add_subplot(xlabel="seconds")
     begin = min((trace.requests[0].submitted for trace in traces if trace.requests), default=0.0)
     for trace in traces:
-        for part, (what, color) in enumerate([("waiting", "tab:orange"), ("transfer", "tab:blue")]):
-            intervals = [getattr(request, what) for request in trace.requests]
+        for row, (phase, color) in enumerate([("waiting", "tab:orange"), ("transfer", "tab:blue")]):
+            intervals = [getattr(request, phase) for request in trace.requests]
             axes.broken_barh(
                 [((start - begin) / 1e6, (end - start) / 1e6) for start, end in filter(None, intervals)],
-                (trace.rank - 0.4 + 0.4 * part, 0.4),
+                (trace.rank - 0.4 + 0.4 * row, 0.4),
                 color=color,
-                label={"waiting": "waiting for peers", "transfer": "moving"}[what]
+                label={"waiting": "waiting for peers", "transfer": "moving"}[phase]
                 if trace is traces[0]
                 else None,
             )

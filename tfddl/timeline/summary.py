@@ -1,4 +1,4 @@
-"""The numbers that are made of the traces of a job. Lines of tables are dicts; times in microseconds but in those."""
+"""The numbers about a job, from its traces. A line of a table is a dict. Times are in microseconds, except in tables."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Row = dict[str, Any]
 def ranks(traces: Sequence[Trace]) -> list[Row]:
     """A line for each rank.
 
-    "s waiting" and "s moving" are the time in which at least one collective did so, of the time from the first
-    submission to the last event; several at once count once.
+    "s waiting" and "s moving" are the times in which at least one collective waited or moved. "s" is the time from the
+    first submission to the last event.
     """
     return [
         {
@@ -38,9 +38,9 @@ def ranks(traces: Sequence[Trace]) -> list[Row]:
 
 
 def lateness(traces: Sequence[Trace]) -> list[Row]:
-    """A line for each rank: how often it was the last to submit, and for how long it was the only one missing.
+    """A line for each rank: how often it was the last to submit, and for how long it was the only missing rank.
 
-    Collectives that wait at the same time, as the buckets of a step, count once in "s in all".
+    Collectives that wait at the same time, such as the buckets of a step, count once in "s in all".
     """
     behind: dict[int, list[tuple[float, float]]] = defaultdict(list)
     took_part: Counter[int] = Counter()
@@ -64,15 +64,15 @@ def lateness(traces: Sequence[Trace]) -> list[Row]:
 
 
 def exposed(traces: Sequence[Trace], top: int) -> list[Row]:
-    """What communication adds to a step: from the last submission of the step to the last end.
+    """The time that communication adds to a step: from the last submission of the step to the last end.
 
-    A step is one run of a graph, or an eager call, and steps that run the same collectives are of one kind. From its last
-    submission on there is no more of its gradients to compute, so nothing of the step's backward pass hides what is still
-    under way. Kinds without an allreduce, or that ran once, are no training steps.
+    A step is one run of a graph, or one eager call. Steps with the same collectives are of one kind. After the last
+    submission all gradients are computed, so the backward pass hides no more communication. Kinds without an allreduce, or
+    with a single step, are no training steps.
 
     Args:
         traces: From `align.read_job`.
-        top: How many kinds, those that take most.
+        top: Number of kinds, the slowest first.
 
     Returns:
         A line for each kind and rank.
@@ -106,10 +106,9 @@ def exposed(traces: Sequence[Trace], top: int) -> list[Row]:
 
 
 def names(traces: Sequence[Trace], top: int) -> list[Row]:
-    """A line for each of the names that took most time.
+    """A line for each of the `top` names that took most time.
 
-    Of each collective the rank counts that waited longest, and the one that moved longest: a rank that comes last waits
-    for nobody.
+    "waiting" is that of the rank that waited longest, since the last rank does not wait. "moving" likewise.
     """
     together = [list(requests.values()) for requests in collectives(traces).values()]
     failed = [[request] for trace in traces for request in trace.requests if request.ticket is None]
@@ -146,7 +145,7 @@ def names(traces: Sequence[Trace], top: int) -> list[Row]:
 
 
 def unfinished(traces: Sequence[Trace]) -> list[str]:
-    """A line for each rank with something in flight at the end of its file: for how long, and who has not come."""
+    """A line for each rank with requests in flight at the end of its file: their ages, and the missing ranks."""
     waiting = {trace.rank: {(r.process_set, r.name) for r in trace.open()} for trace in traces}
 
     def said(trace: Trace, request: Request) -> str:
@@ -172,7 +171,7 @@ def unfinished(traces: Sequence[Trace]) -> list[str]:
 
 
 def errors(traces: Sequence[Trace]) -> list[str]:
-    """A line for each collective that failed; of many the first three."""
+    """A line for each of the first three collectives that failed, and the number of others."""
     failed = [
         f"rank {trace.rank}: '{request.title}' failed: {request.error}"
         for trace in traces
@@ -183,7 +182,7 @@ def errors(traces: Sequence[Trace]) -> list[str]:
 
 
 def steps(requests: Sequence[Request]) -> Iterator[list[Request]]:
-    """The finished requests of each run of a graph; where a loop in one graph comes to a name again, a step begins."""
+    """The finished requests of each run of a graph. A loop in a graph starts a new step when a name comes again."""
     open_steps: dict[tuple[str, str], list[Request]] = {}
     for request in requests:
         if "step" not in request.arguments or request.done is None:
@@ -199,7 +198,7 @@ def steps(requests: Sequence[Request]) -> Iterator[list[Request]]:
 
 
 def covered(intervals: Iterable[tuple[float, float] | None]) -> float:
-    """How much time lies in at least one of the intervals."""
+    """The length of the union of the intervals."""
     total, end = 0.0, float("-inf")
     for start, stop in sorted(interval for interval in intervals if interval is not None):
         total += max(0.0, stop - max(start, end))
@@ -217,14 +216,14 @@ def _exposed(step: Sequence[Request]) -> float:
 
 
 def _title(step: Sequence[Request]) -> str:
-    """The largest collective's name, without its bucket."""
+    """The name of the largest collective, without its bucket number."""
     largest = max(step, key=lambda request: request.bytes)
     title = largest.title.replace(largest.name, largest.name.partition("#")[0])
     return title if len(step) == 1 else f"{title} ({len(step)} collectives)"
 
 
 def _members(process_set: str, size: int) -> list[int]:
-    """The ranks of "all ranks", or of "process set 1 [0, 2]"."""
+    """The ranks of a process set by its text: "all ranks", or "process set 1 [0, 2]"."""
     if process_set == ALL_RANKS:
         return list(range(size))
     return list(json.loads(process_set[process_set.index("[") :]))
@@ -235,7 +234,7 @@ def _length(interval: tuple[float, float | None] | None) -> float:
 
 
 def _milliseconds(times: Sequence[float], quantile: float) -> float | None:
-    """A quantile of microseconds, the value that is in fact there next above; None of nothing."""
+    """A quantile of times in microseconds, as milliseconds. None without times."""
     if not times:
         return None
     if quantile == 0.5:

@@ -1,4 +1,4 @@
-"""The trace of one rank, read from its file."""
+"""Reads the trace of one rank."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ ALL_RANKS = "all ranks"
 
 
 class TraceError(ValueError):
-    """A file that is no timeline of tfddl."""
+    """The file is no timeline of tfddl."""
 
 
 @dataclass
 class Request:
-    """One collective on one rank; times in microseconds, None for what is not in the file."""
+    """One collective on one rank. Times are in microseconds, and None for phases that are not in the file."""
 
     rank: int
     name: str
@@ -30,37 +30,37 @@ class Request:
     agreed: float | None = None
     started: float | None = None
     done: float | None = None
-    ticket: int | None = None  # the same on all members of its set
+    ticket: int | None = None  # equal on all members of the process set
     error: str = ""
 
     @property
     def process_set(self) -> str:
-        """In words."""
+        """The process set as text."""
         return str(self.arguments["process_set"])
 
     @property
     def title(self) -> str:
-        """Its name, and its process set unless that is all ranks."""
+        """The name, and the process set unless it has all ranks."""
         return self.name if self.process_set == ALL_RANKS else f"{self.name} of {self.process_set}"
 
     @property
     def bytes(self) -> int:
-        """What this rank gave."""
+        """Bytes of this rank's input."""
         return int(self.arguments.get("bytes", 0))
 
     @property
     def waiting(self) -> tuple[float, float] | None:
-        """From its submission until its peers were there too, or it failed."""
+        """From the submission to the agreement with the peers, or to the failure."""
         end = self.agreed if self.agreed is not None else self.done
         return None if end is None else (self.submitted, end)
 
     @property
     def transfer(self) -> tuple[float, float] | None:
-        """From its start to its end."""
+        """From the start of the data transfer to its end."""
         return None if self.started is None or self.done is None else (self.started, self.done)
 
     def shift(self, by: float) -> None:
-        """Moves it in time."""
+        """Adds `by` microseconds to all times."""
         self.submitted += by
         for moment in ("agreed", "started", "done"):
             if getattr(self, moment) is not None:
@@ -69,13 +69,13 @@ class Request:
 
 @dataclass
 class Trace:
-    """What one rank recorded."""
+    """The recording of one rank."""
 
     path: Path
     rank: int
     size: int
     host: str
-    clock: str  # equal where ranks share one
+    clock: str  # equal on ranks that share a clock
     events: list[Event]
     requests: list[Request] = field(default_factory=list)
     left_out: int = 0
@@ -83,30 +83,30 @@ class Trace:
 
     @property
     def last(self) -> float:
-        """The time of its last event, in microseconds."""
+        """The time of the last event, in microseconds."""
         return max((event["ts"] for event in self.events if "ts" in event), default=0.0)
 
     def open(self) -> list[Request]:
-        """What was in flight at the end of the file."""
+        """The requests in flight at the end of the file."""
         return [request for request in self.requests if request.done is None]
 
 
 def read(path: Path) -> Trace:
-    """Reads the file of one rank, also one that a process has left which was killed.
+    """Reads the file of one rank. The file may lack its end, if the process was killed.
 
     Args:
         path: The file.
 
     Raises:
-        OSError: It cannot be read.
-        TraceError: It is no timeline, or it holds the ranks of a whole job already.
+        OSError: The file cannot be read.
+        TraceError: The file is no timeline, or a merged one of all ranks.
     """
     events = list(_events(path))
     headers = [event["args"] for event in events if event.get("name") == _HEADER]
     if len(headers) != 1:
-        what = f"{len(headers)} ranks in one file" if headers else "another file"
+        content = f"{len(headers)} ranks in one file" if headers else "another file"
         raise TraceError(
-            f"'{path}' is not the timeline of one rank, as hvd.start_timeline writes it. Received: {what}"
+            f"'{path}' is not the timeline of one rank, as hvd.start_timeline writes it. Received: {content}"
         )
     header = headers[0]
     trace = Trace(path, header["rank"], header["size"], header["host"], header["clock"], events)
@@ -141,7 +141,7 @@ def _events(path: Path) -> Iterator[Event]:
 
 
 def _requests(rank: int, events: list[Event]) -> list[Request]:
-    """Those of a file, in the order of their submission. A row has one at a time."""
+    """The requests of a file, in the order of submission. A row has one request at a time."""
     requests: list[Request] = []
     rows: dict[int, Request] = {}
     depth: dict[int, int] = {}
@@ -163,7 +163,7 @@ def _requests(rank: int, events: list[Event]) -> list[Request]:
 
 
 def _enter(request: Request, event: Event) -> None:
-    """Notes the phase that begins; the first one, from the submission on, is the wait."""
+    """Notes the phase that begins. The first phase, from the submission on, is the wait for peers."""
     if "ticket" in event.get("args", {}):
         request.agreed, request.ticket = event["ts"], event["args"]["ticket"]
     if request.agreed is not None and event["name"] != _QUEUE:
