@@ -62,7 +62,7 @@ def test_sizes(text, sizes):
         (["allreduce", "-np", "0"], "0 is not in the range"),
         (["allreduce", "--dtype", "float8"], "'float8' is not one of"),
         (["allreduce", "--json", "no/such/result.json"], "no/such/result.json cannot be written"),
-        (["allreduce", "--sizes", "4B,900G", "-np", "3"], "966.4 GB take twice as much on each of 3 ranks"),
+        (["allreduce", "--sizes", "4B,900G", "-np", "3"], "Input and result of 966.4 GB each on 3 ranks"),
         (["gradients", "--plot", "result.txt"], "A picture is .png or .svg. Received: result.txt"),
     ],
 )

@@ -1,17 +1,18 @@
-"""`tfddl bench`: how long collectives and training steps take on this machine, beside others that do the same.
+"""`tfddl bench`: times collectives and training steps of tfddl and of other libraries on this machine.
 
-Above `launch`, which starts the jobs. Nothing here but the adapters and `models.py` imports TensorFlow or MPI.
+`launch` starts the jobs. Only the adapters and `models.py` import TensorFlow. Only they and `rounds.measure` use MPI.
 
-    command.py    the command line
-    options.py    what its options may say
-    case.py       one line of the table: an operation, a size, a dtype; its inputs and its right result
-    sets.py       gradients of whole models
-    models.py     models to train
-    adapters/     one file for each that is measured
-    rank.py       a process of a measured job
-    job.py        starts the processes of an adapter and speaks with them
-    rounds.py     takes turns over the jobs, makes medians of what they say
-    table.py      columns, for people and as JSON and Markdown
-    plot.py       the picture
-    predict.py    a model of 8 to 512 ranks
+    command.py        the command line
+    param_types.py    types of its options: sizes, lists of names
+    case.py           a case: an operation, a size and a dtype, with inputs and the right result
+    gradient_sets.py  gradients of whole models
+    models.py         models to train
+    adapters/         one file for each library or baseline
+    rounds.py         the timing harness: blocks, rounds, medians; benchmarks/ uses it too
+    session.py        one run: the workers of all adapters, and their rounds
+    worker_group.py   starts the workers of one adapter and sends them requests
+    worker.py         one worker
+    results.py        lines of results, as a table and as Markdown
+    plot.py           the picture
+    predict.py        a model of 8 to 512 ranks
 """

@@ -1,4 +1,4 @@
-"""What is measured: one operation on one size and dtype, with inputs that have one right result."""
+"""A case: one operation on one size and dtype, with inputs that have one right result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "gradients": lambda n: 2 * (n - 1) / n,
     "training": lambda n: 2 * (n - 1) / n,
 }
-"""Operations; busbw is algbw times this: what each of n ranks has to send at least, as nccl-tests counts it."""
+"""busbw / algbw by operation: the share of the data that each of n ranks must send at least (nccl-tests, PERFORMANCE.md)."""
 
 REDUCED = ("allreduce", "reducescatter")
 DTYPES = ("float16", "float32", "float64", "int32", "int64")
@@ -33,11 +33,11 @@ class Case:
     Attributes:
         operation: A key of `BUS_FACTORS`.
         ranks: Number of ranks.
-        count: Elements, as nccl-tests counts them: of the whole result of an allgather, else of what a rank gives.
-        dtype: Name of NumPy's.
-        set: Name of the set of gradients, for the operation "gradients"; of the model, for "training".
-        batch: Images of a rank in a step, for "training".
-        steps: Calls in a block, for "training"; 0 for as many as the size makes worth while.
+        count: Elements, as nccl-tests counts them: of the result of an allgather, else of the input of a rank.
+        dtype: NumPy's name of the dtype.
+        set: For "gradients" the name of the set of gradients, for "training" the name of the model.
+        batch: For "training": images of a rank in a step.
+        steps: For "training": calls in a block. 0 leaves the number to the size.
     """
 
     operation: str
@@ -50,25 +50,25 @@ class Case:
 
     @property
     def bytes(self) -> int:
-        """Size of all elements."""
+        """Size of all elements, in bytes."""
         return self.count * np.dtype(self.dtype).itemsize
 
     @property
     def redop(self) -> str:
-        """How elements of several ranks become one."""
+        """The reduction: "mean", "sum" or "none"."""
         if self.operation in ("gradients", "training"):
             return "mean"
         return "sum" if self.operation in REDUCED else "none"
 
     @property
     def shapes(self) -> list[Shape]:
-        """Of the gradients."""
+        """Shapes of the gradients."""
         return SETS[self.set]()
 
     def values(self, rank: int) -> np.ndarray:
-        """What a rank gives, [count], of an allgather [count / ranks].
+        """The input of a rank: [count], for an allgather [count / ranks].
 
-        Whole numbers so small that even the sum of the sums of all ranks is exact.
+        Whole numbers, so small that even a sum of the sums of all ranks is exact.
         """
         exact = {"float16": 1 << 11, "float32": 1 << 24}.get(self.dtype, 1 << 31)
         modulus = max(2, min(251, exact // self.ranks**2))
@@ -92,26 +92,26 @@ class Case:
         return total[mine] if self.operation == "reducescatter" else total
 
     def scale(self, rank: int) -> float:
-        """Every element of a rank's gradients: their mean over ranks is exact in float32."""
+        """The value of all elements of a rank's gradients. The mean over ranks is exact in float32."""
         return float(2 * rank * self.ranks + 1)
 
     @cached_property
     def mean(self) -> float:
-        """Every element of the averaged gradients."""
+        """The value of all elements of the averaged gradients."""
         return sum(self.scale(rank) for rank in range(self.ranks)) / self.ranks
 
     def floor_copies(self) -> float:
-        """How many copies of the data an allreduce inside one host has to be at least, on each rank.
+        """The least number of copies of the data that an allreduce inside one host takes on each rank.
 
-        A rank copies the part of its input that others own to where they read it, (n-1)/n of it; reads its own slice
-        of all n inputs, and writes that slice of the result to all n ranks: (2n-1)/n of the data read, and as much
-        written. What lies in shared memory already needs no copy to get there: one copy.
+        A rank copies (n-1)/n of its input to memory that the other ranks read. It reads its slice of all n inputs and
+        writes the slice of the result to all n ranks. Together it reads and writes (2n-1)/n of the data. Inputs in shared
+        memory need one copy only.
         """
         return 2 - 1 / self.ranks
 
 
 def collective(operation: str, size: int, dtype: str, ranks: int) -> Case:
-    """The case of about `size` bytes whose elements can be shared out over all ranks."""
+    """A case of about `size` bytes, rounded up to equal numbers of elements for all ranks."""
     count = max(1, size // np.dtype(dtype).itemsize)
     if operation not in ("allreduce", "broadcast"):
         count = math.ceil(count / ranks) * ranks
@@ -119,17 +119,17 @@ def collective(operation: str, size: int, dtype: str, ranks: int) -> Case:
 
 
 def gradients(name: str, ranks: int) -> Case:
-    """The case of a set of gradients."""
+    """A case with a set of gradients."""
     return Case("gradients", ranks, floats(SETS[name]()), "float32", name)
 
 
 def training(name: str, ranks: int, batch: int, steps: int) -> Case:
-    """The case of a model."""
+    """A case that trains a model."""
     return Case("training", ranks, MODELS[name], "float32", name, batch, steps)
 
 
 def count_wrong(result: np.ndarray, expected: np.ndarray | float) -> int:
-    """Elements that are not exactly what they should be; all of them where the shapes differ."""
+    """The number of elements that are not exactly as expected. If the shapes differ, all are wrong."""
     if np.ndim(expected) and np.shape(result) != np.shape(expected):
         return max(np.size(result), np.size(expected))
     return int(np.count_nonzero(result != expected))

@@ -35,41 +35,42 @@ _NUMBER: dict[str, Any] = {"type": click.IntRange(min=1), "show_default": True, 
 
 @click.group(no_args_is_help=True)
 def bench() -> None:
-    """Measures collectives here, beside others.
+    """Times collectives of tfddl and of other libraries.
 
     \b
     Examples:
       tfddl bench allreduce -np 2
-          how long an allreduce takes inside a graph, for sizes from 4 B to 64 MB,
-          beside raw MPI and whatever else is installed: Horovod, PyTorch's gloo,
-          TensorFlow's MultiWorkerMirroredStrategy
+          an allreduce inside a graph, for sizes from 4 B to 64 MB, beside MPI, and
+          Horovod, PyTorch's gloo and TensorFlow's MultiWorkerMirroredStrategy
+          where installed
       tfddl bench allreduce -np 4 --sizes 1M,256M --dtype float16 --peers none
-          two sizes of another type, and tfddl alone
+          two sizes of another dtype, only tfddl
       tfddl bench gradients -np 2 --json result.json --plot result.png
           all gradients of ResNet-50, of VGG-16 and 1,000 small ones
       tfddl bench training -np 2
-          steps of three models, beside the same processes without communication
+          training steps of three models, with and without communication
       tfddl bench predict
-          what a model says of 8 to 512 GPUs on 25 Gbit/s
+          a model's prediction for 8 to 512 GPUs on 25 Gbit/s
 
-    On one host, on the CPU. Each rank has a core and one thread, so give as many ranks as there are cores, and
-    leave the machine alone meanwhile; Ctrl-C keeps the cases that are done. The ranks of all adapters stay, asleep;
-    blocks of calls take turns, and the table has medians. Columns:
+    It runs on the CPUs of this host. Each rank has one core and one thread, so start at most as many ranks as cores,
+    and run nothing else meanwhile. Ctrl-C keeps the finished cases. Blocks of calls take turns, and the ranks of
+    other adapters sleep. Columns:
 
     \b
-      us              one call until its result is there: median over rounds
-      p10 us, p90 us  its spread over rounds
+      us              time of one call, until its result is there: median of rounds
+      p10 us, p90 us  10th and 90th percentile of rounds
       algbw GB/s      bytes / time
-      busbw GB/s      algbw times what each of n ranks has to send at least, as
-                      nccl-tests counts it: 2(n-1)/n for an allreduce
+      busbw GB/s      algbw times the share that each of n ranks must send at least,
+                      as in nccl-tests: 2(n-1)/n for an allreduce
       x tfddl         time / tfddl's time
-      excess us       time - that of an op that does nothing, which is TensorFlow's own
-      #wrong          elements of the checked results that were wrong, in all rounds;
-                      if there is one, the exit code is 1
+      excess us       time - time of an op that does nothing (TensorFlow's share)
+      #wrong          wrong elements in the checked results of all rounds;
+                      if there are any, the exit code is 1
 
-    Lines that are no peers: "floor", the copies that cannot be left out, at the rate that all cores reach at once;
-    "in shared memory", an allreduce of a tensor that lies there already, as results of collectives do; a
-    ping-pong of two processes that sleep in between; and of training what its help says.
+    Other lines: "floor" is the time of the copies that no allreduce can avoid, with all cores copying at once. "in
+    shared memory" is an allreduce of a tensor in shared memory, such as the result of a collective. "futex
+    ping-pong" is a round trip between two processes that sleep in between. `tfddl bench training --help` explains its
+    lines.
     """
 
 
@@ -82,12 +83,12 @@ def _names(flag: str, choices: Sequence[str], about: str) -> Any:
 def _common(command: Any) -> Any:
     options = [
         click.option("-np", "--num-proc", "ranks", default=2, help="Number of ranks.", **_NUMBER),
-        click.option("--rounds", default=7, help="Blocks of calls for each adapter.", **_NUMBER),
+        click.option("--rounds", default=7, help="Number of rounds: blocks of calls of each adapter.", **_NUMBER),
         _names(
             "--peers", _PEERS,
-            f"Beside what: {', '.join(_PEERS)}; all or none. What is not installed is left out.",
+            f"Libraries to compare: {', '.join(_PEERS)}; all or none. Missing ones are skipped.",
         ),
-        file_option("--json", "json_path", about="Write all numbers."),
+        file_option("--json", "json_path", about="Write all numbers as JSON."),
         file_option("--plot", "plot_path", about="Draw a picture, as .png or .svg."),
         file_option("--markdown", "markdown_path", about="Write the medians as a table."),
     ]  # fmt: skip
@@ -105,7 +106,7 @@ def _add(operation: str, about: str) -> None:
         default=_SIZES,
         show_default=True,
         metavar="SIZE,...",
-        help="Bytes of a tensor: of an allgather all ranks' together.",
+        help="Bytes of the tensor (for allgather: of the result).",
     )
     @click.option(
         "--dtype", type=click.Choice(["float16", "float32", "float64", "int32", "int64"]), default="float32",
@@ -127,10 +128,10 @@ for _operation, _about in _OPERATIONS.items():
 @_names(
     "--sets",
     ("resnet50", "vgg16", "1000x1KB"),
-    "Which: resnet50 (161 tensors, 102 MB), vgg16 (32 tensors, 553 MB), 1000x1KB; or all.",
+    "Sets of gradients: resnet50 (161 tensors, 102 MB), vgg16 (32 tensors, 553 MB), 1000x1KB; or all.",
 )
 def gradients(ranks: int, sets: list[str], **options: Any) -> None:
-    """Mean of all gradients of a model, through the tape."""
+    """Mean of all gradients of a model, by the tape."""
     from tfddl.bench.case import gradients as case
 
     _measure(f"gradients, {ranks} ranks", [case(name, ranks) for name in sets], ranks, **options)
@@ -141,24 +142,24 @@ def gradients(ranks: int, sets: list[str], **options: Any) -> None:
 @_names(
     "--models",
     ("resnet20", "cnn", "vgg"),
-    "Which: resnet20 (0.27 million weights), cnn (4.2), vgg (14.5); or all.",
+    "Models: resnet20 (0.27 million weights), cnn (4.2), vgg (14.5); or all.",
 )
-@click.option("--batch", default=32, help="Images of a rank in a step.", **_NUMBER)
+@click.option("--batch", default=32, help="Images of each rank in a step.", **_NUMBER)
 @click.option("--steps", default=10, help="Steps in a block.", **_NUMBER)
 def training(ranks: int, models: list[str], batch: int, steps: int, **options: Any) -> None:
-    """Steps that train a model, with and without communication.
+    """Training steps of a model, with and without communication.
 
-    Made-up images of 32 x 32 x 3, SGD with momentum; gradients through the tape, or as each peer has it. "Op that
-    does nothing" is compute: the same processes at the same time, each with its own gradients. "Ranks meet" adds a
-    barrier to each of its steps, and so the wait for the slower rank. "One process alone" has the machine to itself.
+    Random images of 32 x 32 x 3, SGD with momentum, gradients by DistributedGradientTape or the peer's own means. "op
+    that does nothing" is compute: the same processes without communication. "ranks meet" adds a barrier to each of
+    its steps, and so the wait for the slower rank. "one process alone" has the whole machine.
 
     \b
-    Columns besides those of the others:
+    Further columns:
       images/s      of all ranks together
       x compute     step / compute
       efficiency %  images/s / (ranks x images/s of one process alone)
-      #wrong        trained weights that are not the same bits on all ranks; where
-                    nothing is sent each rank has its own, and none is wrong
+      #wrong        trained weights that differ between ranks; without
+                    communication they differ, and none counts as wrong
     """
     from tfddl.bench.case import training as case
 
@@ -185,12 +186,12 @@ def training(ranks: int, models: list[str], batch: int, steps: int, **options: A
     type=click.FloatRange(min=0),
     default=25.0,
     show_default=True,
-    help="Of a message between hosts, us.",
+    help="Latency of a message between hosts, us.",
 )
 def predict(measured: Path | None, gbit: float, latency: float) -> None:
-    """What a model says of 8 to 512 ranks.
+    """Predicts the efficiency of 8 to 512 ranks.
 
-    Next to what Horovod has published. Formula, sources and what is left out: the top of tfddl/bench/predict.py.
+    The table also has the numbers that Horovod has published. tfddl/bench/predict.py has formula, sources and limits.
     """
     check_packages(_NAME, None)
     from tfddl.bench import predict as model
@@ -218,7 +219,7 @@ def _measure(
     adapters, notes = _adapters(cases[0].operation, peers) if cases else ({}, [])
     lines: list[dict[str, Any]] = []
     stopped = False
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that its jobs and their files go too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the jobs and removes their files
     with Session(adapters, ranks, lambda text: click.echo(text, err=True)) as session:
         try:
             for case in cases:
@@ -226,10 +227,10 @@ def _measure(
                 lines += results.rows(case, session.measure(case, rounds))
         except KeyboardInterrupt:
             stopped = True
-            notes.append("stopped before the end: these are the cases that were done")
+            notes.append("stopped before the end: only the finished cases are listed")
     cores = len(os.sched_getaffinity(0))
     if ranks > cores:
-        notes.append(f"{ranks} ranks share {cores} cores: their times say little")
+        notes.append(f"{ranks} ranks share {cores} cores: the times are not meaningful")
     shown = [{column: line[column] for column in line if column != "name"} for line in lines]
     results.show(title, shown, notes, new_section="bytes")
     document = {
@@ -262,15 +263,15 @@ def _write(
 
 
 def _judge(wrong: int, failed: dict[str, str]) -> None:
-    """Ends with an error where the numbers are worth nothing, or some are missing."""
+    """Ends with an error if results were wrong, or adapters failed."""
     if wrong:
         raise click.ClickException(f"{wrong:,} elements of the results were wrong.")
     if failed:
-        raise click.ClickException(f"These broke down, as said above: {', '.join(failed)}")
+        raise click.ClickException(f"Failed: {', '.join(failed)}. The errors are above.")
 
 
 def _adapters(operation: str, peers: list[str]) -> tuple[dict[str, Adapter], list[str]]:
-    """What to start, and a line for each that is left out."""
+    """The adapters to start by name, and a note for each that is skipped."""
     from tfddl.bench.adapters import OWN, PEERS
 
     wanted = OWN | {name: PEERS[name] for name in PEERS if name in peers}
@@ -291,6 +292,6 @@ def _check_memory(cases: Sequence[Case], ranks: int) -> None:
     largest = max((case.bytes for case in cases), default=0)
     if 2 * ranks * largest > memory:
         raise click.UsageError(
-            f"{largest / 1e9:,.1f} GB take twice as much on each of {ranks} ranks, for what it gives and what it gets. "
-            f"This machine has {memory / 1e9:,.1f} GB."
+            f"Input and result of {largest / 1e9:,.1f} GB each on {ranks} ranks exceed the memory of this machine, "
+            f"{memory / 1e9:,.1f} GB. Use smaller --sizes or fewer ranks."
         )

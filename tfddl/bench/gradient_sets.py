@@ -1,4 +1,4 @@
-"""Gradients of whole models, as lists of shapes, and what there is to train."""
+"""Gradients of whole models, as lists of shapes, and the sizes of the models to train."""
 
 import math
 from collections.abc import Callable
@@ -43,12 +43,12 @@ def vgg16() -> list[Shape]:
 
 
 def many_small() -> list[Shape]:
-    """1,000 tensors of 1 KB: what each tensor costs, however small."""
+    """1,000 tensors of 1 KB, which show the cost of each tensor."""
     return [(256,)] * 1000
 
 
 def floats(shapes: list[Shape]) -> int:
-    """How many elements a set has."""
+    """The number of elements of a set."""
     return sum(math.prod(shape) for shape in shapes)
 
 
@@ -57,7 +57,7 @@ SETS: dict[str, Callable[[], list[Shape]]] = {
     "vgg16": vgg16,
     "1000x1KB": many_small,
 }
-"""By the names that the command line takes."""
+"""The sets by their names on the command line."""
 
 MODELS = {"resnet20": 272_282, "cnn": 4_216_522, "vgg": 14_487_946}
-"""Trained weights of the models of `models.py`, by the same names."""
+"""Number of trained weights of each model of `models.py`."""

@@ -1,6 +1,6 @@
-"""Models to train, for images of 32 x 32 x 3 in 10 classes: `build` by the names of `sets.MODELS`.
+"""Models to train, for images of 32 x 32 x 3 in 10 classes. `build` takes the names of `gradient_sets.MODELS`.
 
-Keras comes with `build`, MPI with `different_weights`.
+`build` imports Keras, and `different_weights` imports MPI.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ def build(name: str) -> Any:
 
 
 def batch(rank: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """A rank's images, [size, 32, 32, 3] float32, and labels, [size] int64: made up, others on each rank."""
+    """Random images, [size, 32, 32, 3] float32, and labels, [size] int64, that differ by rank."""
     generator = np.random.default_rng(rank)
     return generator.standard_normal((size, *IMAGE), dtype="float32"), generator.integers(0, CLASSES, size)
 
 
 def different_weights(model: Any) -> int:
-    """How many trained weights have not rank 0's bits, over all ranks; asked by all of them.
+    """The number of trained weights, over all ranks, whose bits differ from those of rank 0. All ranks call it.
 
-    The moving averages of batch normalization are each rank's own.
+    The moving averages of batch normalization may differ, so they do not count.
     """
-    from mpi4py import MPI  # which joins the world: not for those that only import this
+    from mpi4py import MPI  # initializes MPI, so not at the top of the file
 
     weights = np.concatenate([np.asarray(v).ravel() for v in model.trainable_variables]).view("int32")
     different = np.count_nonzero(weights != MPI.COMM_WORLD.bcast(weights))
@@ -60,7 +60,7 @@ def _resnet20(layers: Any, images: Any) -> Any:
 
 
 def _cnn(layers: Any, images: Any) -> Any:
-    """Two convolutions; nearly all weights are those of one dense layer."""
+    """Two convolutions. A dense layer has nearly all weights."""
     x = layers.Conv2D(32, 3, padding="same", activation="relu")(images)
     x = layers.Conv2D(64, 3, padding="same", activation="relu")(x)
     x = layers.Flatten()(layers.MaxPooling2D()(x))

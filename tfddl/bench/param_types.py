@@ -1,4 +1,4 @@
-"""What options of the command line may say."""
+"""Types of command line options: sizes in bytes, lists of names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Sizes(click.ParamType):
 
 
 class Names(click.ParamType):
-    """Some of the given names, or `all` or `none`."""
+    """A list of the given names, or `all` or `none`."""
 
     name = "names"
 
@@ -45,7 +45,7 @@ class Names(click.ParamType):
         unknown = [name for name in names if name not in self._choices]
         if unknown:
             self.fail(
-                f"Choose of {', '.join(self._choices)}, or all, or none. Received: {', '.join(unknown)}",
+                f"Choose from {', '.join(self._choices)}, or all, or none. Received: {', '.join(unknown)}",
                 parameter,
                 context,
             )

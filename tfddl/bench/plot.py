@@ -1,4 +1,4 @@
-"""The picture: time against bytes of all that was measured, both logarithmic; bars for sets of gradients."""
+"""The picture: time against bytes, both logarithmic, or bars for sets of gradients and models."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def draw(title: str, lines: Sequence[dict[str, Any]], path: Path) -> None:
     """Writes a picture.
 
     Args:
-        title: Its heading.
-        lines: What `results.rows` made.
-        path: A file; its suffix says which format, as `.png` or `.svg`.
+        title: The heading.
+        lines: Lines of `results.rows`.
+        path: The output file. Its suffix gives the format: `.png` or `.svg`.
     """
     from matplotlib.figure import Figure  # not pyplot: no window, no display
 
@@ -46,7 +46,7 @@ def _curves(axes: Any, lines: Sequence[dict[str, Any]], names: Sequence[str]) ->
             label=mine[0]["what"],
         )
         if not derived:
-            spread = ([line[which] for line in mine] for which in ("p10 us", "p90 us"))
+            spread = ([line[column] for line in mine] for column in ("p10 us", "p90 us"))
             axes.fill_between(sizes, *spread, color=curve.get_color(), alpha=0.1, linewidth=0)
     sizes = sorted({line["bytes"] for line in lines})
     axes.set_xticks(sizes, [human(size) for size in sizes], fontsize="small")
@@ -58,6 +58,6 @@ def _bars(axes: Any, lines: Sequence[dict[str, Any]], names: Sequence[str]) -> N
     titles = {line["name"]: line["what"] for line in lines}
     for number, name in enumerate(names):
         mine = {line["set"]: line for line in lines if line["name"] == name}
-        places = [sets.index(which) + (number + 0.5) * 0.8 / len(names) - 0.4 for which in mine]
-        axes.bar(places, [line["us"] for line in mine.values()], 0.8 / len(names), label=titles[name])
+        centers = [sets.index(name) + (number + 0.5) * 0.8 / len(names) - 0.4 for name in mine]
+        axes.bar(centers, [line["us"] for line in mine.values()], 0.8 / len(names), label=titles[name])
     axes.set_xticks(range(len(sets)), sets)

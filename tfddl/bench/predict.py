@@ -1,4 +1,4 @@
-"""What a model says of training on many hosts, next to what Horovod's authors have published.
+"""A model of training on many hosts, beside the numbers that Horovod's authors have published.
 
 For n ranks, g of them on a host, h = n/g hosts, and gradients of S bytes in k buckets:
 
@@ -6,16 +6,16 @@ For n ranks, g of them on a host, h = n/g hosts, and gradients of S bytes in k b
     step       = C + max(comm / k, comm - (1 - 1/k) 2/3 C)
     efficiency = C / step
 
-k = S / 25 MB, rounded up; that large gradients travel alone changes it by a few. alpha + beta S is what a bucket takes in a
-host, by shared memory. Between hosts each rank exchanges its own slice, so that a host sends and receives 2 (h-1)/h of
-the data.
-C is the time of a step without communication. The backward pass is two thirds of it, and its gradients become ready
-evenly, so that bucket i of k can start i/k into it; the last has nothing to hide behind. A bucket costs one vote, whose
-rounds go there and back log2 h times. No rank is ever late, no link shared, and the rate is the line's: what a real
-cluster loses by these is not in here, so this says what is possible, not what will be.
+k = S / 25 MB, rounded up. (Large gradients have their own buckets, which changes k by a few.) alpha + beta S is the time
+of a bucket inside a host, by shared memory. Between hosts each rank exchanges its own slice, so a host sends and receives
+2 (h-1)/h of the data.
+C is the time of a step without communication. The backward pass takes two thirds of C, and its gradients become ready
+evenly. So bucket i of k starts i/k into the backward pass, and the last bucket is fully exposed. A bucket costs one vote,
+with log2 h rounds there and back. The model has no late ranks and no shared links, and assumes the full rate of the
+network. It gives an upper bound of the efficiency.
 
-alpha and beta are those of a run of `tfddl bench allreduce`: the excess over an op that does nothing at the smallest
-size, and what a byte more costs up to the largest. Memory that more than two ranks share is slower for each of them.
+alpha and beta come from a run of `tfddl bench allreduce`: the excess over an op that does nothing at the smallest size,
+and the time of each further byte up to the largest size. Memory shared by more than two ranks is slower than this.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Model:
     """A network as trained in the publications.
 
     Attributes:
-        name: In the table.
+        name: The name in the table.
         weights: Trained parameters, float32.
-        images: A second on one Tesla P100, batch 64: "Benchmarks" in TensorFlow's guide (site/en/r1/guide/performance),
-            May 2017.
-        published: Percent at 512 ranks: Sergeev and Del Balso, "Horovod: fast and easy distributed deep learning in
-            TensorFlow", and Horovod's docs/benchmarks.rst: 128 hosts of 4 Pascal GPUs, 25 Gbit/s.
+        images: Images a second on one Tesla P100, batch 64: "Benchmarks" in TensorFlow's guide
+            (site/en/r1/guide/performance), May 2017.
+        published: Efficiency in percent at 512 ranks: Sergeev and Del Balso, "Horovod: fast and easy distributed deep
+            learning in TensorFlow", and Horovod's docs/benchmarks.rst: 128 hosts of 4 Pascal GPUs, 25 Gbit/s.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Model:
 
 MODELS = (
     Model("Inception-V3", 23.8e6, 142, 90),
-    # Not in that guide. Between ResNet-50 (219 images/s) and ResNet-152 (91.8) by their operations, 3.8, 7.6 and 11.3 G.
+    # Not in the guide: interpolated between ResNet-50 (219 images/s) and ResNet-152 (91.8) by operations, 3.8, 7.6, 11.3 G.
     Model("ResNet-101", 44.6e6, 1 / (1 / 219 + (7.6 - 3.8) / (11.3 - 3.8) * (1 / 91.8 - 1 / 219)), 90),
     Model("VGG-16", 138.4e6, 154, 68),
 )
@@ -60,12 +60,12 @@ _BATCH = 64
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """Of communication.
+    """Costs of communication.
 
     Attributes:
-        alpha: Seconds a bucket takes in a host, whatever its size.
-        beta: Seconds a byte takes in a host.
-        latency: Seconds a message takes between hosts.
+        alpha: Seconds for each bucket inside a host.
+        beta: Seconds for each byte inside a host.
+        latency: Seconds for each message between hosts.
         rate: Bytes a second that a host sends, and receives at the same time.
     """
 
@@ -76,10 +76,10 @@ class Costs:
 
 
 def measured(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """alpha and beta, of the rows of a run of `tfddl bench allreduce`.
+    """alpha and beta from the rows of a run of `tfddl bench allreduce`.
 
     Raises:
-        ValueError: The rows are of another run, or of one size only.
+        ValueError: The rows lack tfddl, the op that does nothing, or a second size.
     """
     of = {
         name: {row["bytes"]: row["us"] for row in rows if row["name"] == name}
@@ -95,7 +95,7 @@ def measured(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
 
 
 def step(model: Model, ranks: int, costs: Costs) -> tuple[float, float, float]:
-    """Seconds without communication, of all communication, and of a step."""
+    """Seconds of computation, of all communication, and of a step."""
     compute, size, hosts = _BATCH / model.images, 4 * model.weights, max(1, ranks // RANKS_PER_HOST)
     buckets = math.ceil(size / _BUCKET_BYTES)
     rounds = 2 * math.ceil(math.log2(hosts))

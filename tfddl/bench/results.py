@@ -1,4 +1,4 @@
-"""The lines of the results: made of timings, printed, written as JSON and as Markdown."""
+"""The lines of the results: made from timings, and shown as a table or as Markdown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfddl.launch import table as tables
 from tfddl.launch.table import cell
 
 _FLOORS = {"copy": "floor", "copy after a step": "floor after a step"}
-"""Made of copies, by the adapters that copy."""
+"""Lines that are derived from the time of a copy, by adapter."""
 
 PACKAGES = (
     "tfddl",
@@ -31,23 +31,23 @@ PACKAGES = (
 )
 
 LEFT_OUT = ("chained", *_FLOORS)
-"""In pictures and Markdown: others are derived from these."""
+"""Adapters that pictures and Markdown leave out, since other lines are derived from them."""
 
 _SHARED_BYTES = 32 << 10
-"""Smaller results do not lie in shared memory: kSharedBytes of custom_ops/core/collectives/collective.h."""
+"""Smaller results are not in shared memory: kSharedBytes of the engine."""
 
 LOAD_AT_START = os.getloadavg()[0]
-"""Processes that wanted a core before we did anything: above 0.5 or so, the numbers are not worth keeping."""
+"""Load average of the machine before the benchmark. Above about 0.5 the numbers are not reliable."""
 
 Row = dict[str, Any]
 
 
 def rows(case: Case, timings: Mapping[str, Timing]) -> list[Row]:
-    """The lines of one case, one for each adapter and some that are derived.
+    """The lines of one case: one for each adapter, and some derived lines.
 
     Args:
-        case: What was measured.
-        timings: By adapter.
+        case: The case.
+        timings: Timings by adapter.
     """
     titles = {name: adapter.title for name, adapter in (OWN | PEERS).items()}
     row = _of_training if case.operation == "training" else _of_operation
@@ -109,12 +109,12 @@ def _of_training(case: Case, name: str, title: str, timing: Timing, timings: Map
 
 
 def wrong(lines: Sequence[Row]) -> int:
-    """Elements of all results that were wrong."""
+    """The number of wrong elements in all results."""
     return sum(line["#wrong"] for line in lines)
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers were taken on."""
+    """The machine and the versions of packages that the numbers belong to."""
     versions = {found.metadata["Name"].lower().replace("_", "-"): found.version for found in distributions()}
     return {
         "cores": os.cpu_count(),
@@ -127,10 +127,10 @@ def machine() -> dict[str, Any]:
 
 
 def show(title: str, lines: Sequence[Row], notes: Sequence[str] = (), *, new_section: str = "") -> None:
-    """Prints a table, with the load that the machine had.
+    """Prints a table, and the load of the machine.
 
     Args:
-        title, lines, notes, new_section: As `tfddl.launch.table.show` takes them.
+        title, lines, notes, new_section: As in `tfddl.launch.table.show`.
     """
     said = (*notes, f"load of the machine at the start: {LOAD_AT_START:.1f}")
     tables.show(title, lines, said, left=("set", "what"), new_section=new_section)
@@ -142,7 +142,7 @@ def markdown(lines: Sequence[Row]) -> str:
     by_size: dict[Any, dict[str, Row]] = {}
     for line in lines:
         by_size.setdefault(line.get("set") or line["bytes"], {})[line["name"]] = line
-    # The floor's copies are the same on all lines; other titles do not change.
+    # The titles of an adapter are equal on all lines.
     table = [["", *(f"{title}, us" for title in names.values())], ["---"] * (len(names) + 1)]
     for size, found in by_size.items():
         label = size if isinstance(size, str) else human(size)
@@ -151,7 +151,7 @@ def markdown(lines: Sequence[Row]) -> str:
 
 
 def human(size: int) -> str:
-    """A size in bytes as the command line takes it, where it is a whole number of its unit."""
+    """A size in bytes in the form of the command line: 64K, 1M, or 100B if it is no multiple of a unit."""
     for unit, factor in (("M", 1 << 20), ("K", 1 << 10)):
         if size >= factor and size % factor == 0:
             return f"{size // factor}{unit}"

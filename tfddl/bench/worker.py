@@ -1,8 +1,8 @@
-"""A process of a measured job: `python -m tfddl.bench.worker MODULE DIRECTORY PORT...`, one port for each process.
+"""A worker of one adapter: `python -m tfddl.bench.worker MODULE DIRECTORY PORT...`, with one port for each worker.
 
-It connects to the driver's socket, says its rank and process, and answers what the driver asks until that hangs up: a
-`Case` is made ready, a number is that many calls of it, None drops it. A string as the answer is an error. It sleeps
-meanwhile, and leaves its core to the jobs whose turn it is.
+The worker connects to the driver's socket, sends its rank and process id, and serves requests until the driver closes the
+connection. A `Case` is prepared. A number runs a block of that many calls. None frees the case. A string as the answer is
+an error. Between requests the worker sleeps, and leaves its core to the other adapters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tfddl.bench.rounds import block
 from tfddl.launch.rank_shim import RANK_VARIABLES
 
 SOCKET = "driver"
-"""Of the driver, in the job's directory."""
+"""Name of the driver's socket in the directory of the workers."""
 
 
 def main(arguments: list[str]) -> None:
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> None:
             traceback.print_exc()
             driver.send(f"{type(error).__name__}: {error}")
             with contextlib.suppress(EOFError):
-                driver.recv()  # it hangs up once it has read that; a rank that ends sooner takes the others with it
+                driver.recv()  # ends when the driver has read the error; an earlier end would end the other ranks
             sys.exit(1)
 
 
@@ -47,21 +47,21 @@ def _serve(driver: Connection, ways: Ways) -> None:
     way: Way | None = None
     while True:
         try:
-            asked = driver.recv()
+            request = driver.recv()
         except EOFError:
             return
-        if isinstance(asked, int) and way is not None:
-            driver.send(block(way, asked))
+        if isinstance(request, int) and way is not None:
+            driver.send(block(way, request))
             continue
         way = None
-        gc.collect()  # a function that has been traced refers to itself
-        if asked is not None:
-            way = ways(asked)
+        gc.collect()  # a traced function refers to itself
+        if request is not None:
+            way = ways(request)
         driver.send(way is not None)
 
 
 def pin(rank: int) -> None:
-    """Binds this process to a core, each rank to another, as long as there are cores."""
+    """Binds this process to one core. Ranks get different cores while there are enough."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
 

@@ -1,4 +1,4 @@
-"""The processes of one adapter, started by tfddlrun, which do what the driver asks."""
+"""The worker processes of one adapter, started by tfddlrun. The driver, `tfddl bench`, sends them requests."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
 }
-"""The data plane of CPUs, one thread a process."""
+"""CPUs only, and one thread for each process."""
 
 
 class WorkerError(RuntimeError):
-    """A job that cannot go on; the message quotes what its ranks said."""
+    """Workers failed. The message quotes their output."""
 
 
 class WorkerGroup:
-    """All ranks of an adapter, each asleep until it is asked.
+    """All workers of an adapter, asleep between requests.
 
     Args:
         adapter: An `Adapter`.
-        ranks: How many processes.
+        ranks: Number of workers.
 
     Raises:
-        WorkerError: They do not start.
+        WorkerError: The workers do not start.
     """
 
     def __init__(self, adapter: Adapter, ranks: int):
@@ -64,15 +64,15 @@ class WorkerGroup:
             raise
 
     def prepare(self, case: Case) -> bool:
-        """Makes the inputs of a case on all ranks; False where the adapter has no such operation or dtype."""
+        """Makes the inputs of a case on all ranks. Returns False if the adapter lacks the operation or dtype."""
         return all(self._ask(case))
 
     def release(self) -> None:
-        """Frees what the prepared case has taken."""
+        """Frees the data of the prepared case."""
         self._ask(None)
 
     def block(self, calls: int) -> tuple[float, int]:
-        """Runs the prepared case. Returns seconds a call on the slowest rank, and wrong elements on all."""
+        """Runs a block of the prepared case. Returns seconds a call on the slowest rank, and wrong elements on all ranks."""
         answers = self._ask(calls)
         return max(seconds for seconds, _ in answers), sum(wrong for _, wrong in answers)
 
@@ -117,11 +117,11 @@ class WorkerGroup:
         connection = Connection(listener.accept()[0].detach())
         return *connection.recv(), connection
 
-    def _ask(self, what: object) -> list[Any]:
+    def _ask(self, request: object) -> list[Any]:
         self._signal(signal.SIGCONT)
         try:
             for rank in self._ranks:
-                rank.send(what)
+                rank.send(request)
         except OSError as error:
             raise self._error(f"a rank is gone ({error})") from None
         answers = self._answers(time.monotonic() + ANSWER_LIMIT_S)
@@ -129,13 +129,13 @@ class WorkerGroup:
         return answers
 
     def _signal(self, number: signal.Signals) -> None:
-        """Lets the ranks of a restless adapter go on, or stops them."""
+        """Stops the workers of a restless adapter, or lets them go on."""
         for process in self._processes if self.adapter.restless else ():
-            with contextlib.suppress(ProcessLookupError):  # its end is seen where it is asked
+            with contextlib.suppress(ProcessLookupError):  # the next request notices its end
                 os.kill(process, number)
 
     def _answers(self, deadline: float) -> list[Any]:
-        """One of each rank, read in order of arrival: who dies first is the cause."""
+        """One answer of each rank, read in order of arrival, so that the first rank to die is reported."""
         answers: dict[Connection, Any] = {}
         while len(answers) < len(self._ranks):
             waiting = [rank for rank in self._ranks if rank not in answers]
@@ -153,24 +153,24 @@ class WorkerGroup:
             answer = rank.recv()
         except (EOFError, OSError):
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_END_LIMIT_S)  # for tfddlrun's last words
+                self._process.wait(_END_LIMIT_S)  # for tfddlrun's last message
             raise self._error(f"rank {self._ranks.index(rank)} died") from None
         if isinstance(answer, str):
             raise self._error(f"rank {self._ranks.index(rank)}: {answer}")
         return answer
 
-    def _error(self, what: str) -> WorkerError:
+    def _error(self, reason: str) -> WorkerError:
         lines = (self._directory / "output").read_text(errors="replace").splitlines()
-        return WorkerError("\n".join([f"{self.adapter.title}: {what}", *lines[-_LINES_SHOWN:]]))
+        return WorkerError("\n".join([f"{self.adapter.title}: {reason}", *lines[-_LINES_SHOWN:]]))
 
 
 def _end_with_driver() -> None:
-    """Of tfddlrun: ranks see their driver hang up, but not those that are stopped when it is killed."""
+    """Makes tfddlrun end with the driver. Workers notice the end of a killed driver only if they are not stopped."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _free_ports(count: int) -> list[str]:
-    """Ports that nobody listens on."""
+    """Free ports of this host."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:

@@ -1,7 +1,7 @@
-"""What is measured: one module for each, named in `ADAPTERS`.
+"""The adapters: one module for each library or baseline, listed in `OWN` and `PEERS`.
 
-A module has `ways(process)`. It joins the job, and returns a function from a `Case` to a `Way`, or to None where
-this adapter has no such operation.
+A module has a function `ways(process)`, which joins the job. It returns a function from a `Case` to a `Way`, or to None if
+the adapter lacks the operation.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tfddl.bench.case import Case
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """A process in its job.
+    """A process of the job of one adapter.
 
     Attributes:
-        rank: Number of this process, from 0.
+        rank: The rank of this process.
         size: Number of processes, all on this host.
-        directory: An empty one that the job has to itself.
-        ports: As many free ports of this host as there are processes.
+        directory: An empty directory for this job.
+        ports: A free port of this host for each process.
     """
 
     rank: int
@@ -33,12 +33,12 @@ class Process:
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """One way to do what a case asks for.
+    """One way to run a case.
 
     Attributes:
-        call: Does it once; returns when the result is there.
-        wrong: Counts the wrong elements of what the last call gave.
-        before: What comes before each call and is no part of its time.
+        call: Runs the case once, and returns when the result is there.
+        wrong: Counts the wrong elements in the result of the last call.
+        before: Runs before each call. Its time does not count.
     """
 
     call: Callable[[], object]
@@ -51,14 +51,14 @@ Ways = Callable[[Case], Way | None]
 
 @dataclasses.dataclass(frozen=True)
 class Adapter:
-    """What the driver has to know before it starts one.
+    """A library or baseline to measure.
 
     Attributes:
-        title: In tables.
-        module: Where its `ways` is.
-        packages: What has to be installed, as imported.
-        operations: What it can do.
-        restless: Whether threads of it work between its turns too, so that its ranks have to be stopped meanwhile.
+        title: The title in tables.
+        module: The module with `ways`.
+        packages: Required packages, by the names of their imports.
+        operations: Supported operations.
+        restless: Whether its threads also work between its blocks, so that its workers must be stopped meanwhile.
     """
 
     title: str
@@ -68,7 +68,7 @@ class Adapter:
     restless: bool = False
 
     def missing(self) -> list[str]:
-        """Which of its packages are not installed."""
+        """The required packages that are not installed."""
         return [name for name in self.packages if importlib.util.find_spec(name) is None]
 
 
@@ -88,7 +88,7 @@ OWN: dict[str, Adapter] = {
     "copy after a step": Adapter("copy after a step", _HERE + "copy_after", _TENSORFLOW, ("training",)),
     "alone": Adapter("one process alone", _HERE + "alone", _TENSORFLOW, ("training",)),
 }
-"""tfddl, and what it is held against."""
+"""tfddl and its baselines."""
 
 PEERS: dict[str, Adapter] = {
     "mpi4py": Adapter("mpi4py", _HERE + "mpi", ("mpi4py",), _ALL),
@@ -104,4 +104,4 @@ PEERS: dict[str, Adapter] = {
         ("allreduce", "allgather", "gradients", "training"),
     ),
 }
-"""Others that do the same."""
+"""Other libraries."""

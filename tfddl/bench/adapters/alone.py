@@ -1,4 +1,4 @@
-"""Rank 0 trains by itself while the others sleep: what one process does in a step."""
+"""Rank 0 trains alone while the other ranks sleep: the step of a single process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tfddl.bench.case import Case
 
 
 def ways(process: Process) -> Ways:
-    """Joins nothing."""
+    """Joins no job."""
     in_graph.one_thread()
 
     def way(case: Case) -> Way:

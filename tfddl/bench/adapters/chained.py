@@ -1,6 +1,6 @@
-"""tfddl: an allreduce of the result of an allreduce, which lies in memory that the ranks share.
+"""tfddl: an allreduce of the result of an allreduce, which is in shared memory.
 
-Less the time of one, it is the time of an allreduce whose tensor lies there already.
+Minus the time of one allreduce, this is the time of an allreduce with its input in shared memory.
 """
 
 from __future__ import annotations

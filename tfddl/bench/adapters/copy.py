@@ -1,4 +1,4 @@
-"""One copy of the data into other memory of the process, on all ranks at once: what a pass over memory costs here."""
+"""One copy of the data into other memory of the process, on all ranks at once: the cost of one pass over memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfddl.bench.case import Case, count_wrong
 
 
 def ways(process: Process) -> Ways:
-    """Joins nothing."""
+    """Joins no job."""
 
     def way(case: Case) -> Way:
         x = np.full(case.count, 1 + process.rank, case.dtype)

@@ -1,4 +1,4 @@
-"""The copy of `copy.py`, each after a training step, whose data the caches are full of, as before a real allreduce."""
+"""The copy of `copy.py` after a training step, which fills the caches as it does before a real allreduce."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfddl.bench.case import Case
 
 
 def ways(process: Process) -> Ways:
-    """Uses the world that mpirun has started."""
+    """Uses MPI.COMM_WORLD."""
     steps, copies = in_step.ways(process), copy.ways(process)
 
     def way(case: Case) -> Way | None:

@@ -1,7 +1,7 @@
-"""A ping-pong between the ranks 0 and 1 by a futex in shared memory: a word is changed, the sleeper on it is woken.
+"""A ping-pong between the ranks 0 and 1 by futexes in shared memory: one rank changes a word and wakes the other.
 
-One call is one round trip, two wakes. It says how fast two processes of this machine can answer each other at all
-if they sleep in between. Called from Python, which costs about a microsecond for each of the calls.
+One call is one round trip with two wakes: the fastest answer between two sleeping processes of this machine. Each futex
+call from Python adds about a microsecond.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Word:
 
 
 def ways(process: Process) -> Ways:
-    """Shares a page of a file in the job's directory."""
+    """Maps a page of a file in the directory of the job."""
     descriptor = os.open(process.directory / "futex", os.O_RDWR | os.O_CREAT, 0o600)
     os.ftruncate(descriptor, mmap.PAGESIZE)
     memory = mmap.mmap(descriptor, mmap.PAGESIZE)

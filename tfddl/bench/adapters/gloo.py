@@ -13,7 +13,7 @@ from tfddl.bench.case import Case, count_wrong
 
 
 def ways(process: Process) -> Ways:
-    """Joins a job of torch.distributed, by a file."""
+    """Joins a job of torch.distributed through a file."""
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"file://{process.directory}/gloo", rank=process.rank, world_size=process.size
@@ -37,7 +37,7 @@ def ways(process: Process) -> Ways:
 
 
 class _Weights(torch.nn.Module):
-    """Its gradients are `scale` everywhere."""
+    """A module whose gradients have `scale` in all elements."""
 
     def __init__(self, shapes: list[tuple[int, ...]]):
         super().__init__()

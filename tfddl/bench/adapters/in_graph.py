@@ -1,4 +1,4 @@
-"""TensorFlow's part of the adapters: a function around one collective, a step that has gradients only, a training step."""
+"""Parts of the adapters that use TensorFlow: a function with one collective, a step with gradients only, a training step."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from tfddl.bench.adapters import Process, Way, Ways
 from tfddl.bench.case import Case, count_wrong
 
 Finish = Callable[[tf.GradientTape, tf.Tensor, Sequence[tf.Variable]], Any]
-"""From a tape, a loss and variables to the gradients that a step goes on with."""
+"""A function of tape, loss and variables that returns the gradients for the rest of the step."""
 
 
 def one_thread() -> None:
-    """One thread within ops and one between them; before anything else of TensorFlow."""
+    """Gives TensorFlow one thread within ops and one between them. Must precede all other use of TensorFlow."""
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
 def of_library(hvd: Any, process: Process, operations: Mapping[str, Callable[..., Any]]) -> Ways:
-    """The ways of a library that has Horovod's interface: it joins its job here.
+    """Joins the job of a library with Horovod's interface, and returns its ways.
 
     Args:
-        hvd: Its module.
+        hvd: The module of the library.
         process: This process.
-        operations: Functions of a tensor and a name, by the names of cases.
+        operations: Functions of a tensor and a name, by operation.
     """
     one_thread()
     hvd.init()
@@ -47,12 +47,12 @@ def of_library(hvd: Any, process: Process, operations: Mapping[str, Callable[...
 
 
 def through_tape(hvd: Any) -> Finish:
-    """Gradients by a library's `DistributedGradientTape`."""
+    """Computes gradients by the library's `DistributedGradientTape`."""
     return lambda tape, loss, variables: hvd.DistributedGradientTape(tape).gradient(loss, variables)
 
 
 def around(op: Callable[[tf.Tensor], tf.Tensor], x: Any, expected: Any) -> Way:
-    """A tf.function around one op. On the CPU its call returns when the result is there."""
+    """A tf.function with one op. On the CPU its call returns when the result is there."""
     function = tf.function(op)
     tensor = tf.constant(x)
     last: list[tf.Tensor] = [tensor]
@@ -64,9 +64,9 @@ def around(op: Callable[[tf.Tensor], tf.Tensor], x: Any, expected: Any) -> Way:
 
 
 def step(case: Case, rank: int, finish: Finish, expected: float) -> Way:
-    """A step that has gradients only, which `finish` takes.
+    """A step that only computes gradients, by `finish`.
 
-    The loss is `scale * sum of all variables`: every gradient is `scale` everywhere, and costs next to nothing.
+    The loss is `scale * sum of all variables`, so all elements of all gradients are `scale`, at almost no cost.
     """
     variables = [tf.Variable(tf.zeros(shape)) for shape in case.shapes]
     run = tf.function(lambda scale: finish(*_recorded(variables, scale), variables))
@@ -88,15 +88,15 @@ def _recorded(variables: Sequence[tf.Variable], scale: tf.Tensor) -> tuple[tf.Gr
 
 
 class Training:
-    """A model that one batch trains again and again, by SGD with momentum; reading data is no part of the time.
+    """Trains a model with one batch again and again, by SGD with momentum. No time goes into reading data.
 
     Args:
-        case: Which model, how many images.
-        rank: Whose images.
-        finish: Takes the gradients.
+        case: The model, and the number of images.
+        rank: The rank, which gives the images.
+        finish: Computes the gradients.
 
     Attributes:
-        model: Its weights are the same on all ranks at the start.
+        model: The model, with the same initial weights on all ranks.
     """
 
     def __init__(self, case: Case, rank: int, finish: Finish):
@@ -109,10 +109,10 @@ class Training:
         self._optimizer.build(self.model.trainable_variables)
 
     def step(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        """Trains with a batch; returns its loss."""
+        """Trains with a batch and returns the loss."""
         variables = self.model.trainable_variables
         with tf.GradientTape() as tape:
-            # Not the mean of Keras: within a strategy that is a share of it, in some versions.
+            # Some versions of Keras divide their mean by the number of replicas of a strategy.
             loss = tf.reduce_mean(self._loss(labels, self.model(images, training=True)))
         gradients = self._finish(tape, loss, variables)
         self._optimizer.apply_gradients(zip(gradients, variables, strict=True))
@@ -122,8 +122,8 @@ class Training:
         """One step in a tf.function.
 
         Args:
-            run: Takes `step` and its arguments. Defaults to None, which calls it.
-            equal: Whether weights that are not the same bits on all ranks are wrong.
+            run: Calls its first argument, `step`, with the batch. Defaults to a plain call.
+            equal: Whether weights with different bits on the ranks are wrong.
         """
         function = tf.function(lambda *batch: run(self.step, batch) if run else self.step(*batch))
         return Way(

@@ -1,4 +1,4 @@
-"""Training without communication, but that ranks meet after each step: what waiting for the slower rank costs alone."""
+"""Training without communication, with a barrier after each step: the cost of waiting for the slower rank."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfddl.bench.case import Case
 
 
 def ways(process: Process) -> Ways:
-    """Uses the world that mpirun has started."""
+    """Uses MPI.COMM_WORLD."""
     by_themselves = nothing.ways(process)
 
     def way(case: Case) -> Way | None:

@@ -1,4 +1,4 @@
-"""MPI by itself, through mpi4py: from one NumPy array into another; gradients one after the other."""
+"""Plain MPI through mpi4py: from one NumPy array into another, gradients one after the other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfddl.bench.case import REDUCED, Case, count_wrong
 
 
 def ways(process: Process) -> Ways:
-    """Uses the world that mpirun has started."""
+    """Uses MPI.COMM_WORLD."""
     world = MPI.COMM_WORLD
 
     def way(case: Case) -> Way | None:

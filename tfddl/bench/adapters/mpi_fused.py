@@ -1,4 +1,4 @@
-"""MPI by itself: all gradients copied into one buffer, one Allreduce, copied back."""
+"""Plain MPI: all gradients are copied into one buffer, reduced by one Allreduce, and copied back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tfddl.bench.case import Case, count_wrong
 
 
 def ways(process: Process) -> Ways:
-    """Uses the world that mpirun has started."""
+    """Uses MPI.COMM_WORLD."""
 
     def way(case: Case) -> Way:
         inputs = [np.full(shape, case.scale(process.rank), "float32").ravel() for shape in case.shapes]

@@ -39,7 +39,7 @@ def ways(process: Process) -> Ways:
     return way
 
 
-# The identity puts the tensor on a device: the strategy asks the argument of a function for its own, which has none.
+# The strategy needs a tensor with a device. The argument of a function has none, and tf.identity gives it one.
 def _sum(t: tf.Tensor) -> tf.Tensor:
     return tf.distribute.get_replica_context().all_reduce("SUM", tf.identity(t))
 
@@ -71,7 +71,7 @@ def _gradients(strategy: Any, case: Case, rank: int) -> Way:
 
 
 def _training(strategy: Any, case: Case, rank: int) -> Way:
-    """By Keras' optimizer, which adds up the gradients of a strategy's replicas."""
+    """Trains by Keras' optimizer, which adds up the gradients of the replicas of a strategy."""
     share = tf.constant(1 / case.ranks)
     with strategy.scope():
         trained = in_graph.Training(

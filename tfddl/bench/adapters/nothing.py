@@ -1,4 +1,4 @@
-"""An asynchronous op of tfddl's library that only calls done(): what TensorFlow costs, the base of all others."""
+"""An asynchronous op of tfddl's library that only calls done(): the cost of TensorFlow itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tfddl.runtime import library
 
 
 def ways(process: Process) -> Ways:
-    """Joins nothing: each process is by itself."""
+    """Joins no job: each process works alone."""
     in_graph.one_thread()
     nothing = library.ops().tfddl_nothing
 
