@@ -1,9 +1,8 @@
-"""The part of the package build that setup.cfg cannot say: the C++ sources and, if possible, a binary.
+"""Adds the C++ sources and, if possible, a compiled library to the package.
 
-The wheel always carries the sources of the native library. It also carries a library, and then a platform
-tag, when the environment that the wheel is for has a TensorFlow and an MPI. Build isolation hides that
-environment from this process, so its interpreter is asked. `TFDDL_BUILD_PYTHON` names another interpreter
-to ask, or says `none`.
+The wheel always has the sources of the native library. If the target environment has a TensorFlow and an MPI, the wheel
+also has a compiled library and a platform tag. Build isolation hides this environment, so setup.py runs its interpreter
+to ask. `TFDDL_BUILD_PYTHON` names another interpreter, or is `none` for a wheel without a library.
 """
 
 import functools
@@ -29,7 +28,7 @@ from tfddl.build.support import check_platform, check_tensorflow  # noqa: E402
 
 @functools.cache
 def find_target() -> tuple[TensorFlow, Mpi] | None:
-    """Finds what a binary is to be built for; None leaves the wheel without one."""
+    """Finds the TensorFlow and MPI to compile for. None leaves the wheel without a library."""
     python = os.environ.get("TFDDL_BUILD_PYTHON") or sys.executable
     if python == "none":
         return None
@@ -43,7 +42,7 @@ def find_target() -> tuple[TensorFlow, Mpi] | None:
 
 
 def add_library(stem: str, compile_into: Callable[[Path], object], directory: Path) -> None:
-    """Adds a library: the one in the cache, if `tfddl build` has made it of these sources for this target."""
+    """Adds a library: from the cache if `tfddl build` has compiled it for this target, else compiled now."""
     cached = cache_directory() / f"lib{stem}.so"
     if cached.is_file():
         directory.mkdir(parents=True, exist_ok=True)
@@ -53,7 +52,7 @@ def add_library(stem: str, compile_into: Callable[[Path], object], directory: Pa
 
 
 def add_libraries(tensorflow: TensorFlow, mpi: Mpi, directory: Path) -> None:
-    """Adds the library, and the one with the XLA kernels, without which all but jit_compile=True works."""
+    """Adds the main library and, if it compiles, the library with the XLA kernels for jit_compile=True."""
     version = tensorflow.version
     print(f"tfddl: compiling for TensorFlow {version} and {mpi.name}", file=sys.stderr)
     add_library(
@@ -71,7 +70,7 @@ def add_libraries(tensorflow: TensorFlow, mpi: Mpi, directory: Path) -> None:
 
 class TfddlDistribution(Distribution):
     def has_ext_modules(self) -> bool:
-        """With a binary the wheel belongs to a platform. Building in place (editable) makes none."""
+        """A wheel with a library belongs to a platform. An editable install has no library."""
         return "bdist_wheel" in self.commands and find_target() is not None
 
 
@@ -81,7 +80,7 @@ class BuildPy(build_py):
             super().run()
             return
         package = Path(self.build_lib) / "tfddl"
-        shutil.rmtree(package, ignore_errors=True)  # what an earlier build left there would be packed too
+        shutil.rmtree(package, ignore_errors=True)  # else files of an earlier build would be packed too
         super().run()
         for path in source_files():
             destination = package / "custom_ops" / path
@@ -94,7 +93,7 @@ class BuildPy(build_py):
 
 class BdistWheel(bdist_wheel):
     def get_tag(self) -> tuple[str, str, str]:
-        """The binary depends on the platform, not on the Python version."""
+        """The library depends on the platform, not on the Python version."""
         python, abi, platform = super().get_tag()
         return (python, abi, platform) if self.root_is_pure else ("py3", "none", platform)
 

@@ -1,13 +1,13 @@
-"""Holds runs of `tfddl bench` against the bars that tfddl has set itself.
+"""Compares runs of `tfddl bench` with tfddl's own targets ("bars").
 
     tfddl bench allreduce -np 2 --sizes 4B,4K,64K,1M,16M,64M,256M --json allreduce.json
     tfddl bench gradients -np 2 --json gradients.json
     tfddl bench training -np 2 --json training.json
     python benchmarks/bars.py allreduce.json gradients.json training.json
 
-Every bar is a ratio of medians of one run; `is` has to be at most `bar`. Base is the op that does nothing, floor the
-copies that cannot be left out, compute the training step without communication (docs/performance.md). A bar that needs
-what was not measured is left out.
+Every bar is a ratio of medians of one run. `is` must be at most `bar`. Base is the op that does nothing, floor the time
+of the copies that no allreduce can avoid, compute the training step without communication (docs/performance.md). A bar
+is skipped if the run lacks one of its numbers.
 """
 
 import argparse
@@ -23,7 +23,7 @@ Times = dict[str, float]
 
 
 def of_allreduce(size: int, us: Times) -> Iterator[tuple[str, float, float]]:
-    """Bars of an allreduce of `size` bytes: what, is, bar."""
+    """Bars of an allreduce of `size` bytes: ratio, is, bar."""
     excess = us["tfddl"] - us["nothing"]
     if size <= 64 << 10:
         if "futex" in us:
@@ -37,7 +37,7 @@ def of_allreduce(size: int, us: Times) -> Iterator[tuple[str, float, float]]:
 
 
 def of_gradients(name: str, us: Times) -> Iterator[tuple[str, float, float]]:
-    """Bars of a set of gradients: what, is, bar."""
+    """Bars of a set of gradients: ratio, is, bar."""
     excess = us["tfddl"] - us["nothing"]
     if name == "1000x1KB":
         if "horovod" in us:
@@ -49,14 +49,14 @@ def of_gradients(name: str, us: Times) -> Iterator[tuple[str, float, float]]:
 
 
 def of_training(us: Times) -> Iterator[tuple[str, float, float]]:
-    """Bars of a training step: what, is, bar."""
+    """Bars of a training step: ratio, is, bar."""
     for floor in ("floor", "floor after a step"):
         if floor in us:
             yield f"step / (compute + 1.3 {floor})", us["tfddl"] / (us["nothing"] + 1.3 * us[floor]), 1.0
 
 
 def judged(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """A line for each bar that the rows of a run say something about."""
+    """A line for each bar that the rows of a run allow."""
     cases: dict[Any, Times] = {}
     for row in rows:
         cases.setdefault(row.get("set") or row["bytes"], {})[row["name"]] = row["us"]
@@ -65,9 +65,9 @@ def judged(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             bars = of_training(us)
         else:
             bars = of_gradients(case, us) if isinstance(case, str) else of_allreduce(case, us)
-        for what, is_, bar in bars:
+        for ratio, is_, bar in bars:
             label = case if isinstance(case, str) else results.human(case)
-            yield {"case": label, "what": what, "is": is_, "bar": bar, "ok": "yes" if is_ <= bar else "NO"}
+            yield {"case": label, "what": ratio, "is": is_, "bar": bar, "ok": "yes" if is_ <= bar else "NO"}
 
 
 def main() -> None:

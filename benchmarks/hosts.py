@@ -1,20 +1,22 @@
-"""An allreduce over several hosts with several ranks each: in three steps, and by slices of all ranks.
+"""An allreduce over several hosts with several ranks each: hierarchical (three steps), and by slices of all ranks.
 
     python tests/hosts/lab.py $(mktemp -d) 1gbit tfddlrun -np 4 -H hostA:2,hostB:2 python benchmarks/hosts.py
 
-The lab's hosts are namespaces on this machine with a cable between them, so that four ranks share its cores; needs
-`unshare`, `ip`, `tc` and unprivileged user namespaces. The cable carries 1 Gbit/s in each direction, or with `-` for a rate
-what the machine can. Real hosts do as well.
+The lab's hosts are namespaces on this machine with a cable between them, so four ranks share its cores. The lab needs
+`unshare`, `ip`, `tc` and unprivileged user namespaces. The cable carries 1 Gbit/s in each direction; a rate of `-` sets no
+limit. Real hosts work too.
 
 Columns, one line for each size. tfddl/bench/rounds.py defines the medians. The two ways take turns: before a block the job
 is started anew with TFDDL_HIERARCHICAL_ALLREDUCE=1 or 0.
 
 - `bytes`: size of the float32 tensor that each rank gives.
-- `three steps us`: reduced inside each host, across by slices, told inside. Of H hosts each sends 2 (H - 1) / H n bytes.
-- `by slices us`: each rank owns a slice and gets it from all others. A host sends that times its ranks.
+- `three steps us`: reduced inside each host, then across hosts by slices, then broadcast inside. Each of H hosts sends
+  2 (H - 1) / H n bytes.
+- `by slices us`: each rank owns a slice and receives it from all other ranks. A host sends as many times more as it has
+  ranks.
 - `gain` = by slices / three steps.
 - `mpi4py us`: `COMM_WORLD.Allreduce` of the same data between NumPy arrays.
-- `GB/s` = bytes / three steps: what would be the rate of the cable, were nothing else in the way.
+- `GB/s` = bytes / three steps. It cannot exceed the rate of the cable.
 - `#wrong`: elements of the checked results that were not exactly right, over all blocks and ranks.
 """
 
@@ -37,7 +39,7 @@ WAYS = {"1": "three steps us", "0": "by slices us"}
 
 
 def restart(hierarchical: str) -> None:
-    """Joins the job anew."""
+    """Starts the job anew, with or without the hierarchical allreduce."""
     hvd.shutdown()
     os.environ["TFDDL_HIERARCHICAL_ALLREDUCE"] = hierarchical
     hvd.init()

@@ -12,7 +12,7 @@ from tfddl.bench import results
 
 
 def parser(description: str | None, sizes: Sequence[int] = ()) -> argparse.ArgumentParser:
-    """The options that all benchmarks have, and `--sizes` in bytes for those that go through `sizes`."""
+    """Makes a parser with the options of all benchmarks, and `--sizes` in bytes if there are `sizes`."""
     made = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     made.add_argument("--rounds", type=int, default=15, help="blocks of calls for each way; ways take turns")
     made.add_argument("--json", type=Path, default=None, help="file for the numbers, written by rank 0")
@@ -22,12 +22,12 @@ def parser(description: str | None, sizes: Sequence[int] = ()) -> argparse.Argum
 
 
 def show(title: str, rows: Sequence[Mapping[str, Any]], path: Path | None, notes: Sequence[str] = ()) -> None:
-    """Prints and writes on rank 0, does nothing elsewhere.
+    """Prints a table and writes it to a file, on rank 0 only.
 
     Args:
         title: Heading of the table.
-        rows: One mapping for each line; all have the same keys, which are the columns.
-        path: JSON file, or `None`.
+        rows: One mapping for each line. All have the same keys, which are the columns.
+        path: Output file for JSON, or None.
         notes: Lines below the table.
     """
     if MPI.COMM_WORLD.rank != 0:
@@ -41,7 +41,7 @@ def show(title: str, rows: Sequence[Mapping[str, Any]], path: Path | None, notes
 
 
 def fail_if_wrong(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Ends with an error on every rank when a result was wrong: its time is worth nothing."""
+    """Ends with an error on every rank if a result was wrong, since its time is not valid."""
     wrong = results.wrong(rows)
     if wrong:
         raise SystemExit(f"{wrong} elements of the results were wrong.")

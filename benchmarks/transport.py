@@ -1,23 +1,23 @@
-"""How much faster ranks of one host move a tensor through shared memory than through MPI.
+"""Compares shared memory with MPI for moving tensors between ranks of one host.
 
     tfddlrun -np 2 python benchmarks/transport.py [--json FILE]
 
-Columns, one line for each operation and size. tfddl/bench/rounds.py defines the time of a block; here every
-block is a job that was started anew over one transport, with a block before it to warm up, and the transports take
-turns. All numbers are medians over the blocks.
+Columns, one line for each operation and size. tfddl/bench/rounds.py defines the time of a block; here the job
+is started anew for each transport in turn, and each block follows a block that warms up. All numbers are medians over
+the blocks.
 
 - `bytes`: size of the float32 tensor that each rank gives.
-- `shm us`, `MPI us`: one call of a tf.function that holds the operation, until its result is there.
-- `nothing us`: the same function with `TfddlNothing` in its place: what TensorFlow costs.
+- `shm us`, `MPI us`: one call of a tf.function with the operation, until its result is there.
+- `nothing us`: the same function with `TfddlNothing` instead: the cost of TensorFlow.
 - `gain` = (MPI - nothing) / (shm - nothing).
-- `shm moved us`, `MPI moved us`: of the same calls, from the moment when all ranks have agreed to run the operation
-  until its result lies in its place, on the slowest rank, by the engine's flight log. It leaves out what the
-  transports have in common: the call of the engine, the vote, and the way back into TensorFlow.
-- `moved gain` = MPI moved / shm moved. The bar is 2 from 64 KiB on; `ok` says whether the line reaches it.
-- `mpi4py us`: MPI by itself, `Allreduce`, `Bcast` or `Allgather` of the same data between NumPy arrays (of a broadcast
-  the root's own is not copied).
+- `shm moved us`, `MPI moved us`: the transfer within the same calls, from the agreement of all ranks until the result is
+  complete, on the slowest rank, by the engine's flight log. It excludes the parts that the transports share: the call of
+  the engine, the vote, and the way back into TensorFlow.
+- `moved gain` = MPI moved / shm moved. The bar is 2 from 64 KiB on. `ok` tells whether the line reaches it.
+- `mpi4py us`: plain MPI, `Allreduce`, `Bcast` or `Allgather` of the same data between NumPy arrays (the root of a
+  broadcast copies nothing).
 - `mpi4py gain` = mpi4py / shm moved.
-- `copy us`: one copy of the tensor into other memory, on all ranks at once: what one pass costs here.
+- `copy us`: one copy of the tensor into other memory, on all ranks at once: the cost of one pass over memory.
 - `#wrong`: elements of the checked results that were not exactly right, over all blocks and ranks.
 """
 
@@ -43,20 +43,20 @@ BAR = 2.0
 
 
 def restart(transport: str) -> None:
-    """Joins the job anew, over the named transport."""
+    """Starts the job anew, over the named transport."""
     hvd.shutdown()
     os.environ["TFDDL_TRANSPORT"] = transport
     hvd.init()
 
 
 def inputs(size: int) -> list[np.ndarray]:
-    """What each rank gives: whole numbers."""
+    """The inputs of all ranks: whole numbers."""
     case = Case("allreduce", hvd.size(), size // 4)
     return [case.values(rank) for rank in range(hvd.size())]
 
 
 def operations(size: int) -> dict[str, Way]:
-    """What is compared for a tensor of `size` bytes, by name, and the op that does nothing."""
+    """The operations on a tensor of `size` bytes, by name, and the op that does nothing."""
     ranks = inputs(size)
     x = ranks[hvd.rank()]
     run: dict[str, tuple[Callable[[tf.Tensor], tf.Tensor], np.ndarray]] = {
@@ -69,7 +69,7 @@ def operations(size: int) -> dict[str, Way]:
 
 
 def mpi_ways(size: int) -> dict[str, Way]:
-    """The same operations by MPI alone, and one copy."""
+    """The same operations by plain MPI, and one copy."""
     ranks = inputs(size)
     x = ranks[hvd.rank()]
     y, gathered = x.copy(), np.concatenate(ranks)
@@ -91,7 +91,7 @@ def mpi_ways(size: int) -> dict[str, Way]:
 
 
 def moved(name: str, calls: int) -> float:
-    """Median microseconds from "start" to "done" of the last calls, of the slowest rank."""
+    """Median microseconds from "start" to "done" of the last calls, on the slowest rank."""
     times: dict[str, list[int]] = {"start": [], "done": []}
     for event in flight_log():
         if event["name"] == name and event["event"] in times:

@@ -1,16 +1,16 @@
-"""Processor time of ranks that have nothing to do, and of those that wait for a late one.
+"""Processor time of idle ranks, and of ranks that wait for a late rank.
 
     tfddlrun -np 2 python benchmarks/waiting.py [--json FILE]
 
-*idle*: all ranks sleep, after a collective, for `--seconds`. *waits*: all ranks but the last one call an allreduce, which
-that one joins `--late` seconds later. Rounds take turns. Columns:
+*idle*: after a collective all ranks sleep for `--seconds`. *waits*: all ranks but the last call an allreduce, and the last
+rank calls it `--late` seconds later. The two take turns. Columns:
 
-- `s`: how long that takes, median over rounds.
-- `cpu ms`: processor time of all threads of the process in it, the kernel's share included (utime and stime are counted in
-  steps of 10 ms; /proc/self/task/*/schedstat is not), of the rank that took most; median and p90 over rounds.
+- `s`: duration, median over rounds.
+- `cpu ms`: processor time of all threads of the process, including the kernel's share, on the rank that took most; median
+  and p90 over rounds. It comes from /proc/self/task/*/schedstat, since utime and stime count in steps of 10 ms.
 - `of a core %` = cpu / s.
 - `bar`: 0.5 % of a core for an idle engine; 50 ms for each second of waiting.
-- `#wrong`: results that were not the sum, and waits that were not as long as the late rank was late.
+- `#wrong`: wrong sums, and waits that were shorter than the late rank was late.
 """
 
 import time
@@ -30,7 +30,7 @@ WAITING_SHARE = 0.05
 
 
 def processor_seconds() -> float:
-    """What all threads of this process have had of the processor."""
+    """Processor time of all threads of this process, in seconds."""
     spent = 0
     for task in Path("/proc/self/task").iterdir():
         try:
@@ -41,18 +41,18 @@ def processor_seconds() -> float:
 
 
 def meet() -> bool:
-    """One small allreduce of all ranks; whether its result is right."""
+    """Runs one small allreduce of all ranks. Returns whether the result is right."""
     return bool(hvd.allreduce(tf.constant(1.0), op=hvd.Sum, name="meet") == float(hvd.size()))
 
 
 def idle(seconds: float) -> tuple[float, bool]:
-    """Sleeps; returns the share of a rank and whether all went as it should."""
+    """Sleeps. Returns the seconds, and True."""
     time.sleep(seconds)
     return seconds, True
 
 
 def wait(late: float) -> tuple[float, bool]:
-    """Waits for the last rank; what that one spends does not count."""
+    """Waits for the last rank. Returns the seconds (0 on the last rank), and whether the result and the wait were right."""
     if hvd.rank() == hvd.size() - 1:
         time.sleep(late)
         return 0.0, meet()
@@ -62,14 +62,14 @@ def wait(late: float) -> tuple[float, bool]:
     return waited, right and waited > 0.9 * late
 
 
-def measure(what: Callable[[float], tuple[float, bool]], argument: float) -> tuple[float, float, int]:
-    """Seconds and processor seconds of one round, of the rank that took most, and how many ranks were wrong."""
+def measure(action: Callable[[float], tuple[float, bool]], argument: float) -> tuple[float, float, int]:
+    """Runs one round. Returns the largest seconds and processor seconds of all ranks, and the number of wrong ranks."""
     right = meet()
     before = processor_seconds()
-    seconds, as_it_should = what(argument)
+    seconds, good = action(argument)
     spent = processor_seconds() - before if seconds else 0.0
     world = MPI.COMM_WORLD
-    wrong = world.allreduce(int(not (right and as_it_should)), MPI.SUM)
+    wrong = world.allreduce(int(not (right and good)), MPI.SUM)
     return world.allreduce(seconds, MPI.MAX), world.allreduce(spent, MPI.MAX), wrong
 
 
@@ -102,8 +102,8 @@ def main() -> None:
     ways = {"idle": (idle, arguments.seconds, IDLE_SHARE), "waits": (wait, arguments.late, WAITING_SHARE)}
     measured: dict[str, list[tuple[float, float, int]]] = {name: [] for name in ways}
     for _ in range(arguments.rounds):
-        for name, (what, argument, _) in ways.items():
-            measured[name].append(measure(what, argument))
+        for name, (action, argument, _) in ways.items():
+            measured[name].append(measure(action, argument))
     rows = [row(name, measured[name], share) for name, (_, _, share) in ways.items()]
     report.show(f"processor time, {hvd.size()} ranks", rows, arguments.json)
     report.fail_if_wrong(rows)

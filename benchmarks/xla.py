@@ -2,14 +2,14 @@
 
     tfddlrun -np 2 python benchmarks/xla.py [--json FILE]
 
-All four are taken in one run, in turns: in a round, rank 0 first trains alone with the plain optimizer while the others
-sleep, without and with jit_compile, then all train with the distributed one. The models are the one of
-`examples/keras_digits.py` in size (`demo`) and a ResNet-20 for 32 x 32 images. Columns:
+All four take turns in one run. Rank 0 trains alone with the plain optimizer while the other ranks sleep, without and with
+jit_compile, and all ranks train with the distributed optimizer, without and with jit_compile. The models are a CNN of the
+size of `examples/keras_digits.py` (`demo`) and a ResNet-20 for 32 x 32 images. Columns:
 
-- `processes`, `model`, `jit`: who trains what, and how.
-- `step ms`: time of `steps` steps of `fit`, of the slowest rank, divided by `steps`; median over rounds.
+- `processes`, `model`, `jit`: the number of processes, the model, and whether jit_compile is on.
+- `step ms`: time of `steps` steps of `fit` on the slowest rank, divided by `steps`; median over rounds.
 - `p10-p90 ms`: spread over rounds.
-- `#wrong`: weights that are not the same bits on all ranks at the end.
+- `#wrong`: weights whose bits differ between ranks at the end.
 """
 
 import os
@@ -30,14 +30,14 @@ from tfddl.bench.worker import pin
 
 
 def seconds(model: keras.Model, data: tf.data.Dataset, steps: int) -> float:
-    """Seconds that `steps` steps of `fit` take on this rank."""
+    """Seconds of `steps` steps of `fit` on this rank."""
     start = time.perf_counter()
     model.fit(data, steps_per_epoch=steps, verbose=0)
     return time.perf_counter() - start
 
 
 def wait_asleep() -> None:
-    """A barrier that leaves the core to those that still work: MPI's own would spin."""
+    """A barrier that sleeps, while MPI's own would spin and take a core from the ranks that still work."""
     request = MPI.COMM_WORLD.Ibarrier()
     while not request.Test():
         time.sleep(0.002)
@@ -57,7 +57,7 @@ def demo() -> keras.Model:
 
 
 def compiled(build: Any, distributed: bool, jit: bool) -> keras.Model:
-    """A model that is ready to train."""
+    """A compiled model, with the same weights on all ranks."""
     keras.utils.set_random_seed(1)
     model = build()
     optimizer = keras.optimizers.SGD(1e-3)
@@ -69,7 +69,7 @@ def compiled(build: Any, distributed: bool, jit: bool) -> keras.Model:
 
 
 def data_for(model: keras.Model, batch: int) -> tf.data.Dataset:
-    """One random batch again and again."""
+    """A dataset that repeats one random batch."""
     generator = np.random.default_rng(hvd.rank())
     images = generator.standard_normal((batch, *model.input_shape[1:]), dtype="float32")
     return tf.data.Dataset.from_tensors((images, generator.integers(0, 10, batch))).repeat()

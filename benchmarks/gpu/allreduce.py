@@ -1,17 +1,17 @@
-"""Time of one allreduce of a tensor on a GPU inside a graph, beside NCCL called directly.
+"""Times an allreduce of a tensor on a GPU inside a graph, beside a direct call of NCCL.
 
     tfddlrun -np 2 python benchmarks/gpu/allreduce.py [--json FILE]
 
 Columns, one line for each size; `tfddl/bench/rounds.py` defines the medians.
 
 - `bytes`, `count`: size of the float32 tensor that each rank gives.
-- `tfddl us`: one call of a tf.function that holds one `hvd.allreduce(x, op=Sum)`, until its result is there.
-- `nothing us`: the same function with `TfddlNothing`, which does nothing: what TensorFlow costs.
-- `direct us`: `ncclAllReduce` and the wait for an event behind it, on a communicator and a stream of the benchmark.
-- `over us` = tfddl - nothing - direct, of the medians. The bar is 15 us; `ok` says whether the line is below it.
+- `tfddl us`: one call of a tf.function with one `hvd.allreduce(x, op=Sum)`, until its result is there.
+- `nothing us`: the same function with `TfddlNothing`, which does nothing: the cost of TensorFlow.
+- `direct us`: `ncclAllReduce` and the wait for its event, on a communicator and a stream of the benchmark.
+- `over us` = tfddl - nothing - direct, of the medians. The bar is 15 us; `ok` tells whether the line is below it.
 - `p10-p90 us`: spread of tfddl's blocks.
-- `algbw GB/s` = bytes / tfddl; `busbw GB/s` = algbw x 2(n-1)/n, as nccl-tests counts them. Ranks that share a
-  GPU take turns on it: then neither says anything.
+- `algbw GB/s` = bytes / tfddl; `busbw GB/s` = algbw x 2(n-1)/n, as nccl-tests counts them. Ranks that
+  share a GPU take turns on it: then both numbers mean nothing.
 - `#wrong`: elements that were not the exact sum of whole numbers.
 """
 
@@ -35,7 +35,7 @@ BAR_US = 15.0
 
 
 def tensorflow_way(op: Callable[[tf.Tensor], tf.Tensor], x: np.ndarray, expected: np.ndarray) -> Way:
-    """A tf.function around one op on the GPU, which is done when its result is there."""
+    """A tf.function with one op on the GPU, whose call ends when the result is there."""
     with tf.device(device.GPU):
         tensor = tf.identity(x)
     last: list[tf.Tensor] = [tensor]

@@ -2,14 +2,14 @@
 
     PYTHONPATH=. mpirun -np 1 python benchmarks/gpu/core.py [--gpus N] [--largest BYTES] [--library FILE]
 
-For a machine with a GPU and no TensorFlow: it needs NumPy, mpi4py with its MPI's header, g++, make, cmake, the driver and
-NCCL, and calls what programs compiled by XLA call, `tfddl_start` and `tfddl_finish`. Ranks that share a GPU need NCCL
-2.30.3 or later, NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=4 NCCL_NVLS_ENABLE=0 and a time limit; their times say nothing.
+For a machine with a GPU and without TensorFlow. It needs NumPy, mpi4py with the header of its MPI, g++, make, cmake, the
+driver and NCCL. It calls `tfddl_start` and `tfddl_finish`, as programs compiled by XLA do. Ranks that share a GPU need NCCL
+2.30.3 or later, NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=4 NCCL_NVLS_ENABLE=0 and a time limit; their times mean nothing.
 
 Columns of the second part, one line for each size; `tfddl/bench/rounds.py` defines the medians.
 
 - `tfddl us`: from the call until the caller's stream has the result: agreement, NCCL, events.
-- `direct us`: `ncclAllReduce` and the wait for an event behind it.
+- `direct us`: `ncclAllReduce` and the wait for its event.
 - `over us`: the difference. The bar is 15 us at one rank.
 - `#wrong`: elements that were not the exact sum of whole numbers.
 """
@@ -50,8 +50,8 @@ class Engine:
 
     Args:
         path: The library, with or without TensorFlow's ops.
-        gpu: CUDA's number of the GPU.
-        device: Memory there, and the caller's stream.
+        gpu: CUDA's index of the GPU.
+        device: The memory of the GPU and the caller's stream.
     """
 
     def __init__(self, path: Path, gpu: int, device: direct.Direct) -> None:
@@ -73,7 +73,7 @@ class Engine:
         op: int = SUM,
         root: int = 0,
     ) -> None:
-        """One collective from `x` to `y`, which are the same where shapes are; returns when its result is there."""
+        """Runs one collective from `x` to `y`, and returns when the result is there. The two may be the same memory."""
         text = _encode(kind, f"{kind} {op} {dtype} {shapes}", DTYPES[dtype], op, root, shapes)
         length, stream, run = (
             ctypes.c_size_t(len(text)),
@@ -111,12 +111,12 @@ def _encode(kind: int, name: str, dtype: int, op: int, root: int, shapes: Sequen
 
 
 def values(rank: int, shape: Sequence[int], dtype: str) -> np.ndarray:
-    """What a rank brings: from 1 to 4, so that small products fit 8 bits."""
+    """The input of a rank: numbers from 1 to 4, so that products of few ranks fit 8 bits."""
     return (1 + (np.arange(np.prod(shape)) + 3 * rank) % 4).reshape(shape).astype(dtype)
 
 
 def check_reductions(engine: Engine, device: direct.Direct) -> None:
-    """Groups of two, in place."""
+    """Checks reductions of two tensors at once, with the result in the memory of the input."""
     reductions = {SUM: np.add, MIN: np.minimum, MAX: np.maximum, PRODUCT: np.multiply, AVERAGE: np.add}
     shapes = [(1001,), (3, 5)]
     for op, dtype in itertools.product(reductions, REDUCED):
@@ -135,7 +135,7 @@ def check_reductions(engine: Engine, device: direct.Direct) -> None:
 
 
 def check_moves(engine: Engine, device: direct.Direct) -> None:
-    """Everything that moves rows, of every dtype."""
+    """Checks the other collectives, with every dtype."""
     for dtype in DTYPES:
         every = [values(rank, (2 * SIZE, 5), dtype) for rank in range(SIZE)]
         x = device.copy(every[RANK])
@@ -168,7 +168,7 @@ def row(engine: Engine, device: direct.Direct, size: int, rounds: int) -> str:
         engine.run(ALLREDUCE, [x], [x], [(count,)], "float32")
 
     def wrong() -> int:
-        """Of one more call, on fresh values."""
+        """Counts the wrong elements of one more call, on fresh values."""
         device.move(x, source, size)
         in_place()
         return count_wrong(device.read(x, count), expected)
@@ -190,7 +190,7 @@ def row(engine: Engine, device: direct.Direct, size: int, rounds: int) -> str:
 
 
 def main() -> None:
-    """Checks, then measures."""
+    """Checks all collectives, then times an allreduce."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "--rounds", type=int, default=15, help="blocks of calls for each way; ways take turns"

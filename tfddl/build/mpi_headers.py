@@ -1,4 +1,4 @@
-"""Finds the headers that belong to an MPI library: wheels, distributions and clusters put them elsewhere."""
+"""Finds the headers of an MPI library. Wheels, distributions and clusters have them in different directories."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def mpi_include(mpi: Mpi) -> str:
         mpi: an `Mpi`.
 
     Returns:
-        String, the first likely directory whose mpi.h is of the same vendor and major version.
+        String, the first likely directory whose mpi.h has the same vendor and major version.
 
     Raises:
-        DiscoveryError: there is none.
+        DiscoveryError: there is no matching mpi.h.
     """
     library = Path(mpi.library)
     prefix = library.parent.parent
@@ -42,7 +42,7 @@ def mpi_include(mpi: Mpi) -> str:
 
 
 def _header_major(vendor: str, directory: Path) -> int | None:
-    """Reads the major version; mpi.h may be a wrapper around, say, mpi-x86_64.h."""
+    """Reads the major version from mpi.h, or from a header such as mpi-x86_64.h that mpi.h includes."""
     for header in sorted(directory.glob("mpi*.h")):
         match = _HEADER_VERSION[vendor].search(header.read_text(errors="replace"))
         if match:
@@ -51,7 +51,7 @@ def _header_major(vendor: str, directory: Path) -> int | None:
 
 
 def _mpicc_includes(mpicc: str) -> list[Path]:
-    """Asks a compiler wrapper; Open MPI and MPICH both understand -show."""
+    """Asks a compiler wrapper for its include directories. Open MPI and MPICH both understand -show."""
     try:
         shown = subprocess.run([mpicc, "-show"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""Directories for the intermediate files of a build, which a killed build leaves behind for the next one to remove."""
+"""Temporary directories for the intermediate files of a build. A build removes the directories of killed builds."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _PREFIX, _LOCK = "tfddl-build-", "in-use"
 
 @contextlib.contextmanager
 def scratch_directory() -> Iterator[Path]:
-    """Makes a directory for the time of a build, and removes those of this user whose process is dead."""
+    """Makes a directory for the time of a build, and removes this user's directories of dead processes."""
     _remove_abandoned()
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as name, open(f"{name}/new", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        os.rename(lock.name, f"{name}/{_LOCK}")  # which nobody may see unlocked
+        os.rename(lock.name, f"{name}/{_LOCK}")  # under this name the file is always locked
         yield Path(name)
 
 
 def _remove_abandoned() -> None:
-    """The kernel drops the lock of a process that dies, in another container too."""
+    """Removes directories without a lock: the kernel drops the lock of a dead process, in other containers too."""
     for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
         with contextlib.suppress(OSError), lock.open() as file:
             if lock.parent.lstat().st_uid == os.getuid():

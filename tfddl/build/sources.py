@@ -1,4 +1,4 @@
-"""The C++ sources that belong to this copy of tfddl, and the name of the library they make."""
+"""The C++ sources of this copy of tfddl, and the names of the libraries that they make."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import platform
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-# What the two libraries are made of; tests and models are not. Few sources are in the second one, because it takes
-# minutes to compile: a change of the engine leaves it as it is.
+# The sources of the two libraries, without tests and models. The second library has few sources, so that a change of the
+# engine does not compile it anew, which takes minutes.
 _MAIN = ("CMakeLists.txt", "base/*", "transport/*", "core/*/*", "gpu/*", "api/*", "tensorflow/*")
 _XLA = (
     "CMakeLists.txt",
@@ -25,13 +25,13 @@ _XLA = (
 
 
 def source_directory() -> Path:
-    """Returns the directory of CMakeLists.txt: inside an installed package, beside it in a checkout."""
+    """Returns the directory of CMakeLists.txt: inside an installed package, or beside the package in a checkout."""
     inside = _PACKAGE / "custom_ops"
     return inside if inside.is_dir() else _PACKAGE.parent / "custom_ops"
 
 
 def in_checkout() -> bool:
-    """Whether the sources are a developer's checkout, not an installed package."""
+    """Whether this is a checkout, not an installed package."""
     return not (_PACKAGE / "custom_ops").is_dir()
 
 
@@ -45,7 +45,7 @@ def source_files(patterns: tuple[str, ...] = _MAIN + _XLA) -> list[Path]:
 
 
 def source_hash(patterns: tuple[str, ...] = _MAIN) -> str:
-    """Hashes names and contents of the main library's sources: 12 hexadecimal digits."""
+    """Hashes names and contents of the sources that match `patterns`: 12 hexadecimal digits."""
     digest = hashlib.sha256()
     root = source_directory()
     for path in source_files(patterns):
@@ -56,15 +56,15 @@ def source_hash(patterns: tuple[str, ...] = _MAIN) -> str:
 
 
 def target_name(tensorflow: str | None, mpi_tag: str | None) -> str:
-    """Names what a library is built for: TensorFlow, MPI and platform.
+    """Names the target of a library: TensorFlow, MPI and platform.
 
     Args:
         tensorflow: string, TensorFlow's version; None for a library without TensorFlow ops.
-        mpi_tag: string, such as `"openmpi-5"`; None for a library that does without MPI.
+        mpi_tag: string, such as `"openmpi-5"`; None for a library without MPI.
 
     Returns:
-        String such as `"tf2.21.0-openmpi-5-linux_x86_64-glibc2.36"`. The C library is in it because a cache
-        may lie in a home directory that several machines share.
+        String such as `"tf2.21.0-openmpi-5-linux_x86_64-glibc2.36"`. The name has the C library, since several
+        machines may share a home directory with the cache.
     """
     libc, libc_version = platform.libc_ver()
     system = f"{platform.system().lower()}_{platform.machine()}"
@@ -73,10 +73,10 @@ def target_name(tensorflow: str | None, mpi_tag: str | None) -> str:
 
 
 def library_stem(tensorflow: str | None, mpi_tag: str) -> str:
-    """Returns the file name, without `lib` and `.so`, that these sources make for a target."""
+    """Returns the file name of the main library for a target, without `lib` and `.so`."""
     return f"tfddl-{target_name(tensorflow, mpi_tag)}-{source_hash()}"
 
 
 def xla_library_stem(tensorflow: str) -> str:
-    """Returns the file name, without `lib` and `.so`, of the library with the XLA kernels."""
+    """Returns the file name of the library with the XLA kernels, without `lib` and `.so`."""
     return f"tfddl_xla-{target_name(tensorflow, None)}-{source_hash(_XLA)}"

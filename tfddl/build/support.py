@@ -1,4 +1,4 @@
-"""What tfddl supports, and the one sentence that says so to everybody else."""
+"""The versions that tfddl supports, and the errors and warnings about other versions."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import sys
 
 PYTHON = ((3, 11), (3, 13))
 TENSORFLOW = ((2, 15), (2, 21))
-"""Oldest and newest that the tests run on; a newer one works with a warning. So with Keras 3."""
+"""Oldest and newest tested version. A newer version works with a warning. The same holds for KERAS (Keras 3)."""
 KERAS = ((3, 4), (3, 15))
 
 
 class UnsupportedError(ImportError):
-    """This Python, platform, TensorFlow, Keras or MPI is not one that tfddl supports."""
+    """tfddl does not support this Python, platform, TensorFlow, Keras or MPI."""
 
 
 def major_minor(version: str) -> tuple[int, int]:
@@ -36,7 +36,7 @@ def major_minor(version: str) -> tuple[int, int]:
 
 
 def check_platform() -> None:
-    """Refuses a Python or a platform that tfddl does not support.
+    """Checks Python and platform.
 
     Raises:
         UnsupportedError: not CPython 3.11-3.13, or not Linux with glibc on x86_64.
@@ -56,16 +56,16 @@ def check_platform() -> None:
 
 
 def check_tensorflow(version: str | None) -> str:
-    """Refuses a TensorFlow that is too old for tfddl.
+    """Checks that TensorFlow is installed, and not too old.
 
     Args:
-        version: string, or None where no TensorFlow is installed.
+        version: string, or None if no TensorFlow is installed.
 
     Returns:
         `version`.
 
     Raises:
-        UnsupportedError: there is none, or it is older than the supported versions.
+        UnsupportedError: TensorFlow is missing or too old.
     """
     low, high = TENSORFLOW
     wanted = f"'tensorflow-cpu>={low[0]}.{low[1]},<{high[0]}.{high[1] + 1}'"
@@ -82,14 +82,14 @@ def check_tensorflow(version: str | None) -> str:
 
 
 def check_keras(version: str | None, tensorflow: str) -> None:
-    """Refuses a Keras 3 that is too old for tfddl.
+    """Checks that Keras 3 is not too old. Keras 2, of TensorFlow 2.15 or as tf_keras, passes.
 
     Args:
-        version: string, or None where no Keras is installed (the ops work without it).
-        tensorflow: string, TensorFlow's version, on which Keras 2 depends.
+        version: string, or None if no Keras is installed (the ops work without it).
+        tensorflow: string, the version of TensorFlow, which tells whether Keras 2 is used.
 
     Raises:
-        UnsupportedError: Keras is older than 3.4, and not the Keras 2 of TensorFlow 2.15 or replaced by tf_keras.
+        UnsupportedError: Keras 3 is older than 3.4.
     """
     if version is not None and not uses_keras_2(tensorflow) and major_minor(version) < KERAS[0]:
         minimum = ".".join(map(str, KERAS[0]))
@@ -104,14 +104,14 @@ def uses_keras_2(tensorflow: str) -> bool:
 
 
 def untested(tensorflow: str, keras: str | None) -> str | None:
-    """What to tell the user of a TensorFlow or a Keras that is newer than any that the tests run on.
+    """The warning about a TensorFlow or Keras that is newer than the tested versions.
 
     Args:
-        tensorflow: string, its version.
-        keras: string, likewise, or None where there is none.
+        tensorflow: string, the version of TensorFlow.
+        keras: string, the version of Keras, or None if there is none.
 
     Returns:
-        String, or None where there is nothing to tell.
+        String, or None if both versions are tested.
     """
     newer = [
         f"{name} {version} (tested up to {newest[0]}.{newest[1]})"
