@@ -1,4 +1,4 @@
-"""All that depends on the version of TensorFlow or Keras, on the Python side."""
+"""All Python code that depends on the version of TensorFlow or Keras."""
 
 import functools
 import importlib
@@ -14,18 +14,18 @@ from tfddl.build import support
 
 
 def is_keras_2() -> bool:
-    """Whether `tf.keras`, and so tfddl, is Keras 2: on TensorFlow 2.15, and with `TF_USE_LEGACY_KERAS=1` since."""
+    """Whether `tf.keras`, and so tfddl, uses Keras 2: on TensorFlow 2.15, and with `TF_USE_LEGACY_KERAS=1`."""
     return support.uses_keras_2(tf.__version__)
 
 
 @functools.cache
 def keras() -> ModuleType:
-    """The package that is `tf.keras`, once it is known to be one that tfddl works with: `keras` or `tf_keras`.
+    """Imports, checks and returns the package behind `tf.keras`: `keras` or `tf_keras`.
 
-    Imported here and not at the top of a file, so that a program that uses the tape alone needs no Keras.
+    The import is inside the function, so that a program with the tape alone needs no Keras.
 
     Raises:
-        ImportError: If Keras is older than 3.4 or does not run on TensorFlow, or there is no `tf_keras`.
+        ImportError: Keras is older than 3.4 or does not run on TensorFlow, or `tf_keras` is missing.
     """
     if is_keras_2():
         return _keras_2()
@@ -55,16 +55,16 @@ def _keras_2() -> ModuleType:
 
 
 def py_dataset() -> Any:
-    """The class of data that is read by the batch: Keras 3's PyDataset, Keras 2's Sequence."""
+    """The class of datasets that are read by the batch: PyDataset of Keras 3, Sequence of Keras 2."""
     utils = keras().utils
     return utils.Sequence if is_keras_2() else utils.PyDataset
 
 
 def py_dataset_options(dataset: Any, given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments for another PyDataset, those not given taken from `dataset`. In Keras 2 `fit` has them.
+    """The arguments for a new PyDataset. Those that are None come from `dataset`. Empty in Keras 2, whose `fit` has them.
 
     Raises:
-        ValueError: In Keras 2, if any is given.
+        ValueError: An argument is given in Keras 2.
     """
     if not is_keras_2():
         return {name: getattr(dataset, name) if value is None else value for name, value in given.items()}
@@ -75,7 +75,7 @@ def py_dataset_options(dataset: Any, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def num_batches(dataset: Any) -> int | None:
-    """The number of batches of a PyDataset or Sequence; None if it is endless."""
+    """The number of batches of a PyDataset or Sequence. None if it is infinite."""
     if is_keras_2():
         return len(dataset)
     batches: int | None = dataset.num_batches
@@ -88,28 +88,28 @@ def tells_epoch_begin() -> bool:
 
 
 def is_keras_variable(value: object) -> bool:
-    """Whether `value` is a variable of Keras 3. In Keras 3.4 those are no instances of `keras.Variable`."""
+    """Whether `value` is a variable of Keras 3. In Keras 3.4 variables are no instances of `keras.Variable`."""
     return hasattr(value, "path") and callable(getattr(value, "assign", None))
 
 
 def is_variable(value: object) -> bool:
-    """Whether `value` is one variable, of TensorFlow or of Keras."""
+    """Whether `value` is a variable of TensorFlow or of Keras."""
     return isinstance(value, tf.Variable) or is_keras_variable(value)
 
 
 def tf_variable(value: Any) -> Any:
-    """The tf.Variable inside a Keras variable; anything else as it is."""
-    inner = getattr(value, "value", None)  # of a tf.Variable a method
+    """The tf.Variable inside a Keras variable. Any other value is returned unchanged."""
+    inner = getattr(value, "value", None)  # a method in a tf.Variable
     return value if inner is None or callable(inner) else inner
 
 
 def path(variable: Any) -> str:
-    """What a variable is called, with the layers that it is in."""
+    """The name of a variable, with the names of its layers."""
     return str(getattr(variable, "path", variable.name))
 
 
 def reference(value: Any) -> Any:
-    """Tells variables and tensors apart: a Keras variable and the tf.Variable inside are the same one."""
+    """A key for a variable or tensor. A Keras variable and the tf.Variable inside it have the same key."""
     return tf_variable(value).ref()
 
 
@@ -119,7 +119,7 @@ def is_layer(value: object) -> bool:
 
 
 def optimizer_classes() -> tuple[type, ...]:
-    """What optimizers of the Keras in use derive from."""
+    """The base classes of the optimizers of the Keras in use."""
     optimizers = keras().optimizers
     return (optimizers.Optimizer, optimizers.legacy.Optimizer) if is_keras_2() else (optimizers.Optimizer,)
 
@@ -130,7 +130,7 @@ def is_keras_optimizer(value: object) -> bool:
 
 
 def is_legacy_optimizer(value: object) -> bool:
-    """Whether `value` is an optimizer of Keras 2's older kind, which most of TensorFlow Addons derive from."""
+    """Whether `value` is a legacy optimizer of Keras 2, like most optimizers of TensorFlow Addons."""
     return is_keras_2() and isinstance(value, keras().optimizers.legacy.Optimizer)
 
 
@@ -152,24 +152,24 @@ def loss_scale_optimizers_2() -> list[Any]:
 
 
 def tf1_optimizer(value: Any) -> Any:
-    """The TF1 optimizer inside what Keras 2's `compile` makes of one, which has no public name; else None."""
+    """The TF1 optimizer inside the wrapper that Keras 2's `compile` makes, which has no public name. Else None."""
     inner = getattr(value, "optimizer", None) if is_keras_2() else None
     return inner if isinstance(inner, tf.compat.v1.train.Optimizer) else None
 
 
 def is_built(optimizer: Any) -> bool:
-    """Whether an optimizer, none of Keras 2's legacy ones, has made its variables."""
+    """Whether an optimizer has made its variables. Not for legacy optimizers of Keras 2."""
     return bool(getattr(optimizer, "_built", False) if is_keras_2() else optimizer.built)
 
 
 def steps_taken(optimizer: Any) -> int:
-    """How many steps an optimizer has taken; asking a legacy one for its `iterations` would make that variable."""
+    """The number of steps of an optimizer. Reads `_iterations`: a legacy `iterations` would make the variable."""
     count = getattr(innermost(optimizer), "_iterations", None)
     return 0 if count is None else int(tf.convert_to_tensor(count))
 
 
 def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Has an optimizer make its variables, unless it has. A legacy one may have made some of them only."""
+    """Makes the variables of an optimizer, unless they exist. A legacy optimizer may have made only some of them."""
     if is_legacy_optimizer(optimizer):
         optimizer._create_all_weights(list(variables))
         inner = innermost(optimizer)
@@ -181,31 +181,29 @@ def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:
 
 
 def innermost(optimizer: Any) -> Any:
-    """The optimizer inside all LossScaleOptimizers: the one that applies the gradients."""
+    """The optimizer inside all LossScaleOptimizers, which applies the gradients."""
     while is_loss_scale_optimizer(optimizer):
         optimizer = optimizer.inner_optimizer
     return optimizer
 
 
 def has_inner_optimizers(value: object) -> bool:
-    """Whether `value` is Keras' MultiOptimizer (Keras >= 3.12), which spreads variables over several
-    optimizers.
+    """Whether `value` is Keras' MultiOptimizer (Keras >= 3.12), which divides variables among several optimizers.
 
-    It has no public name in some versions, hence the look at what makes it one.
+    Some versions have no public name for it, so an attribute decides.
     """
     return hasattr(value, "_inner_optimizers")
 
 
 def learning_rate(optimizer: Any) -> float:
-    """The learning rate now. A variable of Keras 3.4 does not turn into a float by itself."""
+    """The current learning rate. float() does not take a variable of Keras 3.4."""
     return float(tf.convert_to_tensor(optimizer.learning_rate))
 
 
 def settable_learning_rate(optimizer: Any) -> float | None:
-    """The learning rate, or None where it cannot be set.
+    """The learning rate, or None if it cannot be set.
 
-    It cannot where a LearningRateSchedule or a function computes it, in a MultiOptimizer, or without an
-    optimizer.
+    It cannot be set without an optimizer, in a MultiOptimizer, or if a LearningRateSchedule or a function computes it.
     """
     optimizer = innermost(optimizer)
     if has_inner_optimizers(optimizer) or is_addons_multi_optimizer(optimizer):
@@ -216,7 +214,7 @@ def settable_learning_rate(optimizer: Any) -> float | None:
 
 
 def momentum_with_learning_rate(optimizer: Any) -> list[Any]:
-    """The slots of an optimizer, none of those inside it, that hold sums of `learning_rate * gradient`."""
+    """The slot variables of an optimizer that hold sums of `learning_rate * gradient`, without those of inner optimizers."""
     optimizers = keras().optimizers
     if is_legacy_optimizer(optimizer):
         kinds = optimizers.legacy.SGD, optimizers.legacy.RMSprop
@@ -231,13 +229,13 @@ def momentum_with_learning_rate(optimizer: Any) -> list[Any]:
 
 
 def steps_per_execution(model: Any) -> int:
-    """How many batches `fit` runs at once."""
+    """The number of batches that `fit` runs at once."""
     steps = getattr(model, "_steps_per_execution" if is_keras_2() else "steps_per_execution", None)
     return 1 if steps is None else int(steps)
 
 
 def resumed_epoch(model: Any) -> int | None:
-    """The epoch that a BackupAndRestore wants `fit` to begin with, or None where there is none."""
+    """The epoch at which a BackupAndRestore makes `fit` begin, or None."""
     if not is_keras_2():
         epoch: int | None = getattr(model, "_initial_epoch", None)
         return epoch
@@ -246,7 +244,7 @@ def resumed_epoch(model: Any) -> int | None:
 
 
 def resume_at(model: Any, epoch: int | None) -> None:
-    """Has `fit` begin with an epoch, as if a BackupAndRestore had said so."""
+    """Makes `fit` begin with an epoch, as a BackupAndRestore does."""
     if not is_keras_2():
         model._initial_epoch = epoch
     elif epoch != resumed_epoch(model):
@@ -254,7 +252,7 @@ def resume_at(model: Any, epoch: int | None) -> None:
 
 
 class _Resumed:
-    """What Keras 2's `fit` asks for the epoch to begin with."""
+    """Stands for the object that Keras 2's `fit` asks for its first epoch."""
 
     def __init__(self, epoch: int | None) -> None:
         self._epoch = epoch
@@ -266,15 +264,15 @@ class _Resumed:
 
 
 def fit_params(callback: Any) -> dict[str, Any]:
-    """What `fit` has told a callback by `set_params`: empty before. Keras < 3.5 has no attribute until then."""
+    """The parameters that `fit` gave a callback by `set_params`, empty before. Keras < 3.5 sets the attribute only then."""
     return getattr(callback, "params", None) or {}
 
 
 def batch_normalization() -> Any:
-    """Keras' BatchNormalization, known to compute its statistics in a `_moments` that a subclass may replace.
+    """Keras' BatchNormalization, after a check that it computes its statistics in `_moments`, which subclasses replace.
 
     Raises:
-        ImportError: If it does not, so that a subclass would normalize each rank's batch by itself.
+        ImportError: It has no `_moments`, so a subclass would normalize the batch of each rank separately.
     """
     layer: Any = keras().layers.BatchNormalization
     if not hasattr(layer, "_moments"):
@@ -286,14 +284,14 @@ def batch_normalization() -> Any:
 
 
 def without_fused_kernel() -> dict[str, Any]:
-    """Arguments for a BatchNormalization that computes its statistics by itself."""
+    """Arguments that make BatchNormalization compute its statistics in `_moments`, not in a fused kernel."""
     return {"fused": False} if is_keras_2() else {}
 
 
 def moments_arguments(
     layer: Any, arguments: Sequence[Any], mask: Any, options: dict[str, Any]
 ) -> tuple[list[int], Any, bool]:
-    """What Keras calls `BatchNormalization._moments` with: axes to reduce, mask, and whether these axes stay, of size 1.
+    """The arguments of Keras' call of `BatchNormalization._moments`: axes to reduce, mask, and whether to keep the axes.
 
     Keras 3 passes `(inputs, mask)`, Keras 2 `(inputs, reduction_axes, keep_dims, mask=)`.
     """
@@ -304,17 +302,17 @@ def moments_arguments(
 
 
 def comes_with_keras(kind: type) -> bool:
-    """Whether a class is Keras' own, of either package."""
+    """Whether a class comes from `keras` or `tf_keras`."""
     return kind.__module__.startswith(("keras.", "tf_keras."))
 
 
 def metrics_inside(metric: Any) -> Sequence[Any] | None:
-    """The metrics that Keras 3's `compile` puts into a container; None for a metric itself."""
+    """The metrics inside a container of Keras 3's `compile`. None for a single metric."""
     return None if is_keras_2() else getattr(metric, "metrics", None)
 
 
 def results_of_evaluate(model: Any, logs: dict[str, Any]) -> Any:
-    """What `model.evaluate` returns where it does not return these logs."""
+    """The return value of `model.evaluate` for these logs, without `return_dict`."""
     if not is_keras_2():
         return model._flatten_metrics_in_order(logs)
     values = [logs[name] for name in model.metrics_names if name in logs]
@@ -322,7 +320,7 @@ def results_of_evaluate(model: Any, logs: dict[str, Any]) -> Any:
 
 
 def trains_with_stock_step(model: Any) -> bool:
-    """Whether `fit` calls Keras' own `train_step`, which gives the gradients to `model.optimizer`."""
+    """Whether `fit` calls Keras' own `train_step`, which passes the gradients to `model.optimizer`."""
     return getattr(type(model), "train_step", None) is keras().Model.train_step
 
 
@@ -332,7 +330,7 @@ def sees_gpus() -> bool:
 
 
 def in_xla_context() -> bool:
-    """Whether what is being traced goes into a function with `jit_compile=True`."""
+    """Whether the current trace belongs to a function with `jit_compile=True`."""
     if tf.executing_eagerly():
         return False
     return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))

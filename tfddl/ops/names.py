@@ -26,9 +26,8 @@ _TRACE_NUMBER = re.compile(r"^__(?:inference|forward|backward)_(.*?)_\d+$")
 def owner_index(kind: str, process_set: int = 0) -> int:
     """The index of a new owner of this kind in the process set: owners count in program order, equal on all members."""
     key = serial(process_set), kind
-    process.owners[key] += (
-        1  # each process set counts for itself: a rank may be in sets that its peers are not in
-    )
+    # Each process set counts for itself, because a rank may be in sets that its peers are not in.
+    process.owners[key] += 1
     return process.owners[key] - 1
 
 
