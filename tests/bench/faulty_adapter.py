@@ -1,4 +1,4 @@
-"""Adapters that go wrong on purpose; `FAULTY` says how."""
+"""An adapter that fails on purpose. The variable `FAULTY` names the failure."""
 
 import os
 import time
@@ -10,7 +10,7 @@ from tfddl.bench.case import Case, count_wrong
 
 
 def ways(process: Process) -> Ways:
-    """Does not even start, or starts to go wrong with its second block."""
+    """Fails at its start, or from its second block on."""
     how = os.environ["FAULTY"]
     if how == "raises at the start" and process.rank == process.size - 1:
         raise ValueError("on purpose")

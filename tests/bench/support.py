@@ -18,16 +18,16 @@ adapters.PEERS.clear()
 adapters.PEERS["mpi4py"] = adapters.Adapter("the faulty one", "tests.bench.faulty_adapter", {packages}, ("allreduce",))
 main()
 """
-"""A copy and an adapter that goes wrong, which take no TensorFlow."""
+"""Replaces the adapters by a copy and a faulty one, which need no TensorFlow."""
 
 
 def bench(*arguments: str, script: str = PLAIN, environment: Mapping[str, str] | None = None) -> ScriptResult:
-    """`tfddl bench` with the arguments; no process of it may be left at the end."""
+    """Runs `tfddl bench` with the arguments. No process of it may be left at the end."""
     return run_script(0, script, "bench", *arguments, environment=environment)
 
 
 def bench_faulty(how: str, *arguments: str, packages: tuple[str, ...] = ()) -> ScriptResult:
-    """Measures an adapter that goes wrong: `faulty_adapter.py`."""
+    """Measures an adapter that fails: `faulty_adapter.py`."""
     script = FAULTY.format(packages=packages)
     common = ["allreduce", "--sizes", "4M", "--rounds", "2"]
     return bench(*common, *arguments, script=script, environment={"FAULTY": how})

@@ -1,4 +1,4 @@
-"""`tfddl bench` measures on real ranks, checks the results, and says what it had to leave out."""
+"""`tfddl bench` measures on real ranks, checks the results, and reports skipped adapters."""
 
 import json
 import os
@@ -102,7 +102,7 @@ def test_gradients(tmp_path):
 
 @SLOW
 def test_horovod_is_called_as_its_documentation_says(tmp_path):
-    """By a stand-in of its interface."""
+    """A stand-in has the interface of Horovod."""
     path, here = tmp_path / "result.json", Path(__file__).parent / "stand_in"
     result = bench(
         "alltoall", "-np", "2", "--sizes", "4K", "--rounds", "1", "--peers", "horovod", "--json", str(path),
@@ -117,7 +117,7 @@ def test_wrong_results_are_counted(tmp_path):
     assert result.code == 1
     rows = {row["name"]: row for row in json.loads(path.read_text())["rows"]}
     assert rows["copy"]["#wrong"] == 0
-    # Three blocks, the first to warm up; wrong from the eighth call of the last rank on, which is in the first.
+    # Three blocks, of which the first warms up. Results are wrong from the eighth call of the last rank on, in the first.
     assert rows["mpi4py"]["#wrong"] == 3 * 2
     assert "Error: 6 elements of the results were wrong." in result.output
 

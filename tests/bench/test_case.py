@@ -1,4 +1,4 @@
-"""Inputs and right results, against NumPy written out."""
+"""Inputs and right results of cases, compared with NumPy."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,9 @@ def test_expected(operation, ranks, dtype):
         result = case.expected(rank)
         assert result.dtype == dtype
         np.testing.assert_array_equal(result.astype("float64"), wanted)
-        np.testing.assert_array_equal((ranks * result).astype("float64"), ranks * wanted)  # of two in a row
+        np.testing.assert_array_equal(
+            (ranks * result).astype("float64"), ranks * wanted
+        )  # of two allreduces in a row
 
 
 def test_sizes_can_be_shared_out():
@@ -48,7 +50,7 @@ def test_wrong_elements():
 
 
 def test_floor():
-    """Half of the data copied in, all of it read from both and written to both: 1.5 copies."""
+    """Two ranks copy half of the data, then read and write all of it: 1.5 copies."""
     assert Case("allreduce", 2, 1).floor_copies() == 1.5
     assert Case("allreduce", 1, 1).floor_copies() == 1.0
 

@@ -1,4 +1,4 @@
-"""The command line of `tfddl bench`, without starting anything."""
+"""The command line of `tfddl bench`, without any job."""
 
 import importlib.util
 import json
@@ -23,14 +23,14 @@ def choices(name, option):
 
 def test_help_teaches():
     text = invoke("--help").output
-    for what in (*BUS_FACTORS, "predict", "tfddl bench allreduce -np 2", "busbw", "#wrong", "floor"):
-        assert what in text, what
+    for word in (*BUS_FACTORS, "predict", "tfddl bench allreduce -np 2", "busbw", "#wrong", "floor"):
+        assert word in text, word
     for operation in BUS_FACTORS:
         assert "--peers" in invoke(operation, "--help").output
 
 
 def test_names_are_those_of_the_package():
-    """They stand in the command's own file too, which loads neither NumPy nor TensorFlow."""
+    """The command's file repeats the names, since it loads neither NumPy nor TensorFlow."""
     assert choices("allreduce", "peers")._choices == tuple(adapters.PEERS)
     assert choices("gradients", "sets")._choices == tuple(SETS)
     assert choices("training", "models")._choices == tuple(MODELS)
@@ -83,7 +83,7 @@ def test_a_missing_package_is_said_before_anything_is_measured(package, options,
 
 
 def test_interrupted(monkeypatch, tmp_path):
-    """What was measured is kept."""
+    """The finished cases are kept."""
     sizes = []
 
     def measure(self, case, count):
@@ -105,7 +105,7 @@ def test_interrupted(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, None])
 def test_nothing_was_measured(error, monkeypatch, tmp_path):
-    """Ctrl-C came in the first case, or all broke down: no traceback."""
+    """Ctrl-C in the first case, or a failure of all adapters, prints no traceback."""
 
     def measure(self, case, count):
         if error is not None:

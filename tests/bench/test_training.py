@@ -1,4 +1,4 @@
-"""`tfddl bench training`: what it trains, that weights which differ are counted, and what its table says."""
+"""`tfddl bench training`: its training steps, the count of differing weights, and its table."""
 
 import json
 
@@ -21,7 +21,7 @@ BATCH = 2
 
 
 def plain(tape, loss, variables):
-    """Takes a rank's own gradients."""
+    """Returns the gradients of the rank alone."""
     return tape.gradient(loss, variables)
 
 
@@ -98,7 +98,7 @@ np.testing.assert_allclose(losses, expected, rtol=1e-4)
 
 @pytest.mark.slow
 def test_a_strategy_trains_alike():
-    """Its ranks could all have the same weights, and others than they should."""
+    """Equal weights on all ranks could still be wrong, so the losses are compared."""
     result = run_script(2, MWMS)
     assert result.code == 0, result.output
 

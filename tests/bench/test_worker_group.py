@@ -1,4 +1,4 @@
-"""A job of `tfddl bench`, driven directly."""
+"""The workers of one adapter, without `tfddl bench`."""
 
 import dataclasses
 import subprocess
@@ -14,7 +14,7 @@ from tfddl.bench.worker_group import WorkerGroup
 
 
 def state(process: int) -> str:
-    """The kernel's letter for what a process does."""
+    """The kernel's letter for the state of a process."""
     return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
@@ -48,7 +48,7 @@ def test_ranks_that_do_not_rest_are_stopped_between_their_turns(restless):
 
 
 def test_nothing_is_left_of_a_driver_that_is_killed():
-    """Of ranks that are stopped neither."""
+    """Stopped workers end too."""
     script = """
 import dataclasses
 import time

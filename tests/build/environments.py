@@ -32,7 +32,7 @@ print(f"rank {hvd.rank()} of {hvd.size()} agrees")
 
 
 def run(command: list[str | Path], limit: int, **options: object) -> subprocess.CompletedProcess[str]:
-    """Runs a command under a time limit that kills it and what it started.
+    """Runs a command under a time limit that kills it and its children.
 
     Args:
         command: strings and paths.
@@ -87,7 +87,7 @@ def make_environment(directory: Path, *packages: str) -> Path:
 
 
 def check_two_ranks(launcher: list[str | Path], python: Path, directory: Path) -> tuple[Path, str]:
-    """Runs the smoke test on two ranks, in a directory that is not the checkout and with a cache of its own.
+    """Runs the smoke test on two ranks, outside the checkout and with a cache of its own.
 
     Args:
         launcher: command line before `python script`.
@@ -107,13 +107,13 @@ def check_two_ranks(launcher: list[str | Path], python: Path, directory: Path) -
 
 
 def bare_environment(**variables: str) -> dict[str, str]:
-    """Returns this process's environment without what points at this virtual environment or this checkout."""
+    """Returns this process's environment without variables that point to this virtual environment or checkout."""
     dropped = ("PYTHONPATH", "VIRTUAL_ENV", "OPAL_PREFIX", "LD_LIBRARY_PATH", "TFDDL_CACHE_DIR")
     return {**{name: value for name, value in os.environ.items() if name not in dropped}, **variables}
 
 
 def _not_sources(folder: str, names: list[str]) -> set[str]:
-    """tests/build and tfddl/build are sources; only the checkout's own build directory is not."""
+    """Skips the checkout's build directory, but not tests/build and tfddl/build, which are sources."""
     if Path(folder) != ROOT:
         return {"__pycache__"}
     return {

@@ -1,4 +1,4 @@
-"""The cache: one build for many processes, a failure told once and to all, a killed build in nobody's way."""
+"""The cache: one build for many processes, one failure for all of them, and killed builds block no other."""
 
 import multiprocessing
 import os
@@ -15,7 +15,7 @@ SPAWN = multiprocessing.get_context("spawn")
 PROCESSES = 4
 
 HELD = 1.5
-"""Seconds of a build: a busy machine starts the other processes within it."""
+"""Seconds of a build, enough for a busy machine to start the other processes."""
 
 
 def _build_slowly(library: Path, builds: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_failure_reaches_all_who_wait_and_is_tried_again_later(tmp_path: Path)
 
 @pytest.mark.parametrize("kind", [CompilationFailed, CompileError])
 def test_sources_that_do_not_compile_are_tried_once(tmp_path: Path, kind: type[CompileError]) -> None:
-    """Not so where there is no compiler: it may be there at the next start, and asking takes no time."""
+    """A missing compiler is not remembered: it may be there at the next start, and the check takes no time."""
     library, tries = tmp_path / "lib.so", []
 
     def build() -> None:

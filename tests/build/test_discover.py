@@ -1,4 +1,4 @@
-"""Finding TensorFlow and MPI: this environment's, another's, and what stands in for them."""
+"""Finds TensorFlow and MPI of this environment, of another environment, and stand-ins."""
 
 import subprocess
 import sys
@@ -38,7 +38,7 @@ def test_another_mpi_is_refused_by_name() -> None:
     [("2.21.0", "2.21.0"), ("2.21.0-rc1", "2.21.0rc1"), ("2.22.0-dev20260905", "2.22.0.dev20260905")],
 )
 def test_a_version_is_written_as_its_package_writes_it(own, package) -> None:
-    """The file name of a library has it, which must not depend on whether TensorFlow is loaded."""
+    """The version is in the file name of a library, so it must not depend on whether TensorFlow is loaded."""
     assert discover._normalized(own) == discover._normalized(package) == package
 
 
@@ -64,7 +64,7 @@ def test_mpi_of_this_environment_is_the_one_that_mpi4py_reports() -> None:
 def test_another_interpreter_is_asked_without_our_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A build environment sets PYTHONPATH; what it adds must not be seen as the target's."""
+    """A build environment sets PYTHONPATH. Its packages must not count as the target's."""
     venv.create(tmp_path / "venv", with_pip=False)
     fake = tmp_path / "path" / "tensorflow"
     fake.mkdir(parents=True)
@@ -79,7 +79,7 @@ def test_an_interpreter_that_fails_is_named() -> None:
 
 
 def test_headers_of_another_major_version_are_passed_over(tmp_path: Path) -> None:
-    """Two MPIs in one prefix: the mpi.h of the second one lies over that of the first."""
+    """Two MPIs in one prefix: the mpi.h of the second replaces that of the first."""
     (tmp_path / "include").mkdir()
     (tmp_path / "include" / "mpi.h").write_text(MPICH_HEADER)
     beside = tmp_path / "lib" / "openmpi" / "include"

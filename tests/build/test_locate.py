@@ -1,4 +1,4 @@
-"""Which library a process gets: packaged, cached or compiled; and the one sentence where there is none."""
+"""The library of a process: packaged, cached or compiled. Without one there is a clear error."""
 
 import subprocess
 import sys

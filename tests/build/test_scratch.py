@@ -1,4 +1,4 @@
-"""What a killed build leaves behind."""
+"""Directories of killed builds."""
 
 import multiprocessing
 import os
@@ -22,7 +22,7 @@ def _build(made: object) -> None:
 
 
 def test_the_next_build_removes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And leaves alone what another build is still using, and what is none of ours."""
+    """Directories of running builds, and of other programs, stay."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     (tmp_path / "tfddl-build-log").mkdir()

@@ -1,4 +1,4 @@
-"""Everything that tfddl does not support gets one sentence that quotes it."""
+"""Each unsupported version gives a clear error that quotes it."""
 
 import platform
 import re
@@ -36,7 +36,7 @@ def test_this_machine_is_supported() -> None:
 
 
 def test_a_new_tensorflow_is_met_everywhere() -> None:
-    """CONTRIBUTING.md says what there is to do; this finds what was forgotten."""
+    """CONTRIBUTING.md lists the steps for a new version. This test finds a forgotten step."""
     extras = re.findall(r"tensorflow[^=\n]*>=2\.16,<(\S+)", (ROOT / "setup.cfg").read_text())
     assert extras == [NEXT, NEXT]
     pinned = dict(
@@ -75,7 +75,7 @@ def test_keras(monkeypatch: pytest.MonkeyPatch) -> None:
             check_keras, version, "2.16.2"
         )
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
-    check_keras("3.3.3", "2.16.2")  # tf_keras is used, and Keras 3 only lies there
+    check_keras("3.3.3", "2.16.2")  # tf_keras is used, and Keras 3 is only installed
 
 
 def test_what_is_newer_than_the_tests_is_named() -> None:

@@ -1,4 +1,4 @@
-"""Wheels of this checkout: what they hold, and that one installs and runs in a second, fresh environment."""
+"""Wheels of this checkout: their contents, and an installation in a fresh environment."""
 
 import shutil
 import zipfile
@@ -12,14 +12,14 @@ from tfddl.build.locate import locate_library, locate_xla_library
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    """A cache directory for the build, which is empty."""
+    """An empty cache directory for the build."""
     directory = tmp_path / "built"
     directory.mkdir()
     return directory
 
 
 def test_a_wheel_with_binaries_runs_in_a_fresh_environment(tmp_path: Path, cache: Path) -> None:
-    """Both libraries come out of the cache."""
+    """Both libraries come from the cache."""
     for built in (locate_library(), locate_xla_library()):
         shutil.copyfile(built, cache / built.name)
     wheel = build_wheel(tmp_path, TFDDL_CACHE_DIR=str(cache))
@@ -37,7 +37,7 @@ def test_a_wheel_with_binaries_runs_in_a_fresh_environment(tmp_path: Path, cache
 
 @pytest.mark.slow
 def test_the_build_of_a_wheel_compiles_what_the_cache_lacks(tmp_path: Path, cache: Path) -> None:
-    """It compiles the library, and takes the one with the XLA kernels, which takes minutes, out of the cache."""
+    """Compiles the main library. The XLA kernels, which take minutes to compile, come from the cache."""
     built = locate_xla_library()
     shutil.copyfile(built, cache / built.name)
     wheel = build_wheel(tmp_path, TFDDL_CACHE_DIR=str(cache))

@@ -17,13 +17,13 @@ from tests.harness.job import SEARCH_PATH
 
 LIMIT_S = 240.0
 GONE_S = 30.0
-"""Seconds that what a job leaves behind gets to be gone, on a busy machine."""
+"""Seconds for the last processes of a job to end, on a busy machine."""
 _MARK = "TFDDL_TEST_JOB"
 
 
 @dataclass
 class Finished:
-    """How a tfddlrun ended."""
+    """The end of a tfddlrun."""
 
     code: int
     stdout: str
@@ -36,7 +36,7 @@ class Finished:
 
 
 class Running:
-    """A tfddlrun that has been started, with a mark in its environment that all its descendants inherit."""
+    """A running tfddlrun. A mark in its environment identifies all its descendants."""
 
     def __init__(self, arguments: list[str], **options):
         self.mark = uuid.uuid4().hex
@@ -72,7 +72,7 @@ class Running:
         return found
 
     def wait_until_gone(self, limit: float) -> list[int]:
-        """Waits for the end of all descendants. Returns those that are left after `limit` seconds."""
+        """Waits for the end of all descendants. Returns the processes left after `limit` seconds."""
         deadline = time.monotonic() + limit
         while (left := self.descendants()) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -81,7 +81,7 @@ class Running:
 
 @contextmanager
 def running(arguments: list[str], **options) -> Iterator[Running]:
-    """Starts tfddlrun; at the end kills whatever is left of it, and fails if that was anything."""
+    """Starts tfddlrun. At the end it kills all processes that are left, and fails if there were any."""
     job = Running(arguments, **options)
     try:
         yield job

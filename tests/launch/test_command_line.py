@@ -1,4 +1,4 @@
-"""What users type: flags, the mpirun line, hosts; and that the launcher starts without TensorFlow and MPI."""
+"""The command line: flags, the mpirun line, hosts. The launcher starts without TensorFlow and MPI."""
 
 import shlex
 import subprocess
@@ -13,7 +13,7 @@ from tfddl.launch import mpirun, rank_shim, run
 from tfddl.launch.hosts import Host, all_local, parse_hosts, read_hostfile
 from tfddl.launch.mpirun import MPICH, OPEN_MPI, Mpirun, MpirunError, command_line, find_mpirun
 
-# Each flag and its other spellings, and what it takes; None where it takes nothing.
+# Each flag with its other spellings, and its argument; None if it has no argument.
 FLAGS = {
     ("-np", "--num-proc"): "N",
     ("-H", "--hosts"): "HOST:SLOTS,...",
@@ -35,7 +35,7 @@ def invoke(*arguments):
 
 
 def test_flags_are_frozen():
-    """A flag is for ever, scripts and habits depend on it: change this only with a line in the changelog."""
+    """Scripts depend on flags: change this list only with a line in the changelog."""
     parameters = run.main.params
     assert {tuple(option.opts): option.metavar for option in parameters if option.name != "command"} | {
         ("--help",): None
@@ -230,7 +230,7 @@ def test_tfddl_build_prints_the_paths(monkeypatch):
 
 
 def test_tfddl_build_without_xla_kernels(monkeypatch):
-    """They are no condition of the rest."""
+    """Everything else works without the XLA kernels."""
     from tfddl.build import compile, locate
 
     def fail(again):

@@ -1,4 +1,4 @@
-"""How jobs end: exit codes, the last words, and that nothing is left running."""
+"""The ends of jobs: exit codes, the last message, and no processes left."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from mpi4py import MPI
 world = MPI.COMM_WORLD
 """
 WAIT_FOR_ALL = WITH_MPI + "world.Barrier(); time.sleep(500)\n"
-# What tfddl.init() arranges: an uncaught exception is printed, then ends the job.
+# As tfddl.init() arranges it: an uncaught exception is printed, then ends the job.
 ABORT_ON_EXCEPTION = """
 def hook(kind, value, trace):
     sys.__excepthook__(kind, value, trace)
@@ -27,7 +27,7 @@ CHATTER_ON_SIGTERM = """
 signal.signal(signal.SIGTERM, lambda *_: (print('chatter', file=sys.stderr), sys.exit(0)))
 """
 SOON = 200.0
-"""Seconds: less than half of what the others would take that are not ended. Nearly all is for a busy machine."""
+"""Seconds, mostly for a busy machine: less than half of the time that ranks would run if they were not ended."""
 
 
 def test_success():
@@ -165,7 +165,7 @@ def test_signals_to_tfddlrun_end_all_ranks(number):
 
 
 def test_second_ctrl_c_does_not_wait():
-    """A busy machine may take as long as the grace by itself, but not each time."""
+    """A busy machine may sometimes take as long as the grace period, but not each time."""
     assert any(seconds_with_a_second_ctrl_c() < rank_shim.GRACE_S for _ in range(3))
 
 
@@ -223,7 +223,7 @@ def test_broken_pipe_ends_the_job():
 
 
 def test_ranks_find_stdin_at_its_end():
-    """They neither wait for input that cannot reach them nor take what the next command should read."""
+    """Ranks neither wait for input nor read the input of the next command."""
     with running(
         ["-np", "2", sys.executable, "-c", "import sys; print(repr(sys.stdin.read()))"], stdin=-1
     ) as job:

@@ -1,4 +1,4 @@
-"""Which rank is to blame, and what is said about it last."""
+"""The rank that caused the end of a job, and the last message about it."""
 
 import pytest
 

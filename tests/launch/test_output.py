@@ -1,4 +1,4 @@
-"""How the output of many ranks becomes one stream of lines."""
+"""The output of many ranks as one stream of lines."""
 
 import io
 import os
@@ -10,7 +10,7 @@ from tfddl.launch.output import Output, visible
 
 
 class Terminal(io.BytesIO):
-    """A file that says it is a terminal, and can show what would be on its screen."""
+    """A file that stands for a terminal, and can show the text on the screen."""
 
     def isatty(self):
         return True
@@ -129,7 +129,7 @@ def test_streams_stay_apart_and_in_order():
 
 
 def test_lines_come_at_once():
-    """Python holds back what it writes to a pipe, unless it is told not to."""
+    """Python buffers its output to a pipe by default."""
     with running(["-np", "2", sys.executable, "-c", "import time; print('up'); time.sleep(500)"]) as job:
         assert select.select([job.process.stdout], [], [], LIMIT_S)[0]
         job.process.terminate()
@@ -137,7 +137,7 @@ def test_lines_come_at_once():
 
 
 def test_ranks_see_a_terminal_where_tfddlrun_has_one():
-    """Then Keras draws its progress bar in place."""
+    """On a terminal Keras redraws its progress bar on one line."""
     code = "import os, sys; print(sys.stdout.isatty(), sys.stderr.isatty(), os.get_terminal_size().columns)"
     ours, theirs = os.openpty()
     try:

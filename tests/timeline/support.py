@@ -1,4 +1,4 @@
-"""Timelines that a test has recorded, or makes up."""
+"""Timelines for tests: recorded or written by hand."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from tfddl.timeline.trace import Request, Trace, read
 
 @contextmanager
 def recorded(hvd: Any, path: Path, mark_cycles: bool = False) -> Iterator[None]:
-    """Records what the block does, on all ranks; all files are whole at its end."""
+    """Records the block on all ranks. All files are complete at its end."""
     hvd.barrier()
     hvd.start_timeline(str(path), mark_cycles)
     yield
@@ -21,7 +21,7 @@ def recorded(hvd: Any, path: Path, mark_cycles: bool = False) -> Iterator[None]:
 
 
 def mine(hvd: Any, path: Path) -> Trace:
-    """This rank's trace, checked: valid JSON, finished requests, phases one behind the other."""
+    """Reads this rank's trace and checks it: valid JSON, finished requests, phases in order."""
     file = rank_path(path, hvd.rank())
     assert isinstance(json.loads(file.read_text()), list)
     trace = read(file)

@@ -1,4 +1,4 @@
-"""`tfddl timeline`, on files whose numbers are known."""
+"""`tfddl timeline`, on files with known numbers."""
 
 import json
 
@@ -13,12 +13,12 @@ from tfddl.timeline.trace import TraceError, read
 
 MS = 1000
 SKEW = 700_000
-"""Microseconds that the clock of rank 1's host is ahead."""
+"""Microseconds by which the clock of rank 1's host is ahead."""
 
 
 @pytest.fixture
 def path(tmp_path):
-    """Ten steps of two buckets on two ranks; rank 1 submits 3 ms later, but in the last two steps."""
+    """Ten steps of two buckets on two ranks; rank 1 submits 3 ms later, except in the last two steps."""
     requests = {0: [], 1: []}
     for step in range(10):
         begin = 100 * MS * step
@@ -79,7 +79,7 @@ def test_numbers(path):
         ("fit/gradients (2 collectives)", 0, 10),
         ("fit/gradients (2 collectives)", 1, 10),
     ]
-    # Rank 0 waits 3 ms for rank 1 in eight steps of ten; the transfer of 5 ms is left to both.
+    # Rank 0 waits 3 ms for rank 1 in eight of ten steps. The transfer of 5 ms remains for both.
     assert [line["exposed, median ms"] for line in steps] == [8, 5]
     assert steps[1]["p90 ms"] == 7  # in two steps rank 1 waits
     assert steps[0]["step, median ms"] == 100
@@ -101,7 +101,7 @@ def test_buckets_that_wait_at_the_same_time_count_once(tmp_path):
 
 
 def test_what_waits_at_the_end(tmp_path):
-    """Rank 0 has waited since 1 s, and said at 9 s that it still does."""
+    """Rank 0 has waited since 1 s, and reported it at 9 s."""
     done = {"name": "x", "ticket": 0, "submit": 0, "agreed": 1, "done": 2}
     for rank in (0, 1):
         write(tmp_path / "a.json", rank, 2, [done], clock="one")

@@ -1,4 +1,4 @@
-"""Files of jobs that end badly, by the launcher's option."""
+"""Timelines of jobs that fail, recorded by tfddlrun's option."""
 
 import subprocess
 import sys

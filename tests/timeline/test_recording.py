@@ -1,4 +1,4 @@
-"""What is in the files: every collective once, with its phases, on every way into the engine."""
+"""Timelines contain every collective once, with its phases, from all callers of the engine."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def test_every_kind(hvd, tmp_path):
 @pytest.mark.parametrize("jit", [False, True])
 @on_ranks(1, 2, 3)
 def test_buckets_in_a_function(hvd, tmp_path, jit):
-    """Three steps of a tape with four variables of a bucket each."""
+    """Three steps of a tape with four variables, one in each bucket."""
     variables = [tf.Variable(tf.ones([400])) for _ in range(4)]
 
     @tf.function(jit_compile=jit)
@@ -99,7 +99,7 @@ def test_process_sets(hvd, tmp_path):
         assert [request.process_set for request in mine(hvd, path).requests] == [words, "all ranks"]
         if hvd.rank() == 0:
             traces, _ = read_job(path)
-            # A set of one has nobody late.
+            # A set of one rank has no late rank.
             of = [1, 1] if hvd.size() == 2 else [1, 2, 2]
             assert [line["of"] for line in summary.lateness(traces)] == of
             assert {line["name"] for line in summary.names(traces, top=9)} >= {"same", f"same of {words}"}
@@ -112,7 +112,7 @@ def test_the_late_rank_is_named(hvd, tmp_path):
     with recorded(hvd, path):
         for number in range(5):
             if hvd.rank() == late:
-                time.sleep(0.3)  # a busy machine delays the others too, by less
+                time.sleep(0.3)  # a busy machine delays the other ranks too, but less
             hvd.allreduce(tf.ones([10]), name=f"sum.{number}")
     if hvd.rank() == 0:
         traces, notes = read_job(path)
@@ -143,7 +143,7 @@ def test_start_stop_start(hvd, tmp_path):
 
 @on_ranks(2)
 def test_one_rank_alone(hvd, tmp_path):
-    """Its peers need not know."""
+    """A rank may record alone."""
     path = tmp_path / "timeline.json"
     if hvd.rank() == 1:
         hvd.start_timeline(path)
@@ -199,7 +199,7 @@ def test_a_full_disk(hvd):
 
 @on_ranks(1, 2)
 def test_by_the_environment(hvd, tmp_path):
-    """From init() to shutdown(), whose file is whole."""
+    """The variable records from init() to shutdown(), and the file is complete."""
     path, rank, size = tmp_path / "timeline.json", hvd.rank(), hvd.size()
     hvd.shutdown()
     with mock.patch.dict(os.environ, TFDDL_TIMELINE=str(path), TFDDL_TIMELINE_MARK_CYCLES="1"):
