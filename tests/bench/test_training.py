@@ -108,6 +108,7 @@ def test_models_have_as_many_weights_as_is_said(name):
     assert sum(int(np.prod(v.shape)) for v in models.build(name).trainable_variables) == MODELS[name]
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path):
     path, plot, ranks = tmp_path / "result.json", tmp_path / "result.png", 2
     result = bench(

@@ -42,6 +42,7 @@ def test_under_mpirun_with_three_ranks():
     assert "Traceback" not in result.output
 
 
+@pytest.mark.slow
 def test_an_early_end_without_an_error_raises_on_the_others():
     result = run(3, leaves("sys.exit(0)"), tfddlrun(3))
     assert result.code == 1, result.output

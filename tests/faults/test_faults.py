@@ -58,7 +58,8 @@ sys.exit(3)
     assert "the job went on" in fails(fault, "planted")
 
 
-@pytest.mark.parametrize("when", [slow("idle"), "waiting"])
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["idle", "waiting"])
 def test_one_rank_is_killed(when):
     fault = f"""
 import threading

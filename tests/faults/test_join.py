@@ -11,6 +11,7 @@ from tests.harness.mpirun import mpirun_command
 JOIN = "if hvd.rank() != 1:\n    hvd.join()\n    print('not reached')\n"
 
 
+@pytest.mark.slow
 def test_a_long_join_is_no_stall():
     """The others' work may take longer than the limit."""
     script = start(1, 2) + "if hvd.rank() == 1: time.sleep(4)\nhvd.join()\n"

@@ -185,6 +185,7 @@ def test_lists_that_differ(fails):
     assert "[0, 1, 2]" in output
 
 
+@pytest.mark.slow
 def test_a_rank_that_never_comes_to_add_is_named(fails):
     output = fails(
         3,
@@ -225,6 +226,7 @@ if world.rank in (1, 2):
     )
 
 
+@pytest.mark.slow
 def test_a_failure_in_one_set_ends_the_job(fails):
     """The members wait for different collectives until the limit: rank 2, outside, raises too instead of waiting."""
     output = fails(
