@@ -48,6 +48,7 @@ def test_the_step_is_that_of_one_process_with_all_batches(hvd):
         np.testing.assert_allclose(all_, one, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @on_ranks(2)
 def test_weights_that_differ_are_counted(hvd):
     case = training("resnet20", hvd.size(), BATCH, 1)
@@ -103,6 +104,7 @@ def test_a_strategy_trains_alike():
     assert result.code == 0, result.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_models_have_as_many_weights_as_is_said(name):
     assert sum(int(np.prod(v.shape)) for v in models.build(name).trainable_variables) == MODELS[name]

@@ -4,11 +4,12 @@ import re
 
 import pytest
 
-from tests.harness import run_script, slow
+from tests.harness import run_script
 from tests.harness.job import REPOSITORY
 
 
-@pytest.mark.parametrize("size", [2, slow(0)], ids=["np2", "plain"])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 0], ids=["np2", "plain"])
 def test_learns(size):
     result = run_script(size, REPOSITORY / "examples" / "tf1_session.py")
     assert result.code == 0, result.output

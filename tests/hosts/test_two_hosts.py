@@ -167,7 +167,8 @@ if hvd.local_rank() == 0:
 """
 
 
-@pytest.mark.parametrize("hierarchical, times", [("1", 1), slow("0", 2)])
+@pytest.mark.slow
+@pytest.mark.parametrize("hierarchical, times", [("1", 1), ("0", 2)])
 def test_bytes_between_hosts(on_hosts, hierarchical, times):
     """2 n (H - 1) / H bytes leave each of H hosts; with slices of all ranks that times the ranks of a host."""
     result = on_hosts(

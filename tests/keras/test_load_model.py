@@ -82,6 +82,7 @@ def test_saved_before_training(hvd, tmp_path, optimizer, suffix):
         np.testing.assert_array_equal(value, other)
 
 
+@pytest.mark.slow
 @on_ranks(2)
 def test_without_slots_it_would_not(hvd, tmp_path):
     """Guards the test above: weights alone are not enough."""

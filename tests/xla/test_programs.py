@@ -176,6 +176,7 @@ print("trained", hvd.rank(), flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2])
 def test_auto_clustering(size):
     flags = {"TF_XLA_FLAGS": "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"}

@@ -71,6 +71,7 @@ def test_what_follows_the_reduction(hvd, optimizer):
     compare(hvd, "fit", OPTIMIZERS[optimizer], "float64", rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 @on_ranks(2)
 def test_the_comparison_notices_a_missing_reduction_and_a_sum(hvd):
     """Guards the tests above: without the reduction, or with another, they would fail."""
