@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.harness import on_ranks
+from tests.harness import on_ranks, slow
 from tests.ops.support import MODES, array, call, check_close, mean, total
 
 SHAPE = (3, 4)
@@ -139,7 +139,7 @@ def test_gradients_of_several_ops_do_not_share_names(hvd):
     check_close(body(tf.ones([3])), np.full(3, 2 + 4 + root, "float32"))
 
 
-@pytest.mark.parametrize("first", ["allgather", "alltoall", "broadcast", "reducescatter"])
+@pytest.mark.parametrize("first", [slow("allgather"), slow("alltoall"), slow("broadcast"), "reducescatter"])
 def test_all_gradients_are_registered_by_whatever_is_used_first(first):
     ops = ("Allgather", "Allreduce", "Alltoall", "Broadcast", "Reducescatter")
     program = f"""

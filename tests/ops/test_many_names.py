@@ -11,7 +11,7 @@ from tests.harness import on_ranks
 COUNT, AT_A_TIME = 10_000, 20
 
 
-@on_ranks(2, 3)
+@on_ranks(2, full=(3,))
 def test_ten_thousand_names_and_shapes(hvd):
     generator = random.Random(hvd.rank())
 
