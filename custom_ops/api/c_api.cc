@@ -78,7 +78,7 @@ int tfddl_remove_set(int set, double limit_s) { return tfddl::RemoveSet(set, lim
 
 void tfddl_drop_set(int set) { tfddl::DropSet(set); }
 
-void tfddl_set_local(int local_rank, int local_size) { tfddl::SetLocalPlace({local_rank, local_size}); }
+void tfddl_set_local(int local_rank, int local_size) { tfddl::SetLocalRank({local_rank, local_size}); }
 
 int tfddl_share_gpus(void) {
   const tfddl::Status status = tfddl::ShareGpus();

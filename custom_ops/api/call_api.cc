@@ -7,8 +7,8 @@
 #include <string>
 
 #include "core/compiled/run_call.h"
-#include "core/process/place.h"
 #include "core/process/process.h"
+#include "core/process/rank_query.h"
 
 namespace {
 
@@ -35,9 +35,9 @@ void Number(int32_t* run) {
   while (*run == 0) *run = static_cast<int32_t>(++last);
 }
 
-Status RunPlace(const Call& call, void* where, const CallContext& context) {
+Status RunRankQuery(const Call& call, void* where, const CallContext& context) {
   int answer = 0;
-  Status status = tfddl::FindPlace(call.place, call.process_set, &answer);
+  Status status = tfddl::QueryRank(call.rank_query, call.process_set, &answer);
   if (!status.ok()) return status;
   if (context.gpu < 0) {
     *static_cast<int*>(where) = answer;
@@ -54,7 +54,7 @@ int Guarded(const char* text, size_t length, const std::function<Status(const Ca
   try {
     const Call call = Call::Decode(std::string(text, length));
     const Status status = run(call);
-    return status.ok() ? 0 : Failed(status, call.place.empty() ? call.name : call.place);
+    return status.ok() ? 0 : Failed(status, call.rank_query.empty() ? call.name : call.rank_query);
   } catch (const std::exception& error) {  // a program of another version, or no memory
     return Failed({tfddl::Code::kUnknown, error.what()}, "XLA");
   }
@@ -72,7 +72,7 @@ int tfddl_call(const char* call, size_t length, const void* const* in, void* con
   Number(run);
   const CallContext context = ContextOf(-1, nullptr, *run);
   return Guarded(call, length, [&](const Call& read) {
-    if (!read.place.empty()) return RunPlace(read, out[0], context);
+    if (!read.rank_query.empty()) return RunRankQuery(read, out[0], context);
     return WithEngine(read,
                       [&](const Engine& engine) { return tfddl::RunCall(engine, read, in, out, context); });
   });
@@ -83,7 +83,7 @@ int tfddl_start(const char* call, size_t length, const void* const* in, void* co
   Number(run);
   const CallContext context = ContextOf(gpu, stream, *run);
   return Guarded(call, length, [&](const Call& read) {
-    if (!read.place.empty()) return RunPlace(read, out[0], context);
+    if (!read.rank_query.empty()) return RunRankQuery(read, out[0], context);
     return WithEngine(read,
                       [&](const Engine& engine) { return tfddl::StartCall(engine, read, in, out, context); });
   });
@@ -97,7 +97,7 @@ int tfddl_finish(const char* call, size_t length, void* const* out, int gpu, voi
   });
 }
 
-int tfddl_place(const char* what, const char* name, int process_set, int* answer) {
-  const Status status = tfddl::FindPlace(what, process_set, answer);
+int tfddl_rank_query(const char* query, const char* name, int process_set, int* answer) {
+  const Status status = tfddl::QueryRank(query, process_set, answer);
   return status.ok() ? 0 : Failed(status, name);
 }

@@ -15,13 +15,11 @@
 TFDDL_EXPORT int tfddl_call(const char* call, size_t length, const void* const* in, void* const* out,
                             int32_t* run);
 
-// The same in two, which belong together by the call's name and the run. What asks for a place is done with
-// the first.
+// The same in two steps, which belong together by the call's name and the run. A rank query ends with the first.
 TFDDL_EXPORT int tfddl_start(const char* call, size_t length, const void* const* in, void* const* out,
                              int gpu, void* stream, int32_t* run);
 TFDDL_EXPORT int tfddl_finish(const char* call, size_t length, void* const* out, int gpu, void* stream,
                               int32_t run);
 
-// Stores this process's place in a process set (core/process/place.h) in *answer; `name` is who asks, for the
-// reason.
-TFDDL_EXPORT int tfddl_place(const char* what, const char* name, int process_set, int* answer);
+// See QueryRank() in core/process/rank_query.h. `name` is the op that an error names.
+TFDDL_EXPORT int tfddl_rank_query(const char* query, const char* name, int process_set, int* answer);

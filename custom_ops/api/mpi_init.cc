@@ -1,4 +1,4 @@
-// tfddl_init() and tfddl_add_set() over MPI, and NCCL: the place where engines meet their transports.
+// tfddl_init() and tfddl_add_set() over MPI, and NCCL: this file connects engines and transports.
 #include <exception>
 #include <memory>
 #include <string>

@@ -12,7 +12,7 @@ struct TfddlEngineFunctions {  // api/call_api.h, api/c_api.h
   int (*start)(const char* call, size_t length, const void* const* in, void* const* out, int gpu,
                void* stream, int32_t* run);
   int (*finish)(const char* call, size_t length, void* const* out, int gpu, void* stream, int32_t run);
-  int (*place)(const char* what, const char* name, int process_set, int* answer);
+  int (*rank_query)(const char* query, const char* name, int process_set, int* answer);
   const char* (*last_error)(void);
 };
 

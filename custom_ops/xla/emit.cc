@@ -93,7 +93,7 @@ void EmitStart(bool gpu, Emission* emission, xla::XlaOp* token) {
   const Call& call = emission->call;
   const auto from = ShapesOf(emission->type, call.shapes);
   const auto to = gpu ? ShapesOf(emission->type, call.OutputShapes()) : std::vector<xla::Shape>();
-  const bool aliased = gpu && call.place.empty() && InPlace(call.kind);
+  const bool aliased = gpu && call.rank_query.empty() && InPlace(call.kind);
   emission->results =
       CustomCall(kStartTarget, call, emission->inputs, from, to, *token, OneToOne(aliased ? to.size() : 0));
   *token = emission->results.back();
@@ -104,7 +104,7 @@ void EmitStart(bool gpu, Emission* emission, xla::XlaOp* token) {
 // behind its own.
 void EmitFinish(bool gpu, Emission* emission, xla::XlaOp token) {
   const Call& call = emission->call;
-  if (!call.place.empty()) return;
+  if (!call.rank_query.empty()) return;
   const auto to = ShapesOf(emission->type, call.OutputShapes());
   std::vector<xla::XlaOp> operands = emission->results;
   auto from = gpu ? to : std::vector<xla::Shape>();

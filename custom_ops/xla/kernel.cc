@@ -7,10 +7,10 @@ namespace tfddl {
 
 namespace tf = tensorflow;
 
-absl::Status FindPlace(Call* call) {
+absl::Status SetRankAndSize(Call* call) {
   const auto& engine = EngineFunctions();
-  int code = engine.place("rank", call->name.c_str(), call->process_set, &call->rank);
-  if (code == 0) code = engine.place("size", call->name.c_str(), call->process_set, &call->size);
+  int code = engine.rank_query("rank", call->name.c_str(), call->process_set, &call->rank);
+  if (code == 0) code = engine.rank_query("size", call->name.c_str(), call->process_set, &call->size);
   if (code == 0) return absl::OkStatus();
   const std::string reason = engine.last_error();
   return static_cast<Code>(code) == Code::kInvalidArgument ? absl::InvalidArgumentError(reason)
@@ -25,7 +25,7 @@ void CallKernel::Compile(tf::XlaOpKernelContext* context) {
   std::vector<Emission> emissions(1);
   Emission& emission = emissions.front();
   emission.call = call_;
-  if (call_.place.empty()) OP_REQUIRES_OK(context, FindPlace(&emission.call));
+  if (call_.rank_query.empty()) OP_REQUIRES_OK(context, SetRankAndSize(&emission.call));
   OP_REQUIRES_OK(context, Describe(context, &emission.call));
   if (!emission.call.shapes.empty()) emission.type = context->input_xla_type(0);
   for (size_t i = 0; i < emission.call.shapes.size(); ++i) {

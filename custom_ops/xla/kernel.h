@@ -16,8 +16,8 @@ constexpr char kGpuDevice[] = "XLA_GPU_JIT";
 // Whether the program will run on a GPU.
 bool OnGpu(const tensorflow::OpKernelConstruction* context);
 
-// Sets the process's place in the call's process set.
-absl::Status FindPlace(Call* call);
+// Sets rank and size of the call's process set.
+absl::Status SetRankAndSize(Call* call);
 
 class CallKernel : public tensorflow::XlaOpKernel {
  public:
@@ -30,7 +30,7 @@ class CallKernel : public tensorflow::XlaOpKernel {
   void Compile(tensorflow::XlaOpKernelContext* context) final;
 
  protected:
-  // Adds to `call`, which has the op's attributes and this rank's place, what the inputs say. Defaults
+  // Adds to `call`, which has the op's attributes and this process's rank, what the inputs say. Defaults
   // to the shapes of all of them.
   virtual absl::Status Describe(tensorflow::XlaOpKernelContext* context, Call* call);
 

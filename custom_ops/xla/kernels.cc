@@ -86,10 +86,10 @@ class BarrierKernel : public CallKernel {
 };
 
 // Asked when the program runs, so that no program keeps the number of the job in which it was compiled.
-class PlaceKernel : public CallKernel {
+class RankQueryKernel : public CallKernel {
  public:
-  explicit PlaceKernel(tf::OpKernelConstruction* context) : CallKernel(context, Kind::kBarrier) {
-    OP_REQUIRES_OK(context, context->GetAttr("what", &call_.place));
+  explicit RankQueryKernel(tf::OpKernelConstruction* context) : CallKernel(context, Kind::kBarrier) {
+    OP_REQUIRES_OK(context, context->GetAttr("query", &call_.rank_query));
   }
 };
 
@@ -97,7 +97,7 @@ TFDDL_REGISTER_XLA_KERNEL("TfddlBroadcast", BroadcastKernel);
 TFDDL_REGISTER_XLA_KERNEL("TfddlAllgather", AllgatherKernel);
 TFDDL_REGISTER_XLA_KERNEL("TfddlAlltoall", AlltoallKernel);
 TFDDL_REGISTER_XLA_KERNEL("TfddlBarrier", BarrierKernel);
-TFDDL_REGISTER_XLA_KERNEL("TfddlPlace", PlaceKernel);
+TFDDL_REGISTER_XLA_KERNEL("TfddlRankQuery", RankQueryKernel);
 
 }  // namespace
 }  // namespace tfddl

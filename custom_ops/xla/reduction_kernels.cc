@@ -54,7 +54,7 @@ class AllreduceBucketsKernel : public tf::XlaOpKernel {
       Emission& emission = emissions.emplace_back();
       emission.call = call;
       emission.type = context->input_xla_type(first);
-      OP_REQUIRES_OK(context, FindPlace(&emission.call));
+      OP_REQUIRES_OK(context, SetRankAndSize(&emission.call));
       OP_REQUIRES_OK(context, AddInputs(context, count, &emission.call, first));
       for (int i = 0; i < count; ++i) emission.inputs.push_back(context->Input(first++));
     }

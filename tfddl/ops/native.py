@@ -187,7 +187,7 @@ def join(average_over: str, process_set: int = 0) -> tf.Tensor:
 def topology(quantity: str, name: str | None = None, process_set: int = 0) -> tf.Tensor:
     """A number of this process when the op runs: "rank", "size", "local_rank", "local_size" or "included"."""
     xla.require(f"{quantity}_op")
-    result: tf.Tensor = library.ops().tfddl_place(what=quantity, name=name, process_set=process_set)
+    result: tf.Tensor = library.ops().tfddl_rank_query(query=quantity, name=name, process_set=process_set)
     _unchain(result)
     return result
 

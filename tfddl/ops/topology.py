@@ -72,4 +72,4 @@ def _number(process_set: int | ProcessSet) -> int:
     return id_of(process_set, "this")
 
 
-tf.no_gradient("TfddlPlace")
+tf.no_gradient("TfddlRankQuery")

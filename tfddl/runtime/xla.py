@@ -14,7 +14,7 @@ from tfddl.runtime import basics, library
 VARIABLE = "TFDDL_XLA"
 
 _lock = threading.Lock()
-_FUNCTIONS = ("call", "start", "finish", "place", "last_error")
+_FUNCTIONS = ("call", "start", "finish", "rank_query", "last_error")
 
 
 class _EngineFunctions(ctypes.Structure):

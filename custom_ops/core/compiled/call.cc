@@ -39,7 +39,7 @@ std::string FromHex(const std::string& text) {
 // The fields in their order, once for both directions: `archive` writes or reads each of them.
 template <typename Archive, typename CallType>
 void Visit(Archive* archive, CallType* call) {
-  archive->Text(&call->place);
+  archive->Text(&call->rank_query);
   archive->Number(&call->process_set);
   archive->Text(&call->name);
   archive->Number(&call->kind);
@@ -111,7 +111,7 @@ std::string Call::Signature(const std::vector<Shape>& inputs) const {
 }
 
 std::vector<Shape> Call::OutputShapes() const {
-  if (!place.empty()) return {{}};
+  if (!rank_query.empty()) return {{}};
   std::vector<Shape> outputs = shapes;
   for (Shape& shape : outputs) {
     if (kind == Kind::kAllgather) shape.at(0) *= size;

@@ -13,8 +13,9 @@ namespace tfddl {
 using Shape = std::vector<int64_t>;
 
 struct Call {
-  // What is asked for (place.h); empty: the call is a collective.
-  std::string place;
+  // Empty for a collective. Else the call returns a rank or a size: the query of QueryRank() in
+  // core/process/rank_query.h.
+  std::string rank_query;
   int process_set = 0;
 
   // The fields of a Request (request.h); the factors as the op's attributes have them, the root a rank of the

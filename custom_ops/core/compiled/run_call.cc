@@ -54,7 +54,7 @@ void UseHost(const Call& call, const void* const* in, bool sends, StartedCall* s
   request->keep_alive = started->memory;
 }
 
-// The program keeps inputs and outputs in their place until the call is finished.
+// The program does not move inputs and outputs until the call is finished.
 Status UseGpu(const Call& call, const void* const* in, void* const* out, const CallContext& context,
               Engine* engine, StartedCall* started, Request* request) {
   std::vector<Buffer> buffers;

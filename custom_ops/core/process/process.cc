@@ -27,7 +27,7 @@ int64_t generation = 0;
 // Never held while something waits. What kernels see is leaked: they may run until the very end.
 std::mutex current_mutex;
 ProcessSets* const current = new ProcessSets;
-LocalPlace local_place = {0, 1};
+LocalRank local_rank = {0, 1};
 
 using Values = std::array<uint64_t, 5>;
 constexpr const char* kCounters[] = {"requests", "errors", "votes", "empty_votes", "bytes_reduced"};
@@ -101,14 +101,14 @@ ProcessSets CurrentSets() {
   return *current;
 }
 
-LocalPlace CurrentLocalPlace() {
+LocalRank CurrentLocalRank() {
   std::lock_guard<std::mutex> lock(current_mutex);
-  return local_place;
+  return local_rank;
 }
 
-void SetLocalPlace(LocalPlace place) {
+void SetLocalRank(LocalRank local) {
   std::lock_guard<std::mutex> lock(current_mutex);
-  local_place = place;
+  local_rank = local;
 }
 
 void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> control,

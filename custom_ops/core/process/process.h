@@ -30,13 +30,13 @@ Status FindEngine(int set, std::shared_ptr<Engine>* engine);
 
 ProcessSets CurrentSets();
 
-// This process among those on its host, which the engine does not know.
-struct LocalPlace {
+// The rank of this process among those on its host, and their number.
+struct LocalRank {
   int rank;
   int size;
 };
-LocalPlace CurrentLocalPlace();
-void SetLocalPlace(LocalPlace place);
+LocalRank CurrentLocalRank();
+void SetLocalRank(LocalRank local);
 
 // `plane`: for requests that lie on GPUs, in all sets; null: they are refused.
 // Raises: std::logic_error when there is one already.

@@ -49,7 +49,7 @@ std::optional<ProcessId> ProcessId::Mine() {
 
 std::string ProcessId::Encode() const {
   WireWriter writer;
-  writer.String(place);
+  writer.String(host);
   writer.Int(pid);
   writer.Int(started);
   return writer.bytes();
@@ -58,7 +58,7 @@ std::string ProcessId::Encode() const {
 ProcessId ProcessId::Decode(const std::string& bytes) {
   WireReader reader(bytes);
   ProcessId id;
-  id.place = reader.String();
+  id.host = reader.String();
   id.pid = reader.Int();
   id.started = reader.Int();
   return id;

@@ -8,7 +8,7 @@
 namespace tfddl {
 
 struct ProcessId {
-  std::string place;  // host (its boot) and PID namespace
+  std::string host;  // the boot of the host and the PID namespace
   int64_t pid = 0;
   int64_t started = 0;  // clock ticks since the boot
 

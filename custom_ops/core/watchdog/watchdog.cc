@@ -230,7 +230,7 @@ void Watchdog::Receive(int peer, const std::string& bytes) {
       break;
     case Type::kHello: {
       auto process = ProcessId::Decode(text);
-      if (me_ && process.place == me_->place) peers_[static_cast<size_t>(peer)].process = std::move(process);
+      if (me_ && process.host == me_->host) peers_[static_cast<size_t>(peer)].process = std::move(process);
       break;
     }
     case Type::kQuestion:

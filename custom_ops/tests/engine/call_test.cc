@@ -40,7 +40,7 @@ Status Run(const std::shared_ptr<Engine>& engine, const Call& call, const Tensor
 
 void TestText() {
   Call call = MakeCall(Kind::kReducescatter, 1, 3, {{2, 3}, {}, {0}});
-  call.place = "rank";
+  call.rank_query = "rank";
   call.process_set = 3;
   call.name = std::string("a \"name\"\n\0", 10);
   call.dtype = DataType::kBFloat16;

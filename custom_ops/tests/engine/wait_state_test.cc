@@ -133,7 +133,7 @@ void TestGone() {
   const ssize_t length = read(ends[0], bytes, sizeof bytes);
   CHECK(length > 0);
   ProcessId id = ProcessId::Decode(std::string(bytes, static_cast<size_t>(length)));
-  CHECK(id.pid == child && id.place == ProcessId::Mine().value().place);
+  CHECK(id.pid == child && id.host == ProcessId::Mine().value().host);
   CHECK(!id.Gone());
   ++id.started;  // an earlier process of this number
   CHECK(id.Gone());

@@ -104,11 +104,11 @@ void TestRows(int size) {
     const Call barrier = MakeCall(Kind::kBarrier, "barrier", size, {});
     CHECK(Frame(barrier, {nullptr}, {nullptr}).Run(StartOnGpu).empty());
     CHECK(Frame(barrier, {nullptr}, {nullptr}).Run(FinishOnGpu).empty());
-    Call place = MakeCall(Kind::kBarrier, "", size, {});
-    place.place = "rank";
+    Call query = MakeCall(Kind::kBarrier, "", size, {});
+    query.rank_query = "rank";
     fake::Array<int> number({0});
     auto* where = reinterpret_cast<float*>(number.get());
-    CHECK(Frame(place, {nullptr}, {where, nullptr}).Run(StartOnGpu).empty());
+    CHECK(Frame(query, {nullptr}, {where, nullptr}).Run(StartOnGpu).empty());
     CHECK(number.Read(job.streams[here.rank])[0] == 7);
   });
   job.End();

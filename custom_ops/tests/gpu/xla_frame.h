@@ -41,7 +41,7 @@ inline const std::shared_ptr<Engine>& MyEngine() { return here.job->job->engines
 inline int Start(const char* call, size_t length, const void* const* in, void* const* out, int gpu,
                  void* stream, int32_t* run) {
   const Call read = Call::Decode(std::string(call, length));
-  if (!read.place.empty()) return Answer(MyEngine()->Store(gpu, stream, static_cast<int*>(out[0]), 7));
+  if (!read.rank_query.empty()) return Answer(MyEngine()->Store(gpu, stream, static_cast<int*>(out[0]), 7));
   return Answer(StartCall(MyEngine(), read, in, out, ContextOf(gpu, stream, *run)));
 }
 inline int Finish(const char* call, size_t length, void* const* out, int gpu, void* stream, int32_t run) {
