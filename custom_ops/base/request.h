@@ -32,7 +32,7 @@ struct Request {
   // The name on which ranks agree; of a bucket: the name of its sequence.
   std::string name;
 
-  // What must be equal on all members (signature.h). What may differ by rank is not in it.
+  // What must be equal on all members (signature.h).
   std::string signature;
 
   // Place in a sequence: the buckets of one gradient computation, agreed on by a single vote.

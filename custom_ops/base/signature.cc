@@ -2,23 +2,87 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <set>
+#include <utility>
 
 namespace tfddl {
 namespace {
 
+constexpr char kSeparator = '|';
 constexpr size_t kMaxFieldsShown = 3;
-constexpr size_t kMaxRanksListed = 8;
 
-std::vector<std::string> Split(const std::string& text) {
-  std::vector<std::string> fields(1);
-  for (char c : text) {
-    if (c == kSignatureSeparator) {
-      fields.emplace_back();
-    } else {
-      fields.back() += c;
+// Fields whose value is shown without the name.
+struct Description {
+  std::string_view name;
+  const char* noun;     // what to make equal
+  const char* missing;  // shown for a rank that lacks the field
+};
+constexpr Description kDescriptions[] = {
+    {kDeviceField, "device", "no device"},
+    {kCollectiveField, "collective", "no collective"},
+    {kTensorField, "number of tensors", "no such tensor"},
+    {kBucketsField, "gradients", "1 bucket"},
+    {"gradients", "gradients", "no gradients"},
+    {"group", "kinds of tensors in the group", "all of one dtype"},
+    {"slices", "kind of tensor (dense, or tf.IndexedSlices)", "a dense tensor"},
+};
+
+const Description* FindDescription(std::string_view name) {
+  for (const Description& description : kDescriptions) {
+    if (description.name == name) return &description;
+  }
+  return nullptr;
+}
+
+// The name of a field, and its number among the fields of this name.
+using Key = std::pair<std::string_view, int>;
+
+// The signature of one rank.
+struct Side {
+  int rank;
+  std::vector<Key> keys;  // in the order of the signature
+  std::map<Key, std::string_view> values;
+
+  std::optional<std::string_view> ValueOf(const Key& key) const {
+    const auto it = values.find(key);
+    return it == values.end() ? std::nullopt : std::make_optional(it->second);
+  }
+};
+
+Side Parse(int rank, std::string_view signature) {
+  Side side{rank, {}, {}};
+  while (!signature.empty()) {
+    const std::string_view text = signature.substr(0, signature.find(kSeparator));
+    signature.remove_prefix(std::min(text.size() + 1, signature.size()));
+    const size_t equals = text.find('=');
+    const bool named = equals != std::string_view::npos;
+    Key key = {named ? text.substr(0, equals) : "arguments", 0};
+    if (!side.keys.empty() && side.keys.back().first == key.first) key.second = side.keys.back().second + 1;
+    side.keys.push_back(key);
+    side.values[key] = named ? text.substr(equals + 1) : text;
+  }
+  return side;
+}
+
+// The fields that are not equal on all sides, tensors last. Different collectives have nothing else to
+// compare.
+std::vector<Key> DifferingKeys(const std::vector<Side>& sides) {
+  std::vector<Key> differing;
+  std::set<Key> seen;
+  for (const Side& side : sides) {
+    for (const Key& key : side.keys) {
+      if (!seen.insert(key).second) continue;
+      const auto value = side.ValueOf(key);
+      if (std::all_of(sides.begin(), sides.end(), [&](auto& other) { return other.ValueOf(key) == value; }))
+        continue;
+      if (key.first == kCollectiveField) return {key};
+      differing.push_back(key);
     }
   }
-  return fields;
+  std::stable_partition(differing.begin(), differing.end(),
+                        [](auto& key) { return key.first != kTensorField; });
+  return differing;
 }
 
 std::string Join(const std::vector<std::string>& parts, const std::string& separator) {
@@ -27,97 +91,80 @@ std::string Join(const std::vector<std::string>& parts, const std::string& separ
   return text;
 }
 
-// The positions at which not all sides are equal; a side that has no such field differs.
-std::vector<size_t> DifferingFields(const std::vector<std::vector<std::string>>& sides) {
-  size_t length = 0;
-  for (const auto& side : sides) length = std::max(length, side.size());
-  std::vector<size_t> differing;
-  for (size_t i = 0; i < length; ++i) {
-    bool same = true;
-    for (const auto& side : sides) {
-      same &= (i < side.size()) == (i < sides[0].size()) && (i >= side.size() || side[i] == sides[0][i]);
-    }
-    if (!same) differing.push_back(i);
-  }
-  return differing;
+// "rank 1" or "ranks 0, 2"
+std::string DescribeRanks(const std::vector<int>& ranks) {
+  std::vector<std::string> numbers;
+  for (int rank : ranks) numbers.push_back(std::to_string(rank));
+  return (ranks.size() == 1 ? "rank " : "ranks ") + Join(numbers, ", ");
 }
 
-std::string DescribeSide(const std::vector<std::string>& side, const std::vector<size_t>& fields) {
+std::string DescribeSide(const Side& side, const std::vector<Key>& differing) {
   std::vector<std::string> shown;
-  for (size_t i = 0; i < fields.size() && i < kMaxFieldsShown; ++i) {
-    shown.push_back(fields[i] < side.size() ? side[fields[i]] : "no such tensor");
+  for (const Key& key : differing) {
+    if (shown.size() == kMaxFieldsShown) {
+      shown.push_back("...");
+      break;
+    }
+    const Description* description = FindDescription(key.first);
+    const auto value = side.ValueOf(key);
+    if (description) {
+      shown.push_back(value ? std::string(*value) : description->missing);
+    } else {
+      shown.push_back(std::string(key.first) + (value ? "=" + std::string(*value) : " not given"));
+    }
   }
-  if (fields.size() > kMaxFieldsShown) shown.push_back("...");
   return Join(shown, ", ");
 }
 
-// Of many ranks, those that said the same share one entry, in the order of their lowest rank.
-std::vector<std::string> DescribeGroups(const std::vector<std::vector<std::string>>& sides,
-                                        const std::vector<std::string>& names,
-                                        const std::vector<size_t>& fields) {
-  std::vector<std::string> texts;
-  std::map<std::string, std::vector<std::string>> ranks;
-  for (size_t i = 0; i < sides.size(); ++i) {
-    const std::string text = DescribeSide(sides[i], fields);
-    if (ranks[text].empty()) texts.push_back(text);
-    ranks[text].push_back(names[i]);
+// Ranks with equal values share an entry, in the order of their lowest ranks.
+std::string DescribeSides(const std::vector<Side>& sides, const std::vector<Key>& differing) {
+  std::vector<std::pair<std::string, std::vector<int>>> groups;
+  for (const Side& side : sides) {
+    const std::string text = DescribeSide(side, differing);
+    auto it = std::find_if(groups.begin(), groups.end(), [&](auto& group) { return group.first == text; });
+    if (it == groups.end()) it = groups.insert(it, {text, {}});
+    it->second.push_back(side.rank);
   }
   std::vector<std::string> entries;
-  for (const auto& text : texts) entries.push_back("ranks " + Join(ranks[text], ", ") + ": " + text);
-  return entries;
+  for (const auto& [text, ranks] : groups) entries.push_back(DescribeRanks(ranks) + ": " + text);
+  return Join(entries, "; ");
 }
 
-bool Begins(const std::string& text, const std::string& with) {
-  return text.compare(0, with.size(), with) == 0;
+// Of the value that AddTensor() writes: dtype, then shape.
+std::pair<std::string_view, std::string_view> SplitTensor(std::string_view value) {
+  const size_t space = std::min(value.find(' '), value.size());
+  return {value.substr(0, space), value.substr(space)};
 }
 
-// The word for an argument, by what its text looks like (core/compiled/call.cc, Engine::Admit).
-std::string NameOfField(const std::vector<std::vector<std::string>>& sides, size_t field) {
-  std::vector<std::string> texts;
-  for (const auto& side : sides) {
-    if (field >= side.size()) return "number of tensors";
-    texts.push_back(side[field]);
+// What to make equal: the field's noun; of tensors that all ranks have: dtype, shape, or both.
+std::string NounOf(const std::vector<Side>& sides, const Key& key) {
+  const Description* description = FindDescription(key.first);
+  if (key.first != kTensorField) return description ? description->noun : std::string(key.first);
+  std::set<std::string_view> dtypes, shapes;
+  for (const Side& side : sides) {
+    const auto value = side.ValueOf(key);
+    if (!value) return description->noun;
+    const auto [dtype, shape] = SplitTensor(*value);
+    dtypes.insert(dtype);
+    shapes.insert(shape);
   }
-  const auto any = [&](const char* begin) {
-    return std::any_of(texts.begin(), texts.end(), [&](auto& text) { return Begins(text, begin); });
-  };
-  const auto anywhere = [&](const char* part) {
-    return std::any_of(texts.begin(), texts.end(),
-                       [&](auto& text) { return text.find(part) != std::string::npos; });
-  };
-  if (any("on ")) return "device";
-  if (any("root_rank")) return "root_rank";
-  if (any("prescale")) return "prescale_factor and postscale_factor";
-  if (anywhere("split")) return "kind of splits";
-  if (anywhere("bucket") || anywhere("gradients")) return "gradients";
-  if (anywhere("] of ")) return "kinds of tensors in the group";
-  const size_t dims = texts[0].find(" [");
-  if (dims == std::string::npos) return "operation";
-  bool dtype = false, shape = false;
-  for (const auto& text : texts) {
-    const size_t here = std::min(text.find(" ["), text.size());
-    dtype |= text.substr(0, here) != texts[0].substr(0, dims);
-    shape |= text.substr(here) != texts[0].substr(dims);
-  }
-  return dtype && shape ? "dtype and shape" : dtype ? "dtype" : "shape";
+  return dtypes.size() == 1 ? "shape" : shapes.size() == 1 ? "dtype" : "dtype and shape";
 }
 
-// What to make equal. Where the kinds of collectives differ, what follows cannot be compared.
-std::string NamesOfFields(const std::vector<std::vector<std::string>>& sides,
-                          const std::vector<size_t>& fields) {
-  std::vector<std::string> names;
-  for (size_t field : fields) {
-    const std::string name = NameOfField(sides, field);
-    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
-    if (name == "operation") break;
+std::string NounsOf(const std::vector<Side>& sides, const std::vector<Key>& differing) {
+  std::vector<std::string> nouns;
+  for (const Key& key : differing) {
+    const std::string noun = NounOf(sides, key);
+    if (std::find(nouns.begin(), nouns.end(), noun) == nouns.end()) nouns.push_back(noun);
   }
-  return Join(names, " and ");
+  return Join(nouns, " and ");
 }
 
-// What else helps. Names of gradients are not the user's: what can be made equal is the model.
-std::string Remedy(const std::string& name, const std::string& what) {
-  const bool gradients = what == "gradients" || name.find("DistributedOptimizer") != std::string::npos ||
-                         name.find("DistributedGradientTape") != std::string::npos;
+// The user does not name gradients, but can make the model equal.
+std::string Remedy(const std::vector<Side>& sides) {
+  const bool gradients = std::any_of(sides.begin(), sides.end(), [](const Side& side) {
+    return side.ValueOf({"gradients", 0}).has_value();
+  });
   if (!gradients) return ", or give the calls different names.";
   return ": train the same model on all, with the same layers in the same order, the same ones of them "
          "frozen or local, and the same loss, dtypes and options of the optimizer or tape.";
@@ -125,48 +172,54 @@ std::string Remedy(const std::string& name, const std::string& what) {
 
 }  // namespace
 
-std::string DescribeTensor(DataType dtype, const std::vector<int64_t>& shape) {
-  std::vector<std::string> dims;
-  for (int64_t dim : shape) dims.push_back(dim < 0 ? "?" : std::to_string(dim));
-  return std::string(NameOf(dtype)) + " [" + Join(dims, ", ") + "]";
+Signature& Signature::Add(std::string_view name, std::string_view value) {
+  if (!text_.empty()) text_ += kSeparator;
+  text_ += name;
+  text_ += '=';
+  text_ += value;
+  return *this;
 }
 
-std::string MakeSignature(const std::vector<std::string>& fields) {
-  return Join(fields, std::string(1, kSignatureSeparator));
+Signature& Signature::AddTensor(DataType dtype, const std::vector<int64_t>& shape) {
+  Add(kTensorField, NameOf(dtype));
+  text_ += " [";
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (i > 0) text_ += ", ";
+    text_ += shape[i] < 0 ? "?" : std::to_string(shape[i]);
+  }
+  text_ += ']';
+  return *this;
+}
+
+Signature& Signature::AddFields(std::string_view fields) {
+  if (fields.empty()) return *this;
+  text_ += kSeparator;
+  text_ += fields;
+  return *this;
+}
+
+void PrependDevice(Device device, std::string* signature) {
+  signature->insert(0, std::string(kDeviceField) + '=' + NameOf(device) + kSeparator);
 }
 
 std::string DescribeMismatch(const std::string& name, const std::vector<std::string>& signatures,
                              const std::vector<int>& members) {
-  std::vector<std::vector<std::string>> sides;
-  std::vector<std::string> ranks;
-  for (size_t rank = 0; rank < signatures.size(); ++rank) {
-    if (signatures[rank].empty()) continue;
-    sides.push_back(Split(signatures[rank]));
-    ranks.push_back(std::to_string(members.empty() ? static_cast<int>(rank) : members[rank]));
+  std::vector<Side> sides;
+  for (size_t i = 0; i < signatures.size(); ++i) {
+    if (signatures[i].empty()) continue;
+    sides.push_back(Parse(members.empty() ? static_cast<int>(i) : members[i], signatures[i]));
   }
-  const auto fields = DifferingFields(sides);
-  std::vector<std::string> entries;
-  if (sides.size() <= kMaxRanksListed) {
-    for (size_t i = 0; i < sides.size(); ++i) {
-      entries.push_back("rank " + ranks[i] + ": " + DescribeSide(sides[i], fields));
-    }
-  } else {
-    entries = DescribeGroups(sides, ranks, fields);
-  }
-  const std::string what = NamesOfFields(sides, fields);
-  return "The ranks submitted '" + name + "' with different arguments: " + Join(entries, "; ") +
-         ". Call it with the same " + what + " on every rank" + Remedy(name, what);
+  const std::vector<Key> differing = DifferingKeys(sides);
+  return "The ranks submitted '" + name + "' with different arguments: " + DescribeSides(sides, differing) +
+         ". Call it with the same " + NounsOf(sides, differing) + " on every rank" + Remedy(sides);
 }
 
 std::string DescribeDivisors(const std::vector<int>& over_size, const std::vector<int>& over_active) {
-  const auto side = [](const std::vector<int>& ranks, AverageOver over) {
-    std::vector<std::string> numbers;
-    for (int rank : ranks) numbers.push_back(std::to_string(rank));
-    return (ranks.size() == 1 ? "rank " : "ranks ") + Join(numbers, ", ") + ": average_over='" +
-           NameOf(over) + "'";
+  const auto entry = [](const std::vector<int>& ranks, AverageOver over) {
+    return DescribeRanks(ranks) + ": average_over='" + NameOf(over) + "'";
   };
-  return "The ranks disagree on what an average divides by while some have joined: " +
-         side(over_size, AverageOver::kSize) + "; " + side(over_active, AverageOver::kActive) +
+  return "The joined ranks disagree on the divisor of an average: " + entry(over_size, AverageOver::kSize) +
+         "; " + entry(over_active, AverageOver::kActive) +
          ". Give hvd.join() the same average_over on every rank.";
 }
 

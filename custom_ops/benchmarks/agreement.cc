@@ -123,7 +123,7 @@ class Job {
         Request request;
         request.name = "request " + std::to_string(i);
         request.kind = Kind::kBarrier;
-        request.signature = MakeSignature({NameOf(request.kind)});
+        request.signature = Signature(request.kind).text();
         request.done = [this](const Status& status) { countdown_.Done(status); };
         engine->Submit(std::move(request));
       }

@@ -59,7 +59,8 @@ inline absl::Status ReadCall(tensorflow::OpKernelConstruction* context, Call* ca
 
 // What the ops that reduce have, after ReadCall(). Refuses a reduce_op that does not take the op's type. The
 // factors are strings, because attributes know no double and a float32 factor would cost a float64 tensor
-// half of its digits. Ranks compare them as written. `context` is what else they must agree on.
+// half of its digits. Ranks compare them as written. `context` has
+// further fields of the signature (base/signature.h).
 inline absl::Status ReadReduction(tensorflow::OpKernelConstruction* context, Call* call) {
   int reduce_op = 0;
   TF_RETURN_IF_ERROR(context->GetAttr("reduce_op", &reduce_op));
@@ -86,7 +87,7 @@ inline absl::Status ReadSplits(tensorflow::OpKernelConstruction* context, Call* 
   tensorflow::DataType type;
   TF_RETURN_IF_ERROR(context->GetAttr("even", even));
   TF_RETURN_IF_ERROR(context->GetAttr("Tsplits", &type));
-  call->splits = *even ? "without splits" : std::string("splits ") + NameOf(ToDataType(type));
+  call->splits = *even ? "None" : NameOf(ToDataType(type));
   return absl::OkStatus();
 }
 

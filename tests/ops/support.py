@@ -1,6 +1,7 @@
 """Inputs that every rank can compute for every other, and the two ways to call an op."""
 
 import contextlib
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -81,6 +82,13 @@ def at_once(*calls: Callable[[], Any]) -> None:
     """Runs each call in a thread of its own, waits for all, and raises the first error."""
     with in_threads(*calls):
         pass
+
+
+def arguments_by_rank(message: str) -> dict[int, str]:
+    """The arguments of each rank that an error of different arguments quotes ("ranks 0, 2: ...; rank 1: ...")."""
+    quoted = message.split("with different arguments: ")[1].split(". Call it with the same ")[0]
+    entries = re.findall(r"ranks? ([\d, ]+): (.*?)(?:; (?=ranks? \d)|$)", quoted, re.DOTALL)
+    return {int(rank): text for ranks, text in entries for rank in ranks.split(", ")}
 
 
 def check(result: tf.Tensor, expected: np.ndarray) -> None:

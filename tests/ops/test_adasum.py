@@ -142,7 +142,10 @@ def test_refusals_say_what_to_do(hvd):
 def test_a_rank_with_another_operation(hvd):
     op = hvd.Adasum if hvd.rank() == 0 else hvd.Sum
     mismatch(
-        hvd, [lambda: hvd.allreduce(tf.ones([2]), op=op, name="adasum.op")], "rank 0: Adasum", "rank 1: Sum"
+        hvd,
+        [lambda: hvd.allreduce(tf.ones([2]), op=op, name="adasum.op")],
+        "rank 0: op=Adasum",
+        "rank 1: op=Sum",
     )
 
 

@@ -160,5 +160,5 @@ def test_calls_that_do_not_fit(hvd):
 
     mismatch(hvd, [send([2]), send([3])], "rank 0: float32 [?, 2]", "rank 1: float32 [?, 3]")
     mismatch(hvd, [send([2]), send([])], "rank 0: float32 [?, 2]", "rank 1: float32 [?]")
-    mismatch(hvd, [send([2]), send([2], splits=[1] * size)], "rank 0: without splits", "rank 1: splits int32")
+    mismatch(hvd, [send([2]), send([2], splits=[1] * size)], "rank 0: splits=None", "rank 1: splits=int32")
     check(send([2])(), np.ones((6, 2), "float32"))

@@ -42,7 +42,7 @@ def test_the_first_of_several_fails(hvd):
     def run(x):
         return hvd.allreduce(x, name="a", prescale_factor=1.0 + hvd.rank()), hvd.allreduce(x, name="b")
 
-    with pytest.raises(tf.errors.OpError, match=r"'a' with different arguments: rank 0: prescale 1.0"):
+    with pytest.raises(tf.errors.OpError, match=r"'a' with different arguments: rank 0: prescale_factor=1.0"):
         run(tf.ones([2]))
     _goes_on(hvd)
 

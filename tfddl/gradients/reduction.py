@@ -100,7 +100,9 @@ def _reduce_overwritten(
     if slots:
         name = names.unique(f"{owner}.overwritten", process_set)
         tensors = [tf.cast(results[index], tf.float32) for index in slots]
-        largest = native.allreduce(tensors, Max, name, process_set=process_set)
+        largest = native.allreduce(
+            tensors, Max, name, context="gradients=next values", process_set=process_set
+        )
         for index, value in zip(slots, largest, strict=True):
             results[index] = mark(tf.cast(value, results[index].dtype))
     return set(slots)
@@ -151,6 +153,7 @@ def _reduce_sparse(
             prescale=1 / options.gradient_predivide_factor,
             postscale=options.gradient_predivide_factor,
             process_set=options.process_set,
+            context=f"gradients=number {index} of {len(results)}",
         )
         results[index] = mark(slices)
 
@@ -213,7 +216,8 @@ def _reduce_in_buckets(
         "postscale": options.gradient_predivide_factor,
         "process_set": process_set,
     }
-    agreed_context = context if one_by_one else f"{plan.signature} {context}".strip()
+    described = context or f"{len(tensors)} gradients"
+    agreed_context = "gradients=" + (described if one_by_one else f"{plan.signature} {context}".strip())
     buckets = [[tensors[index] for index in members] for members in plan.buckets]
     if not one_by_one and _compat.in_xla_context():
         outputs = native.allreduce_buckets(buckets, options.op, sequence, context=agreed_context, **shared)

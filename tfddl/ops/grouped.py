@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 Run = Callable[[list[Any], str, str], Sequence[Any]]
-"""Takes members of one dtype, a suffix for the group's name, and a context: words on which ranks must agree as well."""
+"""Takes members of one dtype, a suffix for the group's name, and a context (see `native._attributes`)."""
 
 
 def in_groups(values: Sequence[Any], prepare: Callable[[Any], Any], run: Run) -> list[Any]:
@@ -39,8 +39,8 @@ def in_groups(values: Sequence[Any], prepare: Callable[[Any], Any], run: Run) ->
 
 
 def _describe(kinds: dict[str, list[int]], size: int) -> str:
-    """The indices of the members of each kind, in words; empty if all members are of one kind and none is None."""
+    """A field of the signature with the indices of the members of each kind; empty if all members are of one kind and none is None."""
     if len(kinds) > 1:
-        return ", ".join(f"{kind} {kinds[kind]}" for kind in sorted(kinds)) + f" of {size}"
+        return "group=" + ", ".join(f"{kind} {kinds[kind]}" for kind in sorted(kinds)) + f" of {size}"
     (members,) = kinds.values()
-    return "" if len(members) == size else f"members {members} of {size}"
+    return "" if len(members) == size else f"group=members {members} of {size}"

@@ -86,7 +86,8 @@ def _attributes(
         name: The name on which ranks agree.
         prescale: Multiplies before the reduction.
         postscale: Multiplies after it.
-        context: What else all ranks must agree on, in words.
+        context: Further fields of the signature, on which all ranks must agree: "name=value", separated by "|" (see
+            custom_ops/base/signature.h).
         process_set: The number of the process set.
     """
     return {
@@ -122,7 +123,7 @@ def allgather(tensor: tf.Tensor, name: str, process_set: int = 0) -> tf.Tensor:
 def grouped_allgather(
     tensors: Sequence[tf.Tensor], name: str, context: str = "", process_set: int = 0
 ) -> list[tf.Tensor]:
-    """Gathers tensors of one dtype as a group; `context` is what else all ranks must agree on, in words."""
+    """Gathers tensors of one dtype as a group; see `_attributes` for `context`."""
     return gather(tensors, name, context, process_set).results
 
 

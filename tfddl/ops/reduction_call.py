@@ -76,7 +76,7 @@ class ReductionCall:
         Args:
             tensors: At least one.
             name: The name on which ranks agree.
-            context: What else all ranks must agree on, in words.
+            context: Further fields of the signature; see `native._attributes`.
         """
         return run_compressed(
             lambda compressed: type(self).native_op(

@@ -41,7 +41,7 @@ def allreduce_slices(
         prescale: Multiplies the values of each rank.
         postscale: Multiplies the result.
         process_set: The ranks that take part.
-        context: What else all ranks must agree on, in words.
+        context: Further fields of the signature; see `native._attributes`.
 
     Returns:
         Slices with unique indices, equal on all ranks.
@@ -64,7 +64,7 @@ def allreduce_slices(
     check_dtype(kind, slices.values.dtype, op)
     number = id_of(process_set, kind)
     # If a rank reduces a dense tensor by this name, all ranks get an error.
-    context = f"rows of a tf.IndexedSlices {context}".strip()
+    context = "|".join(filter(None, ("slices=rows of a tf.IndexedSlices", context)))
     gathered = []
 
     def gather(compressed: list[tf.Tensor]) -> list[tf.Tensor]:

@@ -91,23 +91,22 @@ struct Reading {
 }  // namespace
 
 std::string Call::Signature(const std::vector<Shape>& inputs) const {
-  std::vector<std::string> fields = {NameOf(kind)};
+  tfddl::Signature signature(kind);
   const bool reduces = kind == Kind::kAllreduce || kind == Kind::kReducescatter;
   const bool open = kind == Kind::kAllgather || kind == Kind::kAlltoall;  // first dimensions
   if (reduces) {
-    fields.push_back(NameOf(op));
-    fields.push_back("prescale " + prescale + ", postscale " + postscale);
+    signature.Add(kOpField, NameOf(op)).Add(kPrescaleField, prescale).Add(kPostscaleField, postscale);
   }
-  if (buckets > 1) fields.push_back(std::to_string(buckets) + " buckets");
-  if (kind == Kind::kBroadcast) fields.push_back("root_rank " + std::to_string(root));
-  if (kind == Kind::kAlltoall) fields.push_back(splits);
-  if (!context.empty()) fields.push_back(context);
-  if (buckets > 1) return MakeSignature(fields);
+  if (buckets > 1) signature.Add(kBucketsField, std::to_string(buckets) + " buckets");
+  if (kind == Kind::kBroadcast) signature.Add(kRootField, std::to_string(root));
+  if (kind == Kind::kAlltoall) signature.Add(kSplitsField, splits);
+  signature.AddFields(context);
+  if (buckets > 1) return signature.text();
   for (Shape shape : inputs) {
     if (open) shape.at(0) = -1;
-    fields.push_back(DescribeTensor(dtype, shape));
+    signature.AddTensor(dtype, shape);
   }
-  return MakeSignature(fields);
+  return signature.text();
 }
 
 std::vector<Shape> Call::OutputShapes() const {

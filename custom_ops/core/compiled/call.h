@@ -26,13 +26,13 @@ struct Call {
   ReduceOp op = ReduceOp::kSum;
   std::string prescale = "1.0";
   std::string postscale = "1.0";
-  std::string context;
+  std::string context;  // fields that are added to the signature (base/signature.h); may be empty
   int bucket = 0;
   int buckets = 1;
   int root = 0;
 
-  // Of alltoall: what the signature says about the splits. There are none in the call, because all ranks
-  // get equally many rows.
+  // Of alltoall, for the signature: the dtype of the splits, or "None". The call itself has no splits,
+  // because all ranks get equally many rows.
   std::string splits;
 
   std::vector<Shape> shapes;  // of the inputs

@@ -63,9 +63,8 @@ std::string Engine::Refusal(const Request& request, Code* code) const {
   return "";
 }
 
-// Where its tensors lie is the first that ranks have to agree on.
 void Engine::Admit(Request request) {
-  request.signature = MakeSignature({NameOf(request.device), request.signature});
+  PrependDevice(request.device, &request.signature);
   Code code;
   const std::string refusal = Refusal(request, &code);
   if (!refusal.empty()) {

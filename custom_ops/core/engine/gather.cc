@@ -29,7 +29,7 @@ std::vector<std::string> GatherTexts(Engine* engine, const std::string& name, co
   request.name = name;
   request.kind = Kind::kAllgather;
   request.dtype = DataType::kUInt8;
-  request.signature = MakeSignature({NameOf(Kind::kAllgather), DescribeTensor(DataType::kUInt8, {-1})});
+  request.signature = Signature(Kind::kAllgather).AddTensor(DataType::kUInt8, {-1}).text();
   request.buffers.push_back({gathering->mine.data(), nullptr, bytes, bytes, 1});
   request.allocate = [gathering](const std::vector<int64_t>& rows, std::vector<void*>* out) {
     gathering->lengths = rows;

@@ -141,7 +141,7 @@ Status ShareGpus() {
   Request request;
   request.name = "hvd.add_process_set()";
   request.kind = Kind::kBarrier;
-  request.signature = MakeSignature({NameOf(request.kind), "share GPUs"});
+  request.signature = Signature(request.kind).Add("purpose", "share GPUs").text();
   request.shares_gpu = true;
   request.done = [&ended](const Status& status) { ended.set_value(status); };
   process->sets.entries.at(0).engine->Submit(std::move(request));

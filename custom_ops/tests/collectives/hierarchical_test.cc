@@ -154,7 +154,7 @@ Request Like(const Reduction& reduction, size_t count) {
   request.prescale = reduction.prescale;
   request.postscale = reduction.postscale;
   request.signature =
-      MakeSignature({request.name, DescribeTensor(reduction.dtype, {static_cast<int64_t>(count)})});
+      Signature(Kind::kAllreduce).AddTensor(reduction.dtype, {static_cast<int64_t>(count)}).text();
   return request;
 }
 

@@ -169,7 +169,7 @@ void TestBroadcastAndBarrier(int size, unsigned mask) {
       Request broadcast = Allreduce("b", &values[a], nullptr);
       broadcast.kind = Kind::kBroadcast;
       broadcast.root = root;
-      broadcast.signature = "broadcast|root_rank " + std::to_string(root);
+      broadcast.signature = "collective=broadcast|root_rank=" + std::to_string(root);
       Request barrier;
       barrier.name = "barrier";
       barrier.kind = Kind::kBarrier;

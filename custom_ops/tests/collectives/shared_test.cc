@@ -31,7 +31,7 @@ Request Average(const std::string& name, size_t count) {
   request.name = name;
   request.op = ReduceOp::kAverage;
   request.signature =
-      MakeSignature({"allreduce", DescribeTensor(DataType::kFloat32, {static_cast<int64_t>(count)})});
+      Signature(Kind::kAllreduce).AddTensor(DataType::kFloat32, {static_cast<int64_t>(count)}).text();
   return request;
 }
 

@@ -47,11 +47,11 @@ void TestText() {
   call.op = ReduceOp::kMax;
   call.prescale = "0.5";
   call.postscale = "2.0";
-  call.context = "members [0]";
+  call.context = "group=members [0]";
   call.bucket = 2;
   call.buckets = 5;
   call.root = 4;
-  call.splits = "splits int64";
+  call.splits = "int64";
   const Call read = Call::Decode(call.Encode());
   CHECK(read.Encode() == call.Encode());
   CHECK(read.name == call.name && read.shapes == call.shapes && read.op == call.op && read.size == 3 &&
@@ -129,7 +129,8 @@ void TestWithOneThatIsNotCompiled() {
   Outcomes outcomes(1);
   std::vector<float> values = {1, 2};
   Request request = Allreduce("x", &values, outcomes.At(0));
-  request.signature = "allreduce|Sum|prescale 1.0, postscale 1.0|float32 [2]";
+  request.signature =
+      "collective=allreduce|op=Sum|prescale_factor=1.0|postscale_factor=1.0|tensor=float32 [2]";
   job.engines[0]->Submit(std::move(request));
   Call call = MakeCall(Kind::kAllreduce, 1, 2, {{2}});
   call.name = "x";
@@ -184,7 +185,7 @@ void TestFailure() {
 Call Bucket(int bucket, int size, int rank, int64_t count) {
   Call call = MakeCall(Kind::kAllreduce, rank, size, {{count}});
   call.name = "steps";
-  call.context = "the plan";
+  call.context = "gradients=the plan";
   call.bucket = bucket;
   call.buckets = 2;
   return call;
@@ -225,7 +226,7 @@ void TestErrorBetween(int size) {
     const void* in = &value;
     void* out = &value;
     Call wrong = Bucket(0, size, rank, 1);
-    wrong.context = "the plan of rank " + std::to_string(rank);
+    wrong.context = "gradients=the plan of rank " + std::to_string(rank);
     CHECK(StartCall(engine, wrong, &in, nullptr, context).ok());
     Status status = FinishCall(engine, wrong, &out, context);
     CHECK(status.code() == Code::kFailedPrecondition);

@@ -185,7 +185,7 @@ void TestBroadcastAndAllgather(int size) {
     parts[rank].assign(2 * rank, static_cast<float>(rank));  // rank 0 brings no rows
     Request allgather = Allreduce("g", &parts[rank], outcomes.At(ranks + rank));
     allgather.kind = Kind::kAllgather;
-    allgather.signature = "allgather|float32 [?, 2]";
+    allgather.signature = "collective=allgather|tensor=float32 [?, 2]";
     allgather.buffers[0].rows = static_cast<int64_t>(rank);
     allgather.buffers[0].row = 2;
     allgather.allocate = [&, rank](const std::vector<int64_t>& rows, std::vector<void*>* out) {

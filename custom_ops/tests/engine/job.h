@@ -107,8 +107,10 @@ inline Request Allreduce(const std::string& name, std::vector<float>* values,
   Request request;
   request.name = name;
   request.buffers.push_back({values->data(), values->data(), static_cast<int64_t>(values->size())});
-  request.signature =
-      MakeSignature({"allreduce", "Sum", DescribeTensor(DataType::kFloat32, {request.buffers[0].count})});
+  request.signature = Signature(Kind::kAllreduce)
+                          .Add(kOpField, "Sum")
+                          .AddTensor(DataType::kFloat32, {request.buffers[0].count})
+                          .text();
   request.done = std::move(done);
   return request;
 }

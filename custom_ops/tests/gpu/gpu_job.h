@@ -105,7 +105,7 @@ inline Request GpuRequest(const std::string& name, Kind kind, DataType dtype,
   request.name = name;
   request.kind = kind;
   request.dtype = dtype;
-  request.signature = MakeSignature({NameOf(kind), NameOf(dtype)});
+  request.signature = Signature(kind).Add("dtype", NameOf(dtype)).text();
   request.done = std::move(done);
   return request;
 }

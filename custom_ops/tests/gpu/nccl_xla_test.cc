@@ -52,7 +52,7 @@ void TestBuckets(int size) {
           std::make_unique<Program>("steps", size, std::vector<float>(3, rank + bucket + 1.0f)));
       programs.back()->call.bucket = bucket;
       programs.back()->call.buckets = 2;
-      programs.back()->call.context = "the plan";
+      programs.back()->call.context = "gradients=the plan";
     }
     float factor = 1;
     for (int run = 0; run < 3; ++run, factor *= static_cast<float>(size)) {
