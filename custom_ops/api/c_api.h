@@ -12,8 +12,8 @@ TFDDL_EXPORT const char* tfddl_last_error(void);
 
 // `call` ("hvd.init()"), which waits for other ranks inside MPI, stands between these two, from one thread;
 // see InitWatchdogOptions.
-TFDDL_EXPORT void tfddl_wait_begins(const char* call, const char* roll, int rank, int size, int local_size,
-                                    double warning_s, double limit_s);
+TFDDL_EXPORT void tfddl_wait_begins(const char* call, const char* socket_name, int rank, int size,
+                                    int local_size, double warning_s, double limit_s);
 TFDDL_EXPORT void tfddl_wait_ends(void);
 
 // Starts the engine. `data` and `control` point to MPI_Comm handles that belong to the engine until

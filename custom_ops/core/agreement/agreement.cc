@@ -51,8 +51,8 @@ VoteRecord Agreement::Enter(const Vote& vote) {
     for (auto* bits : {&record.ready_all, &record.same_all})
       std::fill(bits->begin(), bits->end(), ~uint64_t{0});
   }
-  // Heard of a leaver in this vote: said on, since a member that hears only from us may have nothing to run
-  // and would not answer.
+  // Passes on a shutdown that this vote's messages told of: a member that hears only from this one may be
+  // idle and would not answer.
   record.departing = std::min(leaving_ ? rank_ : VoteRecord::kNobody, vote.noticed_departing());
   if (record.departing != VoteRecord::kNobody) record.flags |= VoteRecord::kShutdown;
   for (auto& [name, pending] : pending_) {
@@ -109,7 +109,7 @@ std::vector<Agreement::Announced> Agreement::Merge(const std::vector<std::string
   return merged;
 }
 
-Decision Agreement::Run(Entry* entry) {
+Decision Agreement::Schedule(Entry* entry) {
   Decision decision{entry->name, next_ticket_, ""};
   next_ticket_ += static_cast<uint64_t>(entry->tickets);
   entry->last_run = boundary_;
@@ -123,8 +123,8 @@ size_t Agreement::Append(const std::string& name, const std::string& signature, 
   return it->second;
 }
 
-void Agreement::Attend(const VoteRecord& outcome, Boundary* boundary) {
-  std::vector<int> joined[2];  // by what they ask for
+void Agreement::CountJoined(const VoteRecord& outcome, Boundary* boundary) {
+  std::vector<int> joined[2];  // by the divisor they ask for
   int last = VoteRecord::kNobody;
   for (int rank = 0; rank < size_; ++rank) {
     const auto bit = static_cast<size_t>(rank);
@@ -162,7 +162,7 @@ void Agreement::Decide(const Announced& announced, Boundary* boundary) {
   if (equal) {
     entry.signature = *first;
     entry.tickets = announced.tickets;
-    boundary->decisions.push_back(Run(&entry));
+    boundary->decisions.push_back(Schedule(&entry));
   } else {
     pending_.erase(announced.name);
     boundary->decisions.push_back(
@@ -174,11 +174,12 @@ Boundary Agreement::Conclude(const VoteRecord& outcome, const std::vector<std::s
   ++vote_number_;
   ++boundary_;
   Boundary boundary;
-  Attend(outcome, &boundary);
-  // Where all have joined, all are ready for everything, and where they disagree nobody has joined after all.
+  CountJoined(outcome, &boundary);
+  // If all have joined, all bits are set, but nothing runs. If the joined members disagree, the join is void.
   const bool runs = !boundary.active.empty() && boundary.join_error.empty();
   for (size_t i = 0; runs && i < plan_.size(); ++i) {
-    if (Bit(outcome.ready_all, i) && Bit(outcome.same_all, i)) boundary.decisions.push_back(Run(&plan_[i]));
+    if (Bit(outcome.ready_all, i) && Bit(outcome.same_all, i))
+      boundary.decisions.push_back(Schedule(&plan_[i]));
   }
   for (const Announced& announced : Merge(records)) Decide(announced, &boundary);
   if (outcome.flags & VoteRecord::kShutdown) {
@@ -189,8 +190,9 @@ Boundary Agreement::Conclude(const VoteRecord& outcome, const std::vector<std::s
   return boundary;
 }
 
-// All members evict the same entries: the choice rests on agreed facts alone. An entry that somebody
-// is waiting for stays; one that somebody submitted since this vote began is new to the plan again.
+// All members evict the same entries, because the choice depends on agreed facts alone. An entry that is
+// ready on some member stays. A name that a member submits to the plan after this vote began may become new
+// again.
 void Agreement::Evict(const VoteRecord& outcome) {
   if (plan_.size() <= capacity_) return;
   std::vector<size_t> candidates;

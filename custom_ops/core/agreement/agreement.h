@@ -1,9 +1,9 @@
-// How the members of a process set agree on what runs next, by name, with no coordinator.
-// Pure state, no I/O, copyable: the engine drives it, the state checker explores it.
+// The members of a process set agree on the collectives that run next, by name and without a coordinator.
+// State only, no I/O, copyable: the Voter drives it, and the state checker explores it.
 //
-// The plan maps names to entries and is equal on all members at every vote boundary. The signature is
-// an attribute of an entry, not its key: keyed by signature, one name with two signatures would wait
-// in two entries for ever.
+// The plan has an entry for each known name. It is equal on all members at every boundary, which is the end
+// of a vote. The signature is an attribute of an entry and not its key: with the signature as key, one name
+// with two signatures would wait in two entries forever.
 #pragma once
 
 #include <cstddef>
@@ -18,54 +18,55 @@
 
 namespace tfddl {
 
-// What a boundary decided for one name, in the order that all members share.
+// The outcome of a boundary for one name.
 struct Decision {
   std::string name;
-  uint64_t ticket = 0;  // counted alike by all members; tags the data messages
+  uint64_t ticket = 0;  // the number of the collective, equal on all members; tags the data messages
   std::string error;    // empty: run it
 };
 
+// The end of a vote, equal on all members.
 struct Boundary {
-  std::vector<Decision> decisions;
-  // Who takes part in what runs: the members that had not joined.
+  std::vector<Decision> decisions;  // in the order in which the collectives start
+  // The participants of these collectives: the members that had not joined.
   std::vector<int> active;
   AverageOver average_over = AverageOver::kSize;
-  int last_joined = VoteRecord::kNobody;  // all have joined, this one last: nobody is joined any more
-  std::string join_error;                 // those that had joined disagree: they are not joined any more
-  bool closed = false;                    // somebody left: what is still pending can never run
+  int last_joined = VoteRecord::kNobody;  // the last member to join; all had, so the join is over
+  std::string join_error;                 // the joined members disagree, so the join is over
+  bool closed = false;                    // a member left: pending names can never run
   int departing = VoteRecord::kNobody;
 };
 
 class Agreement {
  public:
-  // `members` has the number by which messages call each rank; empty: its own.
+  // `members` has the rank in the job of each member, for messages to people; empty: the index.
   Agreement(int rank, int size, size_t capacity, std::vector<int> members = {});
 
-  // A request for `name`, which is not pending, was submitted here. `tickets` is how many tickets
-  // (data transfers) it takes when it runs; equal on all members that have equal signatures.
+  // Makes `name`, which is not pending, pending on this member. `tickets` is the number of tickets (one for
+  // each bucket) that it takes when it runs; equal on members with equal signatures.
   void Submit(const std::string& name, const std::string& signature, int tickets);
-  // From the next vote on this rank has no requests, until a boundary at which all members have joined or
+  // This member submits nothing from the next vote on, until a boundary at which all members have joined or
   // disagree. Only when nothing is pending.
   void Join(AverageOver over);
   bool joined() const { return joined_; }
-  // Takes a pending request back. Only at a boundary, never inside a vote.
+  // Makes `name` not pending again. Only at a boundary, never inside a vote.
   void Withdraw(const std::string& name);
   void RequestShutdown();
-  // A peer said, outside of the votes, that it is about to leave.
+  // A peer said, outside of the votes, that it leaves.
   void NoticeShutdown() { shutdown_noticed_ = true; }
 
-  // Rule 1: enter with something fresh, or when a vote is open and something is pending or this rank has
-  // joined; never with nothing, except that nobody can run anything after a shutdown, so a vote about one is
-  // answered.
+  // Rule 1: enter with a fresh name or join. Also enter an open vote when a name is pending or this member
+  // has joined. Else do not enter, except for a shutdown: no collective can run after it.
   bool ShouldEnter(const Vote& vote) const;
   VoteRecord Enter(const Vote& vote);
 
-  // True when the outcome asks all members to send each other ExchangeRecord().
+  // Whether all members have to send each other ExchangeRecord() after this outcome: names are new to the
+  // plan, or signatures differ.
   bool NeedsExchange(const VoteRecord& outcome) const;
   std::string ExchangeRecord(const VoteRecord& outcome) const;
 
-  // The boundary after a vote; `records` is indexed by rank, or empty when no exchange was needed.
-  // What it decides is no longer pending when it returns.
+  // The boundary after a vote; `records` is indexed by rank, or empty when no exchange was needed. The names
+  // of its decisions are not pending any more.
   Boundary Conclude(const VoteRecord& outcome, const std::vector<std::string>& records);
 
   bool closed() const { return closed_; }
@@ -77,26 +78,26 @@ class Agreement {
   struct Entry {
     std::string name;
     std::string signature;
-    int tickets;            // what a member that has joined counts, too
+    int tickets;
     uint64_t last_run = 0;  // boundary at which it last ran, for eviction
   };
   struct Pending {
     std::string signature;
     int tickets;
-    bool voted;  // part of the record of the vote we are in
+    bool voted;  // is in this member's record of the current vote
   };
   struct Announced {
     std::string name;
-    std::vector<std::string> signatures;  // by rank; empty: not submitted there
-    int tickets;                          // of the first
+    std::vector<std::string> signatures;  // by member; empty: not submitted there
+    int tickets;                          // of the first member
   };
 
   std::vector<Announced> Merge(const std::vector<std::string>& records) const;
-  // Who has joined, and what follows from that.
-  void Attend(const VoteRecord& outcome, Boundary* boundary);
+  // Sets the boundary's fields about joins.
+  void CountJoined(const VoteRecord& outcome, Boundary* boundary);
   void Decide(const Announced& announced, Boundary* boundary);
-  // Numbers the run of a name that all active members have, and takes it off the pending ones.
-  Decision Run(Entry* entry);
+  // Gives the entry its ticket; it is not pending any more.
+  Decision Schedule(Entry* entry);
   size_t Append(const std::string& name, const std::string& signature, int tickets);
   void Evict(const VoteRecord& outcome);
 
@@ -109,8 +110,8 @@ class Agreement {
   std::map<std::string, Pending> pending_;
   bool fresh_ = false;
   bool joined_ = false;
-  AverageOver average_over_ = AverageOver::kSize;  // asked for here
-  std::vector<uint64_t> had_joined_;               // at the last boundary, agreed
+  AverageOver average_over_ = AverageOver::kSize;  // of this member's join
+  std::vector<uint64_t> had_joined_;               // at the last boundary, a bit for each member
   bool leaving_ = false;
   bool shutdown_noticed_ = false;
   bool closed_ = false;

@@ -1,4 +1,4 @@
-// All members send each other one record of any length.
+// An allgather of one record of any length from each member, with point-to-point messages.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@ class Exchange {
  public:
   // Uses `tag` for the lengths and `tag + 1` for the records.
   Exchange(Transport* transport, int tag, std::string mine);
-  bool Poll();
-  // Indexed by rank, once Poll() has returned true.
+  bool Poll();  // true: complete
+  // Indexed by rank. Complete once Poll() has returned true.
   const std::vector<std::string>& records() const { return records_; }
 
  private:

@@ -1,5 +1,6 @@
-// One vote over the members of a process set: recursive doubling over point-to-point messages.
-// Pure state, no I/O: the engine moves the messages, tests and the state checker drive it directly.
+// A vote of the members of a process set: an allreduce of small records by recursive doubling, with
+// point-to-point messages. State only, no I/O: the Voter moves the messages, and the state checker drives it
+// directly.
 #pragma once
 
 #include <cstdint>
@@ -9,20 +10,20 @@
 
 namespace tfddl {
 
-// What a member brings to a vote and what all take out of it. Combining is idempotent, commutative
-// and associative, so the order in which messages meet cannot change the outcome.
+// The record of a member, and the outcome. Combine() is idempotent, commutative and associative, so the order
+// of the messages cannot change the outcome.
 struct VoteRecord {
-  static constexpr uint32_t kNewNames = 1;  // OR: somebody has names that are not in the plan
-  static constexpr uint32_t kShutdown = 2;  // OR: somebody leaves; `departing` is the lowest such rank
+  static constexpr uint32_t kNewNames = 1;  // OR: a member has names that are not in the plan
+  static constexpr uint32_t kShutdown = 2;  // OR: a member leaves; `departing` is the lowest one
   static constexpr int32_t kNobody = INT32_MAX;
 
-  uint32_t number = 0;  // of the vote, counted alike by all; guards against mixed-up messages
+  uint32_t number = 0;  // of the vote, equal on all members; detects mixed-up messages
   uint32_t flags = 0;
   int32_t departing = kNobody;      // MIN
   std::vector<uint64_t> ready_all;  // AND, a bit per plan entry
   std::vector<uint64_t> ready_any;  // OR
   std::vector<uint64_t> same_all;   // AND: the member's signature is the plan's
-  // A member that has joined has no more requests: to the three above it brings what changes nothing.
+  // A member that has joined has no requests: its bits in the three fields above are neutral.
   std::vector<uint64_t> joined;       // OR, a bit per member
   std::vector<uint64_t> over_active;  // OR: it has joined and asked for AverageOver::kActive
 
@@ -36,16 +37,16 @@ struct VoteRecord {
   static VoteRecord Decode(const std::string& bytes);
 };
 
-// Members 0..P-1 (P the largest power of two not above N) exchange records with partner rank^2^k in
-// round k. A member r >= P is served by r-P: they swap records on entry, each side's message being
-// the other's notice that a vote is open, and r-P sends it the outcome at the end.
+// P is the largest power of two not above the number of members. In round k, members below P exchange records
+// with member rank ^ 2^k. A member r >= P exchanges records with r - P on entry, and gets the outcome from it
+// at the end. A member's first message tells its receiver that a vote is open.
 class Vote {
  public:
   struct Step {
     int peer;
     bool send;
     bool receive;
-    bool replace;  // what comes is the outcome itself, not one more record
+    bool replace;  // the message is the outcome, not another record to combine
   };
   struct Message {
     int peer;
@@ -54,19 +55,19 @@ class Vote {
 
   Vote(int rank, int size);
 
-  // The messages of each vote, in order. Messages of one peer arrive in the order of its steps.
+  // The messages of each vote, in order. Messages of one peer arrive in the order of the steps.
   const std::vector<Step>& steps() const { return steps_; }
 
-  // A message for `step` came in; allowed before Enter(): it is the notice that a vote is open.
+  // A message for `step` arrived. Allowed before Enter(): then it is the notice that a vote is open.
   void Receive(size_t step, VoteRecord record);
   void Enter(VoteRecord mine);
 
-  // The next message to send, if one is due. Call after Enter() and Receive() until it has none.
+  // The next message to send. Call it after Enter() and Receive() until it returns none.
   std::optional<Message> NextMessage();
 
   bool entered() const { return entered_; }
   bool noticed() const { return noticed_; }
-  // The lowest rank that the messages so far say is leaving.
+  // The lowest member that leaves, by the messages so far.
   int32_t noticed_departing() const { return noticed_departing_; }
   bool complete() const { return entered_ && current_ == steps_.size(); }
 

@@ -1,4 +1,4 @@
-// What happens to a request in the engine: admitted, decided, started, completed.
+// The way of a request through the engine: admitted, agreed on, started, completed.
 #include <algorithm>
 #include <exception>
 #include <utility>
@@ -9,8 +9,30 @@
 namespace tfddl {
 namespace {
 
-constexpr int kFirstDataTag = 4;
+constexpr int kFirstDataTag = 4;  // the lower ones are for the Voter
+static_assert(kFirstDataTag >= Voter::kTags);
 constexpr size_t kMaxEndedSteps = 1024;
+
+using Post = std::function<void(std::function<void()>)>;
+
+std::unique_ptr<Collective> MakeHostCollective(const Lane& lane, ScratchPool* scratch, const Request& request,
+                                               Post post) {
+  switch (request.kind) {
+    case Kind::kAllreduce:
+      return MakeAllreduce(lane, scratch, request);
+    case Kind::kReducescatter:
+      return MakeReducescatter(lane, scratch, request);
+    case Kind::kBroadcast:
+      return MakeBroadcast(lane, request);
+    case Kind::kAllgather:
+    case Kind::kAlltoall:
+      return MakeRowExchange(lane, request, std::move(post));
+    case Kind::kBarrier:
+    case Kind::kJoin:  // never comes here
+      break;
+  }
+  return MakeBarrier();
+}
 
 }  // namespace
 
@@ -29,7 +51,7 @@ std::string Engine::ClosedMessage() const {
          "hvd.join() when their data has ended.";
 }
 
-// Why a request cannot be taken; empty when it can.
+// Returns why a request is refused; empty: it is admitted.
 std::string Engine::Refusal(const Request& request, Code* code) const {
   *code = Code::kUnknown;
   if (auto reason = failure()) return *reason;
@@ -47,7 +69,7 @@ std::string Engine::Refusal(const Request& request, Code* code) const {
     std::string reason = JoinRefusal(request);
     if (!reason.empty()) return reason;
   }
-  if (IsLive(request.key())) {
+  if (live_.Contains(request.key())) {
     return "'" + request.name +
            "' was submitted while an earlier call with the same name is still in flight on this rank. "
            "Give concurrent collectives different names (name=...). Under tf.vectorized_map and a tape's "
@@ -73,77 +95,77 @@ void Engine::Admit(Request request) {
     Answer(std::move(request), status);
     return;
   }
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    live_[request.key()] = NowMicros();
-  }
+  live_.Add(request.key());
   if (request.kind == Kind::kJoin) {
     join_ = std::move(request);
     return;
   }
-  // A bucket of a sequence that has been agreed on needs no further vote.
+  // The other buckets of an agreed sequence need no vote.
   for (auto it = agreed_.begin(); it != agreed_.end(); ++it) {
-    Instance& instance = it->second;
-    if (it->first != request.name || !instance.submitted.insert(request.bucket).second) continue;
-    if (instance.step != request.step) {
+    Sequence& sequence = it->second;
+    if (it->first != request.name || !sequence.submitted.insert(request.bucket).second) continue;
+    if (sequence.step != request.step) {
       Fail(Me() + ": a step ended in the middle of '" + request.name +
            "', which the other ranks have begun, and the next step has submitted it again.");
     }
-    const uint64_t ticket = instance.ticket + static_cast<uint64_t>(request.bucket);
-    const auto participants = instance.participants;
-    if (static_cast<int>(instance.submitted.size()) == instance.buckets) agreed_.erase(it);
+    const uint64_t ticket = sequence.ticket + static_cast<uint64_t>(request.bucket);
+    const auto participants = sequence.participants;
+    if (static_cast<int>(sequence.submitted.size()) == sequence.buckets) agreed_.erase(it);
     Start(std::move(request), ticket, participants);
     return;
   }
-  Instance& instance = pending_[request.name];
-  if (instance.submitted.empty()) {
-    instance.signature = request.signature;
-    instance.step = request.step;
-    instance.buckets = request.buckets;
+  Sequence& sequence = pending_[request.name];
+  if (sequence.submitted.empty()) {
+    sequence.signature = request.signature;
+    sequence.step = request.step;
+    sequence.buckets = request.buckets;
     agreement_.Submit(request.name, request.signature, request.buckets);
   }
-  instance.submitted.insert(request.bucket);
-  instance.waiting.push_back(std::move(request));
+  sequence.submitted.insert(request.bucket);
+  sequence.waiting.push_back(std::move(request));
 }
 
-void Engine::Handle(const CancelItem& item) {
-  if (!IsLive(item.key)) return;
-  const bool running = std::any_of(running_.begin(), running_.end(),
-                                   [&](const Running& r) { return r.request.key() == item.key; });
-  if (running && agreed_.empty()) return;  // everybody has submitted it: it completes by itself
-  Fail(Me() + ": the step that '" + item.key +
+void Engine::CancelRequest(const std::string& key) {
+  if (!live_.Contains(key)) return;
+  const bool running =
+      std::any_of(running_.begin(), running_.end(), [&](const Running& r) { return r.request.key() == key; });
+  if (running && agreed_.empty()) return;  // all members have submitted it: it completes by itself
+  Fail(Me() + ": the step that '" + key +
        "' belongs to failed or was cancelled on this rank, while the other ranks count on it. The error "
        "raised on " +
        Me() + " tells the cause.");
 }
 
 void Engine::Apply(const Boundary& boundary) {
+  ++recorder_.counters.votes;
+  if (boundary.decisions.empty()) ++recorder_.counters.empty_votes;
+  timeline_->MarkVote(set_, boundary.decisions.size());
   std::map<std::string, std::set<int64_t>> ended;  // name of the failed request -> steps
-  const auto participants = ParticipantsAt(boundary);
+  const auto participants = participants_.At(boundary);
   for (const Decision& decision : boundary.decisions) {
     auto node = pending_.extract(decision.name);
     if (node.empty()) continue;  // this rank has joined
-    Instance& instance = node.mapped();
-    instance.ticket = decision.ticket;
-    instance.participants = participants;
-    const Request& first = instance.waiting.front();
+    Sequence& sequence = node.mapped();
+    sequence.ticket = decision.ticket;
+    sequence.participants = participants;
+    const Request& first = sequence.waiting.front();
     std::string error = decision.error.empty() ? Objection(first, *participants) : decision.error;
     if (error.empty() && first.device != Device::kHost)
       error = device_plane_->Objection(first, *participants);
     if (error.empty()) {
-      StartInstance(decision.name, std::move(instance));
+      StartSequence(decision.name, std::move(sequence));
     } else {
-      if (instance.step != 0) ended[decision.name].insert(instance.step);
-      FailInstance(std::move(instance), Code::kFailedPrecondition, error);
+      if (sequence.step != 0) ended[decision.name].insert(sequence.step);
+      FailSequence(std::move(sequence), Code::kFailedPrecondition, error);
     }
   }
   for (const auto& [name, steps] : ended) EndSteps(steps, name);
   EndJoin(boundary);
   if (!boundary.closed) return;
   auto pending = std::exchange(pending_, {});
-  for (auto& [name, instance] : pending) {
+  for (auto& [name, sequence] : pending) {
     agreement_.Withdraw(name);
-    FailInstance(std::move(instance), Code::kUnknown, ClosedMessage());
+    FailSequence(std::move(sequence), Code::kUnknown, ClosedMessage());
   }
   if (!agreed_.empty()) {
     Fail("rank " + std::to_string(global_rank(boundary.departing)) + " shut down tfddl in the middle of '" +
@@ -151,12 +173,12 @@ void Engine::Apply(const Boundary& boundary) {
   }
 }
 
-void Engine::StartInstance(const std::string& name, Instance instance) {
-  auto requests = std::exchange(instance.waiting, {});
-  const uint64_t ticket = instance.ticket;
-  const auto participants = instance.participants;
-  if (static_cast<int>(instance.submitted.size()) < instance.buckets) {
-    agreed_.emplace_back(name, std::move(instance));
+void Engine::StartSequence(const std::string& name, Sequence sequence) {
+  auto requests = std::exchange(sequence.waiting, {});
+  const uint64_t ticket = sequence.ticket;
+  const auto participants = sequence.participants;
+  if (static_cast<int>(sequence.submitted.size()) < sequence.buckets) {
+    agreed_.emplace_back(name, std::move(sequence));
   }
   for (Request& request : requests) {
     const auto bucket = static_cast<uint64_t>(request.bucket);
@@ -164,12 +186,12 @@ void Engine::StartInstance(const std::string& name, Instance instance) {
   }
 }
 
-void Engine::FailInstance(Instance instance, Code code, const std::string& message) {
-  for (Request& request : instance.waiting) Complete(std::move(request), Status(code, message));
+void Engine::FailSequence(Sequence sequence, Code code, const std::string& message) {
+  for (Request& request : sequence.waiting) Complete(std::move(request), Status(code, message));
 }
 
-// After one failed op TensorFlow waits for every other op of the step that has started. Their peers
-// ended the same step at the same boundary, so nobody counts on them any more.
+// After an op has failed, TensorFlow waits for all other ops of the step that have started. The peers end the
+// same step at the same boundary, so no peer waits for these ops any more.
 void Engine::EndSteps(const std::set<int64_t>& steps, const std::string& name) {
   ended_steps_.insert(ended_steps_.end(), steps.begin(), steps.end());
   while (ended_steps_.size() > kMaxEndedSteps) ended_steps_.pop_front();
@@ -179,7 +201,7 @@ void Engine::EndSteps(const std::set<int64_t>& steps, const std::string& name) {
       continue;
     }
     agreement_.Withdraw(it->first);
-    FailInstance(std::move(it->second), Code::kCancelled,
+    FailSequence(std::move(it->second), Code::kCancelled,
                  "not run, because '" + name + "' of the same step failed");
     it = pending_.erase(it);
   }
@@ -188,34 +210,15 @@ void Engine::EndSteps(const std::set<int64_t>& steps, const std::string& name) {
              Status(Code::kCancelled, "not run, because '" + name + "' of the same step failed"));
     join_.reset();
   }
-  for (const auto& [sequence, instance] : agreed_) {
-    if (steps.count(instance.step)) {
-      Fail(Me() + ": '" + name + "' failed in the middle of '" + sequence +
+  for (const auto& [other, sequence] : agreed_) {
+    if (steps.count(sequence.step)) {
+      Fail(Me() + ": '" + name + "' failed in the middle of '" + other +
            "', which the other ranks have begun.");
     }
   }
 }
 
-// By way of the CPU's memory.
-std::unique_ptr<Collective> Engine::OnHost(const Lane& lane, const Request& request) {
-  switch (request.kind) {
-    case Kind::kAllreduce:
-      return MakeAllreduce(lane, &scratch_, request);
-    case Kind::kReducescatter:
-      return MakeReducescatter(lane, &scratch_, request);
-    case Kind::kBroadcast:
-      return MakeBroadcast(lane, request);
-    case Kind::kAllgather:
-    case Kind::kAlltoall:
-      return MakeRowExchange(lane, request, [this](auto function) { completion_.Post(std::move(function)); });
-    case Kind::kBarrier:
-    case Kind::kJoin:  // never comes here
-      break;
-  }
-  return MakeBarrier();
-}
-
-// Whatever happens here, the request is among the running ones, so that it will be answered.
+// Also when this fails, the request is among the running ones, so that it will be answered.
 void Engine::Start(Request request, uint64_t ticket,
                    const std::shared_ptr<const Participants>& participants) {
   recorder_.Record("start", request.key());
@@ -223,8 +226,8 @@ void Engine::Start(Request request, uint64_t ticket,
   Running& running = running_.back();
   try {
     const auto lanes = static_cast<uint64_t>((transport_->tags() - kFirstDataTag) / 2);
-    if (!participants->complete()) running.part = TransportAmong(transport_.get(), participants->ranks);
-    const Lane lane{running.part ? running.part.get() : transport_.get(),
+    if (!participants->complete()) running.transport = TransportAmong(transport_.get(), participants->ranks);
+    const Lane lane{running.transport ? running.transport.get() : transport_.get(),
                     kFirstDataTag + 2 * static_cast<int>(ticket % lanes), participants.get()};
     if (running.request.span) running.request.span->Agreed(running.request, ticket);
     if (running.request.divisor) *running.request.divisor = participants->divisor;
@@ -241,9 +244,9 @@ std::unique_ptr<Collective> Engine::MakeCollective(const Lane& lane, const Reque
     }
   }
   if (request.shares_gpu && device_queue_) device_queue_->ShareGpu();
-  if (request.device == Device::kHost) return OnHost(lane, request);
-  return device_queue_->Start(lane, request,
-                              [this](auto function) { completion_.Post(std::move(function)); });
+  Post post = [this](auto function) { completion_.Post(std::move(function)); };
+  if (request.device == Device::kHost) return MakeHostCollective(lane, &scratch_, request, std::move(post));
+  return device_queue_->Start(lane, request, std::move(post));
 }
 
 bool Engine::PollRunning() {
@@ -264,24 +267,26 @@ bool Engine::PollRunning() {
 
 void Engine::Complete(Request request, Status status) {
   RecordEnd(request, status);
-  {
-    // Before done(): the next step's request of this name may come at once.
-    std::lock_guard<std::mutex> lock(mutex_);
-    live_.erase(request.key());
-  }
+  live_.Remove(request.key());  // before done(): the next step may submit this name at once
   Answer(std::move(request), std::move(status));
+}
+
+void Engine::RecordEnd(const Request& request, const Status& status) {
+  recorder_.Record(status.ok() ? "done" : "error", request.key());
+  if (!status.ok()) ++recorder_.counters.errors;
+  if (request.span) request.span->End(status);
 }
 
 void Engine::Answer(Request request, Status status) {
   completion_.Post([request = std::make_shared<Request>(std::move(request)), status = std::move(status)] {
-    // Before done(), in which TensorFlow goes on: it changes a tensor in place only if nobody else holds it.
+    // Before done(): the ops behind it change a tensor in place only if nobody else holds the tensor.
     request->allocate = nullptr;
     request->keep_alive = nullptr;
     request->done(status);
   });
 }
 
-// Transfers may still be under way in the transport, so whatever they touch is left alive for ever.
+// Transfers may still be under way in the transport, so the memory that they touch is leaked.
 void Engine::FailEverything() {
   const Status status(Code::kUnknown, *failure());
   for (Running& running : running_) {
@@ -291,8 +296,8 @@ void Engine::FailEverything() {
   if (!running_.empty()) new std::list<Running>(std::move(running_));
   running_.clear();
   if (device_queue_) device_queue_->Abort();
-  for (auto& [name, instance] : std::exchange(pending_, {})) {
-    for (Request& request : instance.waiting) Complete(std::move(request), status);
+  for (auto& [name, sequence] : std::exchange(pending_, {})) {
+    for (Request& request : sequence.waiting) Complete(std::move(request), status);
   }
   if (join_) Complete(std::move(*join_), status);
   join_.reset();

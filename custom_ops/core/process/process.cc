@@ -31,7 +31,7 @@ LocalRank local_rank = {0, 1};
 
 using Values = std::array<uint64_t, 5>;
 constexpr const char* kCounters[] = {"requests", "errors", "votes", "empty_votes", "bytes_reduced"};
-constexpr double kPartingLimit = 5;  // seconds; an answer takes the peers' watchdogs a twentieth
+constexpr double kDisconnectLimit = 5;  // seconds; an answer takes the peers' watchdogs a twentieth
 Values removed = {};                 // of sets that have ended in this job
 
 void AddTo(Values* sum, Engine& engine) {
@@ -183,7 +183,7 @@ bool RemoveSet(int set, double limit_s) {
     SetLastError(*failure);
     return false;
   }
-  process->watchdog->Forget(set);
+  process->watchdog->Unwatch(set);
   if (engine) engine->Stop();
   return true;
 }
@@ -191,7 +191,7 @@ bool RemoveSet(int set, double limit_s) {
 void DropSet(int set) {
   std::lock_guard<std::mutex> lock(mutex);
   if (!process) return;
-  process->watchdog->Forget(set);
+  process->watchdog->Unwatch(set);
   const auto engine = Unpublish(set);
   if (engine) new std::shared_ptr<Engine>(engine);  // its receives stand ready
 }
@@ -213,8 +213,8 @@ bool StopProcess(double limit_s, bool* clean) {
     old->watchdog->Stop();
     return false;
   }
-  const bool parted = old->watchdog->Part(kPartingLimit);
-  if (clean) *clean = parted;
+  const bool disconnected = old->watchdog->Disconnect(kDisconnectLimit);
+  if (clean) *clean = disconnected;
   old->watchdog.reset();
   for (const auto& [set, entry] : old->sets.entries) {
     if (entry.engine) entry.engine->Stop();

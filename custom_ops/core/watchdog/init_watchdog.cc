@@ -12,10 +12,10 @@ namespace tfddl {
 namespace {
 
 // The ranks of this host whose sockets exist.
-std::set<int> Present(const std::string& roll) {
+std::set<int> Present(const std::string& socket_name) {
   std::set<int> ranks;
-  if (roll.empty()) return ranks;
-  const std::string start = "@" + roll + "-";  // how /proc shows an abstract name
+  if (socket_name.empty()) return ranks;
+  const std::string start = "@" + socket_name + "-";  // how /proc shows an abstract name
   std::ifstream table("/proc/net/unix");
   for (std::string line; std::getline(table, line);) {
     const size_t at = line.rfind(start);
@@ -44,14 +44,14 @@ void InitWatchdog::Wait() {
   std::unique_lock<std::mutex> lock(mutex_);
   if (options_.warning_s < options_.limit_s) {
     if (wake_.wait_until(lock, begun + Seconds(options_.warning_s), [this] { return over_; })) return;
-    const auto present = Present(options_.roll);
-    if (present.empty() || *present.begin() == options_.rank) {  // one speaks for the host
+    const auto present = Present(options_.socket_name);
+    if (present.empty() || *present.begin() == options_.rank) {  // the lowest rank reports for the host
       std::fprintf(stderr, "tfddl: %s; waiting on.\n", Report(present, options_.warning_s).c_str());
     }
   }
   if (wake_.wait_until(lock, begun + Seconds(options_.limit_s), [this] { return over_; })) return;
   std::fprintf(stderr, "tfddl: %s. The limit is TFDDL_STALL_LIMIT=%.0f seconds.\n",
-               Report(Present(options_.roll), options_.limit_s).c_str(), options_.limit_s);
+               Report(Present(options_.socket_name), options_.limit_s).c_str(), options_.limit_s);
   _exit(1);
 }
 

@@ -1,5 +1,5 @@
-// Speaks up when hvd.init() or another call that waits inside MPI takes long, and ends the process at the
-// limit: MPI_Init waits for all ranks with Python's lock held, so that no Python thread could.
+// Warns when hvd.init() or another call that waits inside MPI takes long, and ends the process at the limit.
+// It is a native thread, because MPI_Init waits for all ranks while it holds Python's lock.
 #pragma once
 
 #include <condition_variable>
@@ -11,9 +11,10 @@
 namespace tfddl {
 
 struct InitWatchdogOptions {
-  std::string call;  // what takes long: "hvd.init()"
-  // A rank that has called it holds an abstract socket of this name and its number. Empty: no names.
-  std::string roll;
+  std::string call;  // that waits, such as "hvd.init()"
+  // A rank that has made the call holds an abstract socket named "<socket_name>-<rank>". Empty: there are
+  // none.
+  std::string socket_name;
   int rank = 0;
   int size = 1;
   int local_size = 1;  // ranks on this host

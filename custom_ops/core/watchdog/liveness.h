@@ -1,5 +1,5 @@
-// Tells whether a peer's process still exists, where that can be known: on the same host, in the same PID
-// namespace. A process is known by its number and the time of its start, since numbers are used again.
+// Tells whether the process of a peer still exists, if it runs on the same host and in the same PID
+// namespace. PIDs are reused, so the time of the start identifies a process too.
 #pragma once
 
 #include <optional>
@@ -12,12 +12,13 @@ struct ProcessId {
   int64_t pid = 0;
   int64_t started = 0;  // clock ticks since the boot
 
-  // Of this process; empty where /proc does not tell.
+  // This process; empty where /proc does not tell.
   static std::optional<ProcessId> Mine();
   std::string Encode() const;
   static ProcessId Decode(const std::string& bytes);
 
-  // From here: whether it has ended, although perhaps nobody has waited for it yet.
+  // Whether the process has ended; a zombie counts as ended. Only for processes with the same `host` as
+  // Mine().
   bool Gone() const;
 };
 

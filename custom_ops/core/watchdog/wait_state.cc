@@ -63,7 +63,7 @@ std::string WaitState::Encode(size_t limit) const {
     room -= bytes;
   }
   WireWriter writer;
-  writer.Int(still_us);
+  writer.Int(idle_us);
   writer.Int(leaving);
   writer.Int(static_cast<int64_t>(waiting.size() - count + left_out));
   writer.Int(static_cast<int64_t>(count));
@@ -80,7 +80,7 @@ std::string WaitState::Encode(size_t limit) const {
 WaitState WaitState::Decode(const std::string& bytes) {
   WireReader reader(bytes);
   WaitState state;
-  state.still_us = reader.Int();
+  state.idle_us = reader.Int();
   state.leaving = reader.Int() != 0;
   state.left_out = static_cast<size_t>(reader.Int());
   const int64_t count = reader.Int();
@@ -98,20 +98,20 @@ WaitState WaitState::Decode(const std::string& bytes) {
   return state;
 }
 
-std::vector<int> Stuck(const WaitStates& ranks, int rank, int64_t still_us, const SetDirectory& sets) {
+std::vector<int> Stuck(const WaitStates& ranks, int rank, int64_t idle_us, const SetDirectory& sets) {
   std::vector<int> found = {rank};
   for (size_t next = 0; next < found.size(); ++next) {
     const auto& one = ranks[static_cast<size_t>(found[next])];
-    // A list that is cut short may hide what all have.
-    if (!one || one->waiting.empty() || one->left_out || one->still_us < still_us) return {};
+    // A list that is cut short may hide a request that all have.
+    if (!one || one->waiting.empty() || one->left_out || one->idle_us < idle_us) return {};
     for (const LiveRequest& request : one->waiting) {
-      if (!sets.Has(request.set)) return {};                     // it is just being added
-      if (request.key == kJoinKey && !request.joined) continue;  // it waits for what was submitted before it
+      if (!sets.Has(request.set)) return {};                     // the set is just being added
+      if (request.key == kJoinKey && !request.joined) continue;  // the join waits for earlier requests
       bool complete = true;
       for (int member = 0; member < static_cast<int>(ranks.size()); ++member) {
         if (!sets.Includes(request.set, member)) continue;
         const auto& other = ranks[static_cast<size_t>(member)];
-        if (other && other->Joined(request.set)) continue;  // it keeps nobody waiting
+        if (other && other->Joined(request.set)) continue;  // no rank waits for it
         complete = complete && other && other->Has(request.key, request.set);
         if (std::find(found.begin(), found.end(), member) == found.end()) found.push_back(member);
       }
@@ -170,8 +170,8 @@ std::string DescribeMissing(const WaitStates& ranks, const std::string& key, int
       missing.push_back(rank);
     }
   }
-  const auto say = [](const std::vector<size_t>& those, const char* one, const char* many, const char* what) {
-    return Listed(those) + (those.size() == 1 ? one : many) + what;
+  const auto say = [](const std::vector<size_t>& found, const char* one, const char* many, const char* rest) {
+    return Listed(found) + (found.size() == 1 ? one : many) + rest;
   };
   std::vector<std::string> parts;
   if (!missing.empty()) parts.push_back(say(missing, " has", " have", " not submitted it"));

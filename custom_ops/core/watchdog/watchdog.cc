@@ -1,4 +1,4 @@
-// The watchdog's thread and its letters. What it makes of requests that wait is in watchdog_stalls.cc.
+// The watchdog's thread and its messages. watchdog_stalls.cc deals with requests that wait long.
 #include "core/watchdog/watchdog.h"
 
 #include <algorithm>
@@ -10,18 +10,19 @@
 namespace tfddl {
 namespace {
 
-// Fixed, so that a receive can stand ready; small enough for MPI to deliver it although the sender dies next.
+// A fixed length lets receives be posted early. MPI delivers a message of this size even if its sender dies
+// next.
 constexpr size_t kMessageBytes = 2048;
 constexpr size_t kMaxText = kMessageBytes - 3 * sizeof(int64_t);
 constexpr int kTag = 0;
-constexpr auto kTick = std::chrono::milliseconds(50);
-constexpr auto kPartingTick = std::chrono::milliseconds(1);
+constexpr auto kRoundPause = std::chrono::milliseconds(50);
+constexpr auto kLeavingPause = std::chrono::milliseconds(1);
 constexpr int64_t kDeliveryMicros = 1000000;
-constexpr int64_t kLivesMicros = 500000;
-// mpirun is quicker where it ends the job itself; a rank that left in good order has been heard by then.
+constexpr int64_t kPeerCheckMicros = 500000;
+// Longer than mpirun takes when it ends the job itself, and than the message of a rank that leaves.
 constexpr int64_t kGoneMicros = 1000000;
-// The comparison of ranks costs nothing while anything moves, so it comes well before the warning.
-constexpr double kStillPart = 1.0 / 6.0;
+// Of the time until the warning. The ranks are compared early: it costs nothing while there is progress.
+constexpr double kIdlePart = 1.0 / 6.0;
 
 }  // namespace
 
@@ -29,20 +30,20 @@ Watchdog::Watchdog(std::unique_ptr<Transport> transport, std::shared_ptr<Engine>
                    WatchdogOptions options)
     : transport_(std::move(transport)),
       options_(options),
-      still_us_(static_cast<int64_t>(options.warning_s * kStillPart * 1e6)),
-      inboxes_(static_cast<size_t>(transport_->size())),
-      peers_(inboxes_.size()),
-      me_(ProcessId::Mine()) {
+      idle_limit_us_(static_cast<int64_t>(options.warning_s * kIdlePart * 1e6)),
+      incoming_(static_cast<size_t>(transport_->size())),
+      peers_(incoming_.size()),
+      my_process_(ProcessId::Mine()) {
   engines_[0] = std::move(engine);
-  for (int peer = 0; peer < transport_->size(); ++peer) Listen(peer);
-  if (me_) SendToAll(Type::kHello, me_->Encode());
+  for (int peer = 0; peer < transport_->size(); ++peer) PostReceive(peer);
+  if (my_process_) SendToAll(Type::kHello, my_process_->Encode());
   thread_ = std::thread([this] { Loop(); });
 }
 
 Watchdog::~Watchdog() {
   Stop();
-  for (size_t peer = 0; peer < inboxes_.size(); ++peer) {
-    if (!peers_[peer].said_goodbye) transport_->Cancel(inboxes_[peer].handle);
+  for (size_t peer = 0; peer < incoming_.size(); ++peer) {
+    if (!peers_[peer].goodbye_received) transport_->Cancel(incoming_[peer].handle);
   }
 }
 
@@ -52,7 +53,7 @@ void Watchdog::Watch(int set, const std::vector<int>& ranks, std::shared_ptr<Eng
   if (engine) engines_[set] = std::move(engine);
 }
 
-void Watchdog::Forget(int set) {
+void Watchdog::Unwatch(int set) {
   std::lock_guard<std::mutex> lock(sets_mutex_);
   sets_.Remove(set);
   engines_.erase(set);
@@ -88,8 +89,8 @@ void Watchdog::Stop() {
   thread_.join();
   if (const auto reason = Failure(); reason && !failure_told_) SendToAll(Type::kFailure, *reason);
   const int64_t begun = NowMicros();
-  while (!Delivered() && NowMicros() - begun < kDeliveryMicros) std::this_thread::yield();
-  if (!outgoing_.empty()) new std::deque<Letter>(std::move(outgoing_));  // the transport may still read it
+  while (!FlushSent() && NowMicros() - begun < kDeliveryMicros) std::this_thread::yield();
+  if (!outgoing_.empty()) new std::deque<Message>(std::move(outgoing_));  // the transport may still read them
   outgoing_.clear();
 }
 
@@ -98,16 +99,17 @@ void Watchdog::AnnounceShutdown(double limit_s) {
     std::lock_guard<std::mutex> lock(mutex_);
     announce_ = true;
     leaving_us_ = NowMicros();
-    ask_leaving_us_ = leaving_us_ + std::min(still_us_, static_cast<int64_t>(limit_s * 0.5e6));
+    query_leaving_us_ = leaving_us_ + std::min(idle_limit_us_, static_cast<int64_t>(limit_s * 0.5e6));
   }
   wake_.notify_one();
 }
 
-bool Watchdog::Part(double limit_s) {
+bool Watchdog::Disconnect(double limit_s) {
   std::unique_lock<std::mutex> lock(mutex_);
-  parting_ = true;
+  disconnecting_ = true;
   wake_.notify_one();
-  return parted_changed_.wait_for(lock, std::chrono::duration<double>(limit_s), [this] { return parted_; });
+  return disconnected_changed_.wait_for(lock, std::chrono::duration<double>(limit_s),
+                                        [this] { return disconnected_; });
 }
 
 std::string Watchdog::ShutdownReport() const {
@@ -115,86 +117,86 @@ std::string Watchdog::ShutdownReport() const {
   return shutdown_report_;
 }
 
-void Watchdog::Listen(int peer) {
+void Watchdog::PostReceive(int peer) {
   if (peer == transport_->rank()) return;
-  Letter& inbox = inboxes_[static_cast<size_t>(peer)];
-  inbox.bytes.assign(kMessageBytes, '\0');
-  inbox.handle = transport_->Receive(peer, kTag, inbox.bytes.data(), kMessageBytes);
+  Message& incoming = incoming_[static_cast<size_t>(peer)];
+  incoming.bytes.assign(kMessageBytes, '\0');
+  incoming.handle = transport_->Receive(peer, kTag, incoming.bytes.data(), kMessageBytes);
 }
 
 void Watchdog::Loop() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stop_) {
     const bool announce = std::exchange(announce_, false);
-    const bool parting = parting_;
-    bool parted = false;
+    const bool disconnecting = disconnecting_;
+    bool disconnected = false;
     lock.unlock();
     try {
       if (announce) SendToAll(Type::kShutdown, "");
-      for (int peer = 0; parting && peer < transport_->size(); ++peer) SayGoodbye(peer);
-      Tick();
-      parted = parting && HeardAllGoodbyes();
+      for (int peer = 0; disconnecting && peer < transport_->size(); ++peer) SendGoodbye(peer);
+      RunOnce();
+      disconnected = disconnecting && HasAllGoodbyes();
     } catch (const std::exception& error) {
       Fail(Me() + ": " + error.what());
       return;
     }
     lock.lock();
-    parted_ = parted;
-    if (parted) parted_changed_.notify_all();
-    const bool asked = announce_ || (parting_ && !parting);
-    if (!stop_ && !asked) wake_.wait_for(lock, parting && !parted ? kPartingTick : kTick);
+    disconnected_ = disconnected;
+    if (disconnected) disconnected_changed_.notify_all();
+    const bool asked = announce_ || (disconnecting_ && !disconnecting);
+    if (!stop_ && !asked) wake_.wait_for(lock, disconnecting && !disconnected ? kLeavingPause : kRoundPause);
   }
 }
 
-void Watchdog::Tick() {
+void Watchdog::RunOnce() {
   std::lock_guard<std::mutex> lock(sets_mutex_);
   for (int peer = 0; peer < transport_->size(); ++peer) {
-    Letter& inbox = inboxes_[static_cast<size_t>(peer)];
+    Message& incoming = incoming_[static_cast<size_t>(peer)];
     const Peer& sender = peers_[static_cast<size_t>(peer)];
-    while (peer != transport_->rank() && !sender.said_goodbye && transport_->Test(inbox.handle)) {
-      Receive(peer, inbox.bytes);
-      if (!sender.said_goodbye) Listen(peer);
+    while (peer != transport_->rank() && !sender.goodbye_received && transport_->Test(incoming.handle)) {
+      Receive(peer, incoming.bytes);
+      if (!sender.goodbye_received) PostReceive(peer);
     }
   }
-  Delivered();
+  FlushSent();
   if (const auto reason = Failure()) {
-    FailAll(*reason);  // one set's failure is the job's
+    FailAll(*reason);  // a failure in one set fails the job
     if (!std::exchange(failure_told_, true)) SendToAll(Type::kFailure, *reason);
     return;
   }
   if (Closed()) return;
-  LookForDead();
-  if (inquiry_) {
-    ConcludeInquiry();
+  FailIfPeerDied();
+  if (query_) {
+    FinishQuery();
   } else {
-    LookForStalls();
+    CheckProgress();
   }
 }
 
-bool Watchdog::Delivered() {
+bool Watchdog::FlushSent() {
   while (!outgoing_.empty() && transport_->Test(outgoing_.front().handle)) outgoing_.pop_front();
   return outgoing_.empty();
 }
 
-// MPI may give a new communicator the number of one that was freed. A letter that comes to it late would be
-// counted among its messages, and displace one. So nobody frees before the last letter of each peer has come,
-// and who goes on after a peer has left writes to it no more.
-void Watchdog::SayGoodbye(int peer) {
+// MPI may give a new communicator the number of a freed one. A late message of the old communicator would
+// then displace a message of the new one. So a rank frees its communicator only after the last message
+// (goodbye) of each peer, and sends nothing to a peer after its own goodbye.
+void Watchdog::SendGoodbye(int peer) {
   Peer& to = peers_[static_cast<size_t>(peer)];
-  if (peer == transport_->rank() || to.told_goodbye) return;
+  if (peer == transport_->rank() || to.goodbye_sent) return;
   Send(peer, Type::kGoodbye, "");
-  to.told_goodbye = true;
+  to.goodbye_sent = true;
 }
 
-bool Watchdog::HeardAllGoodbyes() const {
+bool Watchdog::HasAllGoodbyes() const {
   for (int peer = 0; peer < transport_->size(); ++peer) {
-    if (peer != transport_->rank() && !peers_[static_cast<size_t>(peer)].said_goodbye) return false;
+    if (peer != transport_->rank() && !peers_[static_cast<size_t>(peer)].goodbye_received) return false;
   }
   return true;
 }
 
 void Watchdog::Send(int peer, Type type, const std::string& text) {
-  if (peers_[static_cast<size_t>(peer)].told_goodbye) return;
+  if (peers_[static_cast<size_t>(peer)].goodbye_sent) return;
   WireWriter writer;
   writer.Int(options_.generation);
   writer.Int(static_cast<int64_t>(type));
@@ -202,7 +204,7 @@ void Watchdog::Send(int peer, Type type, const std::string& text) {
   std::string bytes = writer.bytes();
   bytes.resize(kMessageBytes);
   outgoing_.push_back({std::move(bytes), Transport::kNothing});
-  Letter& out = outgoing_.back();
+  Message& out = outgoing_.back();
   out.handle = transport_->Send(peer, kTag, out.bytes.data(), kMessageBytes);
 }
 
@@ -219,7 +221,7 @@ void Watchdog::Receive(int peer, const std::string& bytes) {
   const std::string text = reader.String();
   switch (type) {
     case Type::kFailure:
-      failure_told_ = true;  // whoever failed first has told everybody
+      failure_told_ = true;  // the sender has told all ranks
       FailAll(text);
       break;
     case Type::kShutdown:
@@ -230,28 +232,29 @@ void Watchdog::Receive(int peer, const std::string& bytes) {
       break;
     case Type::kHello: {
       auto process = ProcessId::Decode(text);
-      if (me_ && process.host == me_->host) peers_[static_cast<size_t>(peer)].process = std::move(process);
+      if (my_process_ && process.host == my_process_->host)
+        peers_[static_cast<size_t>(peer)].process = std::move(process);
       break;
     }
-    case Type::kQuestion:
+    case Type::kQuery:
       Send(peer, Type::kAnswer, Answer(text));
       break;
     case Type::kAnswer:
-      Hear(peer, text);
+      ReceiveAnswer(peer, text);
       break;
     case Type::kGoodbye:
-      peers_[static_cast<size_t>(peer)].said_goodbye = true;
-      SayGoodbye(peer);
+      peers_[static_cast<size_t>(peer)].goodbye_received = true;
+      SendGoodbye(peer);
       break;
   }
 }
 
-// A process that has ended can neither answer nor leave. mpirun mostly ends the job then; not always.
-void Watchdog::LookForDead() {
+// A process that has ended without leaving fails the job. mpirun does not always end the job then.
+void Watchdog::FailIfPeerDied() {
   const int64_t now = NowMicros();
-  if (now - lives_checked_us_ < kLivesMicros) return;
-  lives_checked_us_ = now;
-  const bool may_leave = engines_.at(0)->closed();  // sets without the leavers go on
+  if (now - peers_checked_us_ < kPeerCheckMicros) return;
+  peers_checked_us_ = now;
+  const bool may_leave = engines_.at(0)->closed();  // sets without the leaving ranks go on
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     Peer& peer = peers_[rank];
     if (!peer.process || (peer.left && may_leave) || !peer.process->Gone()) continue;

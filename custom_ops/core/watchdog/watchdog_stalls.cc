@@ -1,4 +1,4 @@
-// What the watchdog makes of requests that wait: it asks all ranks what they wait for, and says so.
+// Requests that wait long: the watchdog asks all ranks what they wait for, and reports it.
 #include <algorithm>
 #include <cstdio>
 #include <utility>
@@ -9,22 +9,23 @@
 namespace tfddl {
 namespace {
 
-constexpr int64_t kCertainMicros = 10000000;  // by then ranks that are stuck, one with a note, are for ever
-constexpr int64_t kAnswerMicros = 1000000;    // a rank that has not answered by then is silent
-constexpr size_t kWaitStateBytes = 1800;      // of a letter
+// Ranks that are stuck for so long, one of them with a note, stay so.
+constexpr int64_t kFinalMicros = 10000000;
+constexpr int64_t kAnswerMicros = 1000000;  // a rank that takes longer to answer counts as silent
+constexpr size_t kWaitStateBytes = 1800;    // of a message
 
 void Print(const std::string& text) { std::fprintf(stderr, "tfddl: %s\n", text.c_str()); }
 
 }  // namespace
 
-int64_t Watchdog::StillMicros() const {
+int64_t Watchdog::IdleMicros() const {
   int64_t moved_us = 0;
   for (const auto& [set, engine] : engines_) moved_us = std::max(moved_us, engine->moved_us());
   return NowMicros() - moved_us;
 }
 
-std::optional<Watchdog::Waited> Watchdog::Oldest(bool or_join) const {
-  std::optional<Waited> oldest;
+std::optional<Watchdog::OldestRequest> Watchdog::Oldest(bool or_join) const {
+  std::optional<OldestRequest> oldest;
   for (const auto& [set, engine] : engines_) {
     const auto mine = engine->Oldest(or_join);
     if (mine && (!oldest || mine->second < oldest->submitted_us)) oldest = {mine->second, set, mine->first};
@@ -32,9 +33,9 @@ std::optional<Watchdog::Waited> Watchdog::Oldest(bool or_join) const {
   return oldest;
 }
 
-WaitState Watchdog::Mine() const {
+WaitState Watchdog::MyWaitState() const {
   WaitState mine;
-  mine.still_us = StillMicros();
+  mine.idle_us = IdleMicros();
   std::optional<Event> last;
   for (const auto& [set, engine] : engines_) {
     for (LiveRequest& request : engine->Waiting()) {
@@ -57,126 +58,126 @@ WaitState Watchdog::Mine() const {
   return mine;
 }
 
-std::string Watchdog::Answer(const std::string& question) const {
-  WireReader reader(question);
+std::string Watchdog::Answer(const std::string& query) const {
+  WireReader reader(query);
   WireWriter writer;
   writer.Int(reader.Int());
   const int set = static_cast<int>(reader.Int());
   const std::string key = reader.String();
-  WaitState mine = Mine();
-  // First in line, so that a list that is cut short still tells whether it is there.
+  WaitState mine = MyWaitState();
+  // The request of the query comes first: a list that is cut short still shows whether it is there.
   std::stable_partition(mine.waiting.begin(), mine.waiting.end(),
                         [&](auto& it) { return it.set == set && it.key == key; });
   writer.String(mine.Encode(kWaitStateBytes));
   return writer.bytes();
 }
 
-void Watchdog::Hear(int peer, const std::string& answer) {
+void Watchdog::ReceiveAnswer(int peer, const std::string& answer) {
   WireReader reader(answer);
-  if (!inquiry_ || reader.Int() != inquiry_->number) return;
-  inquiry_->answers[static_cast<size_t>(peer)] = WaitState::Decode(reader.String());
+  if (!query_ || reader.Int() != query_->number) return;
+  query_->answers[static_cast<size_t>(peer)] = WaitState::Decode(reader.String());
 }
 
-void Watchdog::LookForStalls() {
+void Watchdog::CheckProgress() {
   const int64_t now = NowMicros();
-  int64_t ask_leaving_us;
+  int64_t query_leaving_us;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    ask_leaving_us = ask_leaving_us_;
-    if (now > ask_leaving_us) ask_leaving_us_ = 0;
+    query_leaving_us = query_leaving_us_;
+    if (now > query_leaving_us) query_leaving_us_ = 0;
   }
-  if (ask_leaving_us != 0 && now > ask_leaving_us) return Ask(Cause::kShutdown, {now, 0, ""});
-  const auto oldest = Oldest(false);  // a rank that has joined may wait for an epoch of the others
+  if (query_leaving_us != 0 && now > query_leaving_us) return StartQuery(Cause::kShutdown, {now, 0, ""});
+  const auto oldest = Oldest(false);  // a rank that has joined may wait as long as an epoch
   if (oldest) {
     const double waited_s = static_cast<double>(now - oldest->submitted_us) * 1e-6;
-    if (waited_s > options_.limit_s) return Ask(Cause::kLimit, *oldest);
+    if (waited_s > options_.limit_s) return StartQuery(Cause::kLimit, *oldest);
     if (waited_s > options_.warning_s && !(warned_ == oldest)) {
       warned_ = oldest;
-      return Ask(Cause::kSlow, *oldest);
+      return StartQuery(Cause::kSlow, *oldest);
     }
   }
   const auto waiting = Oldest(true);
   if (!waiting) return;
-  // Of ranks that are stuck together, the lowest is the lowest of the set in which it waits.
+  // Of ranks that are stuck together only the lowest one reports, which is the lowest rank of its set.
   for (int rank = 0; rank < transport_->rank(); ++rank) {
     if (sets_.Includes(waiting->set, rank)) return;
   }
-  if (StillMicros() <= still_us_ || now < next_comparison_us_) return;
-  next_comparison_us_ = now + std::clamp<int64_t>(still_us_ / 4, kAnswerMicros / 4, kAnswerMicros);
-  Ask(Cause::kDifferent, *waiting);
+  if (IdleMicros() <= idle_limit_us_ || now < next_comparison_us_) return;
+  next_comparison_us_ = now + std::clamp<int64_t>(idle_limit_us_ / 4, kAnswerMicros / 4, kAnswerMicros);
+  StartQuery(Cause::kDifferent, *waiting);
 }
 
-void Watchdog::Ask(Cause cause, const Waited& waited) {
-  inquiry_ = Inquiry{cause, waited, ++inquiries_, NowMicros(), WaitStates(inboxes_.size())};
+void Watchdog::StartQuery(Cause cause, const OldestRequest& request) {
+  query_ = Query{cause, request, ++queries_, NowMicros(), WaitStates(incoming_.size())};
   WireWriter writer;
-  writer.Int(inquiry_->number);
-  writer.Int(waited.set);
-  writer.String(waited.key.substr(0, kWaitStateBytes));
-  SendToAll(Type::kQuestion, writer.bytes());
+  writer.Int(query_->number);
+  writer.Int(request.set);
+  writer.String(request.key.substr(0, kWaitStateBytes));
+  SendToAll(Type::kQuery, writer.bytes());
 }
 
-void Watchdog::ConcludeInquiry() {
+void Watchdog::FinishQuery() {
   const auto me = static_cast<size_t>(transport_->rank());
-  inquiry_->answers[me] = Mine();
-  const auto& answers = inquiry_->answers;
+  query_->answers[me] = MyWaitState();
+  const auto& answers = query_->answers;
   const bool complete =
       std::all_of(answers.begin(), answers.end(), [](auto& answer) { return answer.has_value(); });
-  if (!complete && NowMicros() - inquiry_->begun_us < kAnswerMicros) return;
-  Inquiry inquiry = std::move(*inquiry_);
-  inquiry_.reset();
+  if (!complete && NowMicros() - query_->begun_us < kAnswerMicros) return;
+  Query query = std::move(*query_);
+  query_.reset();
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
-    auto& answer = inquiry.answers[rank];
+    auto& answer = query.answers[rank];
     if (!answer && peers_[rank].left) answer.emplace().last = "it has left the job";
   }
-  if (inquiry.cause == Cause::kShutdown) return ReportShutdown(inquiry);
-  if (!inquiry.answers[me]->Has(inquiry.waited.key, inquiry.waited.set)) return;  // it came through meanwhile
-  if (inquiry.cause == Cause::kDifferent) return ReportDifferent(inquiry);
-  ReportStall(inquiry);
+  if (query.cause == Cause::kShutdown) return ReportShutdown(query);
+  if (!query.answers[me]->Has(query.request.key, query.request.set)) return;  // it is done meanwhile
+  if (query.cause == Cause::kDifferent) return ReportDifferent(query);
+  ReportStall(query);
 }
 
-void Watchdog::ReportDifferent(const Inquiry& inquiry) {
-  const auto stuck = Stuck(inquiry.answers, transport_->rank(), still_us_, sets_);
+void Watchdog::ReportDifferent(const Query& query) {
+  const auto stuck = Stuck(query.answers, transport_->rank(), idle_limit_us_, sets_);
   if (stuck.empty() || stuck[0] != transport_->rank()) return;
   std::string who = stuck.size() == peers_.size() ? "the ranks" : "ranks";
   for (size_t i = 0; i < stuck.size() && stuck.size() < peers_.size(); ++i) {
     who += (i ? ", " : " ") + std::to_string(stuck[i]);
   }
   const std::string report =
-      who + " wait for different collectives, none of which can run: " + Describe(inquiry.answers, sets_) +
-      ".";
-  const bool certain = Stuck(inquiry.answers, transport_->rank(), kCertainMicros, sets_) == stuck;
-  const bool noted = HasNote(inquiry.answers, stuck);
-  if (certain && noted) return FailAll("Stopped: " + report);
-  if (different_ == inquiry.waited) return;
-  different_ = inquiry.waited;
+      who + " wait for different collectives, none of which can run: " + Describe(query.answers, sets_) + ".";
+  const bool final_state = Stuck(query.answers, transport_->rank(), kFinalMicros, sets_) == stuck;
+  const bool noted = HasNote(query.answers, stuck);
+  if (final_state && noted) return FailAll("Stopped: " + report);
+  if (different_ == query.request) return;
+  different_ = query.request;
   Print(report + " Ranks must run the same collectives, the same number of times. The job " +
-        (noted ? "is stopped after " + Seconds(kCertainMicros) + " without progress."
+        (noted ? "is stopped after " + Seconds(kFinalMicros) + " without progress."
                : "goes on waiting, in case another thread submits what is missing, until TFDDL_STALL_LIMIT=" +
                      std::to_string(static_cast<int64_t>(options_.limit_s)) + " seconds."));
 }
 
-void Watchdog::ReportStall(const Inquiry& inquiry) {
-  const auto& [submitted_us, set, key] = inquiry.waited;
-  std::string missing = DescribeMissing(inquiry.answers, key, set, sets_);
+void Watchdog::ReportStall(const Query& query) {
+  const auto& [submitted_us, set, key] = query.request;
+  std::string missing = DescribeMissing(query.answers, key, set, sets_);
   if (missing.empty()) missing = "all ranks have submitted it, the transfer itself does not advance";
   const std::string report = Me() + " has waited " + Seconds(NowMicros() - submitted_us) + " for " +
                              DescribeKey(key, set, sets_) + "; " + missing +
-                             ". All ranks: " + Describe(inquiry.answers, sets_) + ".";
-  if (inquiry.cause == Cause::kLimit) {
+                             ". All ranks: " + Describe(query.answers, sets_) + ".";
+  if (query.cause == Cause::kLimit) {
     FailAll("Stalled: " + report +
             " The limit is TFDDL_STALL_LIMIT=" + std::to_string(static_cast<int64_t>(options_.limit_s)) +
             " seconds. Ranks must run the same collectives; set a higher limit where one is only slow.");
     return;
   }
-  for (int rank = 0; rank < transport_->rank(); ++rank) {  // the lowest rank that waits for it speaks for all
-    const auto& answer = inquiry.answers[static_cast<size_t>(rank)];
+  for (int rank = 0; rank < transport_->rank();
+       ++rank) {  // the lowest rank that waits for the request reports
+    const auto& answer = query.answers[static_cast<size_t>(rank)];
     if (answer && answer->Has(key, set)) return;
   }
   Print(report + " Ranks must run the same collectives; the job goes on waiting.");
 }
 
-void Watchdog::ReportShutdown(const Inquiry& inquiry) {
-  const std::string report = Describe(inquiry.answers, sets_);
+void Watchdog::ReportShutdown(const Query& query) {
+  const std::string report = Describe(query.answers, sets_);
   std::lock_guard<std::mutex> lock(mutex_);
   shutdown_report_ = report;
 }

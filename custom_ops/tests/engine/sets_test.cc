@@ -164,12 +164,12 @@ void TestParting() {
     });
   }
   for (auto& thread : threads) thread.join();
-  CHECK(job.watchdogs[0]->Part(60));
+  CHECK(job.watchdogs[0]->Disconnect(60));
   job.watchdogs[0].reset();
-  CHECK(job.watchdogs[1]->Part(60) && job.watchdogs[2]->Part(60));
+  CHECK(job.watchdogs[1]->Disconnect(60) && job.watchdogs[2]->Disconnect(60));
   Job silent(2);
   silent.watchdogs[1]->Stop();
-  CHECK(!silent.watchdogs[0]->Part(0.1));
+  CHECK(!silent.watchdogs[0]->Disconnect(0.1));
 }
 
 void TestGather() {

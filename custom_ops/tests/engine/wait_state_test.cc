@@ -18,7 +18,7 @@ using Ranks = std::vector<int>;
 WaitState Waits(std::vector<std::string> keys, int64_t seconds = 12) {
   WaitState state;
   for (auto& key : keys) state.waiting.push_back({std::move(key), seconds * 1000000, 0, false, ""});
-  state.still_us = seconds * 1000000;
+  state.idle_us = seconds * 1000000;
   state.last = "its last collective was 'z' (done) 70 s ago";
   return state;
 }
@@ -109,7 +109,7 @@ void TestLetter() {
   sent.waiting[1].note = "at the end";
   sent.leaving = true;
   const WaitState whole = WaitState::Decode(sent.Encode(1000));
-  CHECK(whole.waiting.size() == 4 && whole.left_out == 0 && whole.leaving && whole.still_us == sent.still_us);
+  CHECK(whole.waiting.size() == 4 && whole.left_out == 0 && whole.leaving && whole.idle_us == sent.idle_us);
   CHECK(whole.Has("second") && whole.last == sent.last && whole.waiting[3].waited_us == 12000000);
   CHECK(whole.waiting[1].note == "at the end" && whole.waiting[0].note.empty());
   CHECK(WaitState::Decode(WaitsIn(7, "a").Encode(1000)).Has("a", 7));
