@@ -22,7 +22,7 @@ int Failed(const Status& status, const std::string& name) {
   return static_cast<int>(status.code());
 }
 
-// TensorFlow's steps and GPUs' runs have numbers of their own.
+// Steps of TensorFlow, runs on the host and runs on GPUs have separate ranges of numbers.
 constexpr int64_t kFirstHostStep = int64_t{1} << 62;
 constexpr int64_t kFirstGpuStep = kFirstHostStep | int64_t{1} << 61;
 
@@ -48,8 +48,8 @@ Status RunRankQuery(const Call& call, void* where, const CallContext& context) {
   return status.ok() ? engine->Store(context.gpu, context.stream, static_cast<int*>(where), answer) : status;
 }
 
-// Reads the call anew each time, which takes a few microseconds beside a vote and copies. A cache would have
-// to keep what XLA drops without a word.
+// Decodes the call each time, which takes a few microseconds. A cache would grow: nobody tells when XLA drops
+// a program.
 int Guarded(const char* text, size_t length, const std::function<Status(const Call&)>& run) {
   try {
     const Call call = Call::Decode(std::string(text, length));

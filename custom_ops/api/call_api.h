@@ -1,4 +1,4 @@
-// The C ABI by which code that a compiler made reaches the engine (custom_ops/xla).
+// The C ABI by which programs that XLA compiled reach the engine (custom_ops/xla).
 #pragma once
 
 #include <stddef.h>
@@ -6,12 +6,12 @@
 
 #include "api/c_api.h"
 
-// All return 0, or a Code (base/types.h) and leave the reason to tfddl_last_error(). `call` is a Call as text
-// (core/compiled/call.h), `in` and `out` the memory of the op's inputs and outputs. `gpu` is -1 and `stream`
-// null on the host, else they say where the program runs (core/compiled/run_call.h).
+// All return 0 or a Code (base/types.h); tfddl_last_error() has the reason. `call` is an encoded Call
+// (core/compiled/call.h), `in` and `out` are the memory of the op's inputs and outputs. `gpu` is -1 and
+// `stream` null on the host; else see CallContext (core/compiled/run_call.h).
 
-// Runs a call to its end, on the host. *run is a number of the program's run, and 0 where the caller knows
-// none: then it is made here.
+// Runs a call to its end, on the host. *run is the number of the program's run; if 0, a new number is stored
+// in it.
 TFDDL_EXPORT int tfddl_call(const char* call, size_t length, const void* const* in, void* const* out,
                             int32_t* run);
 

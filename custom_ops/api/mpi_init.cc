@@ -11,7 +11,7 @@
 
 namespace {
 
-// The GPU of this process, whatever jobs it joins. Leaked, as TensorFlow's own: kernels may run to the end.
+// The GPUs of this process, for all its jobs. Leaked: kernels may run until the process ends.
 std::shared_ptr<tfddl::DevicePlane> Gpu() {
   static const auto* plane = new std::shared_ptr<tfddl::DevicePlane>(tfddl::MakeNcclPlane());
   return *plane;

@@ -36,7 +36,7 @@ std::string FromHex(const std::string& text) {
   return bytes;
 }
 
-// The fields in their order, once for both directions: `archive` writes or reads each of them.
+// The fields in order, for both directions: `archive` writes or reads each field.
 template <typename Archive, typename CallType>
 void Visit(Archive* archive, CallType* call) {
   archive->Text(&call->rank_query);

@@ -1,5 +1,5 @@
-// One call of an op as a compiler knows it: everything but the memory. It travels as text inside a compiled
-// program, so that the program may outlive the process that compiled it.
+// One call of an op as XLA's compiler knows it: all but the memory. It is encoded as text in the compiled
+// program, so that another process may load the program.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct Call {
   std::string rank_query;
   int process_set = 0;
 
-  // The fields of a Request (request.h); the factors as the op's attributes have them, the root a rank of the
-  // job.
+  // The fields of a Request (request.h). The factors are the strings of the op's attributes; the root is a
+  // rank of the job.
   std::string name;
   Kind kind = Kind::kAllreduce;
   DataType dtype = DataType::kFloat32;
@@ -37,22 +37,22 @@ struct Call {
 
   std::vector<Shape> shapes;  // of the inputs
 
-  // This rank's number in the process set and the set's size, when the shapes of the outputs were computed.
+  // The rank in the process set and the set's size, at the time when the shapes of the outputs were computed.
   int rank = 0;
   int size = 1;
 
-  // What must be equal on all ranks, also where some of them compile and others do not. `inputs` are the
+  // The signature of the request (base/signature.h), equal for compiled and other calls. `inputs` has the
   // shapes of the tensors.
   std::string Signature(const std::vector<Shape>& inputs) const;
 
-  // The shapes of the results on this rank, for the shapes of the inputs here.
+  // The shapes of the results on this rank.
   std::vector<Shape> OutputShapes() const;
 
   std::string Encode() const;                   // letters and digits only
   static Call Decode(const std::string& text);  // raises std::runtime_error
 };
 
-// The numbers of elements of a tensor and, where it has a first dimension, of one of its rows.
+// The number of elements of a tensor, and of one row of a tensor with at least one dimension.
 int64_t Elements(const Shape& shape);
 int64_t RowElements(const Shape& shape);
 

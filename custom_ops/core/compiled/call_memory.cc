@@ -11,7 +11,7 @@ namespace tfddl {
 namespace {
 
 std::mutex pool_mutex;
-ScratchPool* const pool = new ScratchPool;  // programs may run until the very end
+ScratchPool* const pool = new ScratchPool;  // leaked: programs may run until the process ends
 
 void Copy(void* to, const void* from, size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
@@ -24,7 +24,7 @@ std::vector<size_t> Bytes(const Call& call, const std::vector<Shape>& shapes) {
   return bytes;
 }
 
-// One range is reduced as fast as the engine reduces a group, which it would have to pack first.
+// Whether the inputs can be reduced as one tensor, which saves the engine from packing them.
 bool ReducesAsOne(const Call& call) {
   const bool elementwise = call.op == ReduceOp::kAverage || call.op == ReduceOp::kSum ||
                            call.op == ReduceOp::kMin || call.op == ReduceOp::kMax ||

@@ -1,4 +1,4 @@
-// Memory of ours that stands in for a compiled program's in host memory, for as long as a request lives.
+// The engine's copy of a compiled program's host memory, which lives as long as the request.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,13 @@
 
 namespace tfddl {
 
-// Whether the results lie where the inputs do.
+// Whether the results overwrite the inputs.
 inline bool InPlace(Kind kind) { return kind == Kind::kAllreduce || kind == Kind::kBroadcast; }
 
-// One member of the request of `call`, in the memory of its input and of its output.
+// The Buffer of input number `input` of `call`.
 Buffer BufferOf(const Call& call, size_t input, const void* in, void* out);
 
-// All inputs, then all outputs; one range where both are the same.
+// All inputs, then all outputs; one range if the results overwrite the inputs.
 class CallMemory {
  public:
   explicit CallMemory(const Call& call);
@@ -26,7 +26,7 @@ class CallMemory {
   void CopyIn(const void* const* in);
   void CopyOut(void* const* out) const;
 
-  // Of the request.
+  // For the request.
   std::vector<Buffer> Buffers(const Call& call);
 
  private:

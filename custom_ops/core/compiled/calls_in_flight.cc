@@ -39,7 +39,7 @@ std::pair<Status, std::shared_ptr<DeviceEvent>> Outcome::WaitForLaunch() const {
 }
 
 CallsInFlight& CallsInFlight::Global() {
-  static auto* global = new CallsInFlight;  // programs may run until the very end
+  static auto* global = new CallsInFlight;  // leaked: programs may run until the process ends
   return *global;
 }
 

@@ -1,4 +1,4 @@
-// What compiled programs have started and not finished yet.
+// The calls that compiled programs have started and not finished yet.
 #pragma once
 
 #include <condition_variable>
@@ -19,14 +19,14 @@ namespace tfddl {
 class DeviceEvent;
 class Engine;
 
-// How far a call has come. Set by the engine, waited for by the program.
+// The state of a call. The engine sets it, the program waits for it.
 class Outcome {
  public:
   void SetEnded(const Status& status);
   void SetLaunched(std::shared_ptr<DeviceEvent> end);  // on a GPU
   bool ended() const;
   Status Wait() const;
-  // Until it has been launched or has ended. The event is null where it has not been launched.
+  // Waits until the call has been launched or has ended. The event is null if it has not been launched.
   std::pair<Status, std::shared_ptr<DeviceEvent>> WaitForLaunch() const;
 
  private:
@@ -49,17 +49,17 @@ class CallsInFlight {
  public:
   static CallsInFlight& Global();
 
-  // Drops what programs have left behind that failed elsewhere: what has ended and has the same name, and
-  // all of engines that are gone.
+  // Also drops the calls that failed programs have left behind: ended calls of the same name, and all calls
+  // of engines that are gone.
   void Add(std::shared_ptr<StartedCall> started);
 
-  // Null when there is none.
+  // Removes and returns a call, or all calls of a step. Null when there is none.
   std::shared_ptr<StartedCall> Take(const std::shared_ptr<Engine>& engine, int64_t step,
                                     const std::string& key);
   std::vector<std::shared_ptr<StartedCall>> TakeStep(const std::shared_ptr<Engine>& engine, int64_t step);
 
-  // For GPUs, where a program may come to a call before the GPU has ended that of the run before: waits for
-  // the end of what was last given here with this name, and remembers `next` for the next one.
+  // For GPUs, where a program may reach a call before the GPU has ended the same call of the run before.
+  // Waits for the end of the last call with this name, and keeps `next` as the last one.
   void WaitForLast(const std::shared_ptr<Engine>& engine, const std::string& key,
                    std::shared_ptr<Outcome> next);
 

@@ -12,7 +12,7 @@
 namespace tfddl {
 namespace {
 
-// A program has fixed shapes, so that the rows of all ranks have to be as many as this rank's.
+// A program has fixed shapes, so all ranks have to bring as many rows as this rank.
 Status CheckRows(const Call& call, const std::vector<int64_t>& rows) {
   const auto size = static_cast<size_t>(call.size);
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -81,7 +81,7 @@ Status Refusal(const Engine& engine, const Call& call) {
     return Status(Code::kInvalidArgument, "root_rank must be " + engine.DescribeMembers() +
                                               ". Received: " + std::to_string(call.root));
   }
-  // The shapes of the others' results do not depend on the job.
+  // The results of the other kinds have the same shapes in each job.
   const bool depends =
       call.kind == Kind::kAllgather || call.kind == Kind::kReducescatter || call.kind == Kind::kAlltoall;
   if (!depends || (call.size == engine.size() && call.rank == engine.rank())) return Status();
@@ -92,7 +92,7 @@ Status Refusal(const Engine& engine, const Call& call) {
                                                std::to_string(engine.size()));
 }
 
-// The stream waits, so that what the program does with the results does.
+// Makes `stream` wait for the end of the collective.
 Status HoldBack(const std::shared_ptr<DeviceEvent>& end, void* stream) {
   try {
     if (end) end->HoldBack(stream);
@@ -102,7 +102,7 @@ Status HoldBack(const std::shared_ptr<DeviceEvent>& end, void* stream) {
   }
 }
 
-// The program ends here: its other calls have to end too, and its memory is about to be given to others.
+// The program ends with an error: its other calls have to end too, before its memory is reused.
 Status Abandon(const std::shared_ptr<Engine>& engine, const CallContext& context, Status error) {
   for (const auto& started : CallsInFlight::Global().TakeStep(engine, context.step)) {
     if (!started->outcome->ended()) engine->Cancel(started->key);
@@ -120,7 +120,7 @@ Status Submit(const std::shared_ptr<Engine>& engine, const Call& call, const voi
   request.signature = call.Signature(call.shapes);
   request.step = context.step;
   request.root = call.kind == Kind::kBroadcast ? engine->MemberOf(call.root) : 0;
-  // The vote alone makes up a barrier.
+  // A barrier is the vote alone.
   if (context.gpu < 0 || call.kind == Kind::kBarrier) {
     UseHost(call, in, call.kind != Kind::kBroadcast || request.root == engine->rank(), started->get(),
             &request);

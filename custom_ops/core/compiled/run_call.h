@@ -1,5 +1,5 @@
-// From a call to an engine's request, and for compilers, whose programs know nothing of callbacks, to its
-// end.
+// Runs calls of compiled programs as requests of the engine. The programs know no callbacks, so a call either
+// waits, or has a start and an end.
 #pragma once
 
 #include <memory>
@@ -10,31 +10,31 @@
 
 namespace tfddl {
 
-// The request of `call`, less its signature and what concerns memory, its root and whom to tell.
+// The request of `call`, without signature, memory, root and callbacks.
 Request ToRequest(const Call& call);
 
-// What a call belongs to, and where its tensors lie.
+// The run that a call belongs to, and the device of its tensors.
 struct CallContext {
-  int64_t step = 0;        // the number of one run of the program; see Request::step
-  int gpu = -1;            // CUDA's number of the GPU in this process; -1: the tensors lie in host memory
-  void* stream = nullptr;  // on which the program runs on that GPU
+  int64_t step = 0;        // the number of the program's run; see Request::step
+  int gpu = -1;            // CUDA's number of the GPU in this process; -1: the host
+  void* stream = nullptr;  // the program's stream on that GPU
 };
 
-// Gives a call to the engine, and returns. `in` has the inputs of the op, `out` its outputs, as `call`
-// describes them. Memory of the host is not touched after that: what transfers may touch, also after a
-// failure, is memory of our own, and `out` may be null. On a GPU it is the program's; there it waits for the
-// call of the same name before it, which the stream may not have come to yet.
+// Submits a call and returns. `in` has the inputs of the op, `out` its outputs, as `call` describes them. On
+// the host the engine works on a copy, because transfers may touch memory even after a failure; `out` may be
+// null. On a GPU the engine works on the program's memory, and this function first waits for the earlier call
+// of the same name.
 Status StartCall(const std::shared_ptr<Engine>& engine, const Call& call, const void* const* in,
                  void* const* out, const CallContext& context);
 
-// Ends what the same program has started. On the host it waits for the other ranks and copies the results to
-// `out`; on a GPU it waits until the collective has been put on a stream, which then holds the program's
-// back; `out` must be what StartCall() was given. After an error here or there, nothing that the same run of
-// the program has started is waited for by anybody.
+// Ends a started call. On the host it waits for the other ranks and copies the results to `out`. On a GPU it
+// waits until the collective is on a stream, and makes the program's stream wait for the collective's event;
+// `out` must be the one of StartCall(). After an error of either function, all other calls that the same run
+// has started are cancelled.
 Status FinishCall(const std::shared_ptr<Engine>& engine, const Call& call, void* const* out,
                   const CallContext& context);
 
-// Both, on the host.
+// Both in one, on the host.
 Status RunCall(const std::shared_ptr<Engine>& engine, const Call& call, const void* const* in,
                void* const* out, const CallContext& context = {});
 

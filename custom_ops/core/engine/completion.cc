@@ -32,7 +32,7 @@ void CompletionThread::Loop() {
     queue_.pop_front();
     lock.unlock();
     function();
-    function = nullptr;  // what it holds is released outside the lock
+    function = nullptr;  // releases captured objects outside the lock
     lock.lock();
   }
 }

@@ -1,5 +1,5 @@
-// The thread on which callbacks run: TensorFlow's continuations can take long, and the engine thread
-// must not wait for them.
+// The thread on which callbacks run. TensorFlow's continuations can take long, and the engine's thread must
+// not wait for them.
 #pragma once
 
 #include <condition_variable>
@@ -15,7 +15,7 @@ class CompletionThread {
   CompletionThread();
   ~CompletionThread() { Stop(); }
 
-  // Runs what was posted, then ends the thread. Call it from another one; a second call does nothing.
+  // Runs the posted functions, then ends the thread. Call it from another thread; a second call does nothing.
   void Stop();
   void Post(std::function<void()> function);
 

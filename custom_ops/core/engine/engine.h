@@ -1,5 +1,5 @@
-// The engine of one process set on one rank: takes requests from any thread, agrees with its peers on
-// what runs, and runs it. No globals: tests run many engines as threads of one process.
+// The engine of one process set on one rank: takes requests from any thread, agrees with its peers on the
+// collectives to run, and runs them. No globals: tests run many engines as threads of one process.
 #pragma once
 
 #include <atomic>

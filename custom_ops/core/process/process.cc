@@ -14,17 +14,17 @@ namespace tfddl {
 namespace {
 
 struct Process {
-  bool shares_gpu = false;  // its sets order what they run on GPUs with each other
+  bool shares_gpu = false;  // its sets agree on the order of their collectives on GPUs
   std::shared_ptr<DevicePlane> plane;
   ProcessSets sets;
   std::unique_ptr<Watchdog> watchdog;
 };
 
-std::mutex mutex;  // of calls that change the process; held while they wait
+std::mutex mutex;  // for calls that change the process; held while they wait
 Process* process = nullptr;
 int64_t generation = 0;
 
-// Never held while something waits. What kernels see is leaked: they may run until the very end.
+// Never held during a wait. `current` is leaked, because kernels may run until the process ends.
 std::mutex current_mutex;
 ProcessSets* const current = new ProcessSets;
 LocalRank local_rank = {0, 1};
@@ -32,7 +32,7 @@ LocalRank local_rank = {0, 1};
 using Values = std::array<uint64_t, 5>;
 constexpr const char* kCounters[] = {"requests", "errors", "votes", "empty_votes", "bytes_reduced"};
 constexpr double kDisconnectLimit = 5;  // seconds; an answer takes the peers' watchdogs a twentieth
-Values removed = {};                 // of sets that have ended in this job
+Values removed = {};                    // of sets that have ended in this job
 
 void AddTo(Values* sum, Engine& engine) {
   const Counters& c = engine.recorder().counters;
@@ -45,7 +45,7 @@ void Publish() {
   *current = process ? process->sets : ProcessSets{};
 }
 
-// Takes the set away from kernels and from the watchdog.
+// Removes the set, so that kernels do not find it any more.
 std::shared_ptr<Engine> Unpublish(int set) {
   const auto it = process->sets.entries.find(set);
   if (it == process->sets.entries.end()) return nullptr;
@@ -59,7 +59,7 @@ std::shared_ptr<Engine> Unpublish(int set) {
   return engine;
 }
 
-// In all sets, within one limit. Peers that are idle in a set answer, since the watchdogs have told them.
+// Leaves all sets, within one limit. Idle peers answer, because the watchdogs have told them.
 void Leave(double limit_s) {
   const int64_t end = NowMicros() + static_cast<int64_t>(limit_s * 1e6);
   process->watchdog->AnnounceShutdown(limit_s);
@@ -193,7 +193,7 @@ void DropSet(int set) {
   if (!process) return;
   process->watchdog->Unwatch(set);
   const auto engine = Unpublish(set);
-  if (engine) new std::shared_ptr<Engine>(engine);  // its receives stand ready
+  if (engine) new std::shared_ptr<Engine>(engine);  // leaked: its receives are posted
 }
 
 bool StopProcess(double limit_s, bool* clean) {
@@ -208,8 +208,8 @@ bool StopProcess(double limit_s, bool* clean) {
   Process* const old = std::exchange(process, nullptr);
   Publish();
   if (failure) {
-    // Transfers may be under way and kernels may wait, so the rest is leaked. A failed engine makes no MPI
-    // call any more; nor does the watchdog after this, so that MPI can be finalized.
+    // Transfers may be under way and kernels may wait, so the rest is leaked. After this neither the failed
+    // engines nor the watchdog call MPI, so that MPI can be finalized.
     old->watchdog->Stop();
     return false;
   }

@@ -1,5 +1,5 @@
-// The engines of this process that TensorFlow kernels and Python reach: one for each process set that it is a
-// member of. Set 0 is all ranks of the job.
+// The engines of this process: one for each process set of which the process is a member. Set 0 has all ranks
+// of the job. TensorFlow kernels and Python reach the engines from here.
 #pragma once
 
 #include <functional>
@@ -14,18 +14,18 @@
 
 namespace tfddl {
 
-// A job's sets, by number; the engine is null where this process is not a member.
+// The process sets of a job, by number.
 struct ProcessSets {
   struct Entry {
-    std::vector<int> ranks;  // of the job, sorted
-    std::shared_ptr<Engine> engine;
+    std::vector<int> ranks;          // of the job, sorted
+    std::shared_ptr<Engine> engine;  // null: this process is not a member
   };
   std::map<int, Entry> entries;  // empty before init and after shutdown
 };
 
-// The engine of a set, or why there is none: tfddl is not initialised, there is no such set, or this process
-// is not a member. Kernels keep the engine for as long as they may call it; one that has been stopped
-// meanwhile refuses what they submit.
+// Stores the engine of a set, or returns why there is none: tfddl is not initialised, there is no such set,
+// or this process is not a member. Kernels hold the engine while they may call it; a stopped engine refuses
+// requests.
 Status FindEngine(int set, std::shared_ptr<Engine>* engine);
 
 ProcessSets CurrentSets();
@@ -38,33 +38,35 @@ struct LocalRank {
 LocalRank CurrentLocalRank();
 void SetLocalRank(LocalRank local);
 
-// `plane`: for requests that lie on GPUs, in all sets; null: they are refused.
-// Raises: std::logic_error when there is one already.
+// Starts the job: `data` connects the engine of all ranks, `control` the watchdog. `plane` runs requests on
+// GPUs, in all sets; null: they are refused. Raises std::logic_error when the process has a job already.
 void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> control,
                   WatchdogOptions options, std::shared_ptr<DevicePlane> plane = nullptr);
 
-// Before the first further set, on all ranks: that of all ranks, which has had its GPUs for itself, shares
-// them from here on. Waits for the other ranks.
+// All ranks call it before the first further set: from here on the set of all ranks shares its GPUs. Waits
+// for the other ranks.
 Status ShareGpus();
 
-// A further set, on all ranks of the job. `data` connects its members; null where this process is none.
-// Raises: std::logic_error when there is no process, or a set of this number.
+// Adds a set; all ranks of the job call it. `data` connects the members; null where this process is not a
+// member. Raises std::logic_error when there is no job, or a set of this number.
 void AddSet(int set, std::vector<int> ranks, std::unique_ptr<Transport> data);
 
-// Ends a set, on all its members. True when all agreed within `limit_s` seconds; else the job has failed.
+// Ends a set; all members call it. Returns true when all agreed within `limit_s` seconds; else the job has
+// failed.
 bool RemoveSet(int set, double limit_s);
 
-// Forgets a set that not all members could make; what its engine holds is leaked.
+// Removes a set that not all members could make, and leaks its engine.
 void DropSet(int set);
 
-// True when all peers agreed to end within `limit_s` seconds. Else SetLastError() tells why, and
-// communicators may not be freed; nor when *clean is false, because a message may still be under way in one.
+// Ends the job. Returns true when all peers agreed to end within `limit_s` seconds; else SetLastError() has
+// the reason. Communicators may only be freed after true with *clean set: else a message may still be under
+// way in one.
 bool StopProcess(double limit_s, bool* clean = nullptr);
 
-// The counters of all engines, those of removed sets included.
+// The sums of the counters of all engines, including removed sets.
 std::vector<std::pair<const char*, uint64_t>> AllCounters();
 
-// What tfddl_last_error() returns on this thread (c_api.h).
+// Sets the text that tfddl_last_error() returns on this thread (c_api.h).
 void SetLastError(const std::string& text);
 
 }  // namespace tfddl

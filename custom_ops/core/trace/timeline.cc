@@ -48,7 +48,7 @@ std::string Arguments(const Request& request, const std::string& set) {
   if (request.buckets > 1) {
     fields += Field("bucket", request.bucket + 1) + Field("buckets", request.buckets);
   }
-  // As text: JavaScript's numbers have 53 bits.
+  // Text, because JavaScript's numbers have 53 bits.
   if (request.step != 0) fields += Field("step", Quote(std::to_string(request.step)));
   if (request.device != Device::kHost) fields += Field("device", Quote("GPU"));
   return Object(fields);
@@ -91,7 +91,7 @@ class Recording : public std::enable_shared_from_this<Recording> {
     Event("B", now, row, Field("name", Quote(phase)) + Field("args", Object(arguments)));
   }
 
-  // Returns when.
+  // Returns the time.
   int64_t End(int row, const Status& status) {
     std::lock_guard<std::mutex> lock(mutex_);
     const int64_t now = NowMicros();
@@ -116,7 +116,7 @@ class Recording : public std::enable_shared_from_this<Recording> {
           Field("s", Quote("t")) + Field("name", Quote("vote")) + Field("args", Object(arguments)));
   }
 
-  // Without the lock: it waits for the file, for which no engine may wait.
+  // Without the lock: it waits for the file, and no engine may wait for that.
   std::string Close() { return file_.Close(MetaEvent("tfddl_end", 0, Field("left_out", left_out()))); }
 
  private:
@@ -125,14 +125,15 @@ class Recording : public std::enable_shared_from_this<Recording> {
     return left_out_;
   }
 
-  // So that the file tells how long something has waited of which nothing more is heard.
+  // Marks the time, so that the file shows how long requests have waited if the process is killed.
   void Pulse() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (static_cast<int>(free_rows_.size()) == rows_) return;
     Event("i", NowMicros(), kVotesRow, Field("s", Quote("p")) + Field("name", Quote("in flight")));
   }
 
-  // With the lock held, as all that follows: a rank that is killed does not come to Close().
+  // Records the number of left-out requests at once: a rank that is killed does not reach Close(). Like the
+  // functions below, it needs the lock.
   void Tell(int64_t now) {
     told_ = left_out_;
     Event("i", now, kVotesRow,
@@ -166,12 +167,12 @@ class Recording : public std::enable_shared_from_this<Recording> {
   }
 
   const int rank_;
-  std::mutex mutex_;  // so that the events of the file are in the order of their times
+  std::mutex mutex_;  // keeps the events of the file in the order of their times
   std::set<int> free_rows_;
-  int rows_ = 0;          // besides that of the votes
+  int rows_ = 0;          // besides the row of the votes
   int64_t left_out_ = 0;  // requests that began while the file could not keep up
   int64_t told_ = 0;
-  TraceFile file_;  // the last one: its thread calls Pulse()
+  TraceFile file_;  // the last member: its thread calls Pulse()
 };
 
 Span::~Span() {
@@ -187,7 +188,7 @@ void Span::Launched(const Request& request) { recording_->Enter(row_, NameOf(req
 
 void Span::End(const Status& status) { ended_us_ = recording_->End(row_, status); }
 
-// Leaked, as what uses it: kernels may run until the very end.
+// Leaked: kernels may run until the process ends.
 std::shared_ptr<Timeline> Timeline::OfProcess() {
   static const auto* timeline = new std::shared_ptr<Timeline>(std::make_shared<Timeline>());
   return *timeline;

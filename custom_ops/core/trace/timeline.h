@@ -1,10 +1,9 @@
-// The timeline: for what each request of this rank waited and how long, as a trace that Perfetto and
-// chrome://tracing show (trace_file.h). Off but when somebody asks for it.
+// The timeline: the phases of each request of this rank and their durations, as a trace for Perfetto and
+// chrome://tracing (trace_file.h). It is off by default.
 //
-// A row of the trace holds one request at a time, the first free one, so that there are as many rows as
-// requests were in flight at once. Inside a request lie its phases: "wait for peers", on a GPU "queue", and
-// the transfer, which has the name of its kind; behind it lies "callback". `tfddl timeline` (tfddl/timeline)
-// reads what is written here.
+// A row of the trace shows one request at a time, so there are as many rows as requests were in flight at
+// once. The phases of a request are "wait for peers", on a GPU "queue", then the transfer, named after its
+// kind. "callback" follows. `tfddl timeline` (tfddl/timeline) reads the file.
 #pragma once
 
 #include <atomic>
@@ -17,21 +16,21 @@
 
 namespace tfddl {
 
-class Recording;  // into one file
+class Recording;  // of one file
 
-// One request in the trace, until nobody holds it any more: the end of its callback.
+// One request in the trace. Its destruction is the end of the callback.
 class Span {
  public:
   Span(std::shared_ptr<Recording> recording, int row) : recording_(std::move(recording)), row_(row) {}
   ~Span();
 
-  // The wait for peers ends. `ticket` is the number of the collective, the same on all members of the set.
+  // The wait for peers ends. `ticket` is the number of the collective, equal on all members of the set.
   void Agreed(const Request& request, uint64_t ticket);
 
-  // On a GPU: its turn has come.
+  // On a GPU: the collective is launched.
   void Launched(const Request& request);
 
-  // What follows is the callback.
+  // The request ends and its callback begins.
   void End(const Status& status);
 
  private:
@@ -45,23 +44,23 @@ class Timeline {
   Timeline() = default;
   ~Timeline() { Stop(); }
 
-  // The one of this process, for all of its engines.
+  // The timeline of this process, for all its engines.
   static std::shared_ptr<Timeline> OfProcess();
 
-  // Takes the file descriptor. Requests that are submitted from now on are recorded. False, and nothing is
-  // taken: it has been started already.
+  // Takes the file descriptor, and records the requests that are submitted from now on. Returns false, and
+  // does not take the descriptor, when it has been started already.
   bool Start(int file, int rank, int size, bool mark_votes);
 
-  // Returns why the file is not whole; empty: it is, or there was none.
+  // Returns why the file is incomplete; empty: it is complete, or there was none.
   std::string Stop();
 
-  // A request begins; null, and nothing is recorded, where the timeline is off or cannot keep up. `set`: in
-  // words; empty: all ranks.
+  // A request begins. Returns null, and records nothing, when the timeline is off or cannot keep up. `set` is
+  // the name of the process set; empty: all ranks.
   std::shared_ptr<Span> Begin(const Request& request, const std::string& set) const {
     return on_.load(std::memory_order_relaxed) ? BeginNow(request, set) : nullptr;
   }
 
-  // A vote has ended, which lets `decisions` names run.
+  // A vote has ended with `decisions` decisions.
   void MarkVote(const std::string& set, size_t decisions) const {
     if (marks_.load(std::memory_order_relaxed)) MarkVoteNow(set, decisions);
   }

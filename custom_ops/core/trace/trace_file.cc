@@ -67,7 +67,7 @@ void TraceFile::Loop() {
   }
 }
 
-// By write() and not by stdio, whose buffer a forked process would write again when it ends.
+// Uses write(): a forked process would write the buffer of stdio again when it ends.
 void TraceFile::Write(const std::string& text) {
   for (size_t written = 0; written < text.size() && !failed_;) {
     const ssize_t count = write(file_, text.data() + written, text.size() - written);

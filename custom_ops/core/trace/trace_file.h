@@ -1,5 +1,5 @@
-// A file in Chrome's trace event format: a JSON array with an event a line, which viewers load without its
-// end too, as a process leaves it that is killed.
+// A file in Chrome's trace event format: a JSON array with one event a line. Viewers also load an array
+// without its end, which a killed process leaves.
 #pragma once
 
 #include <atomic>
@@ -13,20 +13,20 @@ namespace tfddl {
 
 class TraceFile {
  public:
-  // Takes the file descriptor. `pulse` is called on a thread of its own for each second without an event; it
-  // may add one.
+  // Takes the file descriptor. `pulse` is called on the file's own thread after each second without an event;
+  // it may add an event.
   TraceFile(int file, std::function<void()> pulse);
   ~TraceFile() { Close("{}"); }
 
-  // Adds an event, for a thread to write within a tenth of a second. Never waits for the file. Does nothing
+  // Adds an event, which a thread writes within a tenth of a second. Never waits for the file. Does nothing
   // after Close().
   void Add(const std::string& event);
 
-  // Whether more waits to be written than memory should be spent on, or the file takes no more.
+  // Whether the buffer is full or writing has failed.
   bool Crowded() const;
 
-  // Ends the array with this event and writes what is left. Returns what went wrong at any time; empty:
-  // nothing. A second call does nothing.
+  // Ends the array with this event and writes the rest. Returns the first error of any write; empty: none. A
+  // second call does nothing.
   std::string Close(const std::string& last);
 
  private:
@@ -35,9 +35,9 @@ class TraceFile {
 
   const int file_;
   const std::function<void()> pulse_;
-  std::string error_;  // the thread's, until it has ended
+  std::string error_;  // used by the thread until it ends
   std::atomic<bool> failed_{false};
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // for the members below
   std::condition_variable wake_;
   std::string text_ = "[\n";
   bool closed_ = false;

@@ -1,4 +1,4 @@
-// What a job of agreement_states_test.cc consists of: its size, its members and what they can do next.
+// A job of agreement_states_test.cc: its size, its members and the actions that they can take.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,9 @@ struct Job {
   int signatures;         // a member submits with any of them
   size_t capacity;        // of the plan
   bool steps = false;     // instance k of all names belongs to step k, which an agreed error ends
-  bool prompt = false;    // messages arrive at once: a member that acts late stands for one that hears late
-  int leavers = 0;        // a bit per member that asks to leave, at any time; then nobody has to submit
-  bool notices = true;    // leavers also tell the others outside of the votes
+  bool prompt = false;    // messages arrive at once: a late action stands for a late message
+  int leavers = 0;        // a bit per member that may ask to leave, at any time; then no member has to submit
+  bool notices = true;    // members that leave also tell the others outside of the votes
   int rounds = 0;         // each member joins so many times, whenever nothing of its own is pending
   bool disputes = false;  // a member joins with any divisor, until there has been a dispute about it
 
@@ -55,8 +55,8 @@ struct Action {
   int signature = 0;
 };
 
-inline void Require(bool holds, const std::string& what) {
-  if (!holds) throw std::runtime_error(what);
+inline void Require(bool holds, const std::string& rule) {
+  if (!holds) throw std::runtime_error(rule);
 }
 
 inline uint64_t Mix(uint64_t hash, uint64_t value) {
@@ -98,14 +98,14 @@ struct Member {
   std::vector<bool> ended;       // steps
   bool leaving = false, noticed = false;
   bool joined = false;
-  int over = 0;  // what it joined with
+  int over = 0;  // the divisor that it joined with
   int disputes = 0;
-  std::string joins;  // who was the last, each time
+  std::string joins;  // the last member of each join
   size_t boundaries = 0;
-  VoteRecord record;         // what it put into the vote that it is in
+  VoteRecord record;         // its record of the current vote
   bool at_boundary = false;  // a vote is over and its outcome not yet applied
   VoteRecord outcome;
-  std::string exchanged;  // what it sends to all at that boundary
+  std::string exchanged;  // its record of the exchange at this boundary
 
   // For the fingerprint alone.
   uint64_t plan = 0;
@@ -131,7 +131,7 @@ inline bool SameOutcomes(const std::string& a, const std::string& b) {
   return same;
 }
 
-// What a vote of all members has to come to.
+// The correct outcome of a vote of all members.
 inline VoteRecord Combined(const std::vector<Member>& members) {
   VoteRecord all = members[0].record;
   for (const Member& member : members) {
@@ -161,8 +161,9 @@ inline std::string Describe(const Member& member, const Boundary& boundary) {
   return text;
 }
 
-// Who takes part is who had not joined when it entered the vote; the join ends when all have, or disagree.
-// `before` has a bit for each member that had joined at the boundary before; returns those of this one.
+// The participants are the members that had not joined when they entered the vote. A join ends when all have
+// joined, or disagree. `before` has a bit for each member that had joined at the boundary before; returns the
+// bits of this one.
 inline uint64_t CheckJoins(const std::vector<Member>& members, const Boundary& boundary, uint64_t before) {
   std::vector<int> active;
   uint64_t over = 0;
@@ -186,7 +187,7 @@ inline uint64_t CheckJoins(const std::vector<Member>& members, const Boundary& b
   return active.empty() || over == 3 ? 0 : joined;
 }
 
-// Whether it runs: what was decided for one name, held against what the members have submitted.
+// Checks the decision for one name against the members' submits; returns whether the name runs.
 inline bool CheckDecision(const std::vector<Member>& members, const Boundary& boundary,
                           const tfddl::Decision& decision) {
   const int index = IndexOf(decision.name);

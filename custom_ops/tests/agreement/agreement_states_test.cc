@@ -1,6 +1,6 @@
-// Explores every interleaving of small jobs over the engine's own Agreement and Vote: submits at any time,
+// Explores each interleaving of small jobs over the engine's Agreement and Vote: submits at any time,
 // messages late and in any order that one FIFO per pair of members allows, members that enter and leave a
-// vote when they like. The Spin models in custom_ops/model check the rules; this checks the code.
+// vote at any time. The Spin models in custom_ops/model check the rules; this test checks the code.
 
 #include <cstdio>
 #include <exception>

@@ -1,5 +1,5 @@
-// A job of a few members, each with the engine's own Agreement and Vote, and every action that can come next:
-// the state space that agreement_states_test.cc explores. Each action checks what it does against the rules.
+// A job of a few members, each with the engine's Agreement and Vote, and each action that can come next: the
+// state space that agreement_states_test.cc explores. Each action checks the rules.
 #pragma once
 
 #include <deque>
@@ -19,7 +19,7 @@ class World {
     for (int rank = 0; rank < job->size; ++rank) members_.emplace_back(rank, *job);
   }
 
-  // All that can happen next.
+  // All actions that can come next.
   std::vector<Action> Actions() const {
     std::vector<Action> actions;
     for (int rank = 0; rank < job_->size; ++rank) {
@@ -59,7 +59,7 @@ class World {
     }
   }
 
-  // Nothing is left to happen but submits that nobody has to make.
+  // At the end: the only actions left are submits that no member has to make.
   void CheckEnd() const {
     for (const auto& wire : wire_) Require(wire.empty(), "a message was left over");
     for (const Member& member : members_) {
@@ -78,8 +78,7 @@ class World {
     }
   }
 
-  // Worlds count as the same when what the test knows of them and what the classes show of themselves is
-  // equal.
+  // Two worlds are equal when the test's state and the visible state of the classes are equal.
   uint64_t Fingerprint() const {
     uint64_t hash = Mix(outcome_, log_.size());
     for (const Member& member : members_) {
@@ -100,7 +99,8 @@ class World {
   }
 
  private:
-  // All have finished the vote that `me` has finished: then the records of its exchange can be there.
+  // Whether all members have finished the vote that `me` has finished, so that the records of its exchange
+  // exist.
   bool RecordsAreThere(const Member& me) const {
     if (!me.agreement.NeedsExchange(me.outcome)) return true;
     for (const Member& member : members_) {
@@ -198,7 +198,7 @@ class World {
     LookAtPlan(member);
   }
 
-  // What the first member at a boundary decided, held against what all members have submitted.
+  // Checks the decisions of the first member at a boundary against the submits of all members.
   void CheckDecisions(const Boundary& boundary) {
     const int joins = job_->disputes ? job_->rounds + job_->size : job_->rounds;
     const int requests = job_->names * job_->instances + joins;
@@ -249,7 +249,7 @@ class World {
     if (!ran && job_->steps) member->ended[name.submitted - 1] = true;
   }
 
-  // What still waits is dropped when its step has ended, and everything when the set is closed.
+  // Withdraws waiting names when their step has ended, and all names when the set is closed.
   static void Drop(Member* member, int index, bool closed) {
     Name& name = member->names[index];
     if (!name.pending || !(closed || member->ended[name.submitted - 1])) return;
@@ -258,9 +258,9 @@ class World {
     name.outcomes += closed ? 'l' : 'c';
   }
 
-  // Index and signature of each name in the plan, as a copy shows them when the name is submitted to it.
+  // Hashes index and signature of each name in the plan, which a copy shows when the name is submitted to it.
   void LookAtPlan(Member* member) const {
-    if (member->agreement.joined()) return;  // it does not tell; the others' plans are the same
+    if (member->agreement.joined()) return;  // its record does not show the plan; the other plans are equal
     member->plan = 0;
     for (int index = 0; index < job_->names; ++index) {
       const Name& name = member->names[index];
@@ -287,7 +287,7 @@ class World {
   const Job* job_;
   std::vector<Member> members_;
   std::vector<std::deque<std::string>> wire_;  // [from * size + to]: one FIFO per ordered pair
-  std::vector<std::string> log_;               // what each boundary decided
+  std::vector<std::string> log_;               // the decisions of each boundary
   uint64_t joined_ = 0;                        // at the last boundary, a bit per member
   uint64_t outcome_ = 0;                       // of the last vote, for the fingerprint
   uint64_t next_ticket_ = 0;

@@ -1,4 +1,4 @@
-// Calls of compiled programs: their text, every collective on memory of the caller's, errors.
+// Calls of compiled programs: encoding, every collective, errors.
 #include "core/compiled/call.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 using Tensors = std::vector<std::vector<float>>;
 
-// Runs `rank(r)` of all ranks, each on a thread of its own, as programs of several processes would.
+// Runs `rank(r)` for each rank, on a thread of its own.
 void OnRanks(int size, const std::function<void(int)>& rank) {
   std::vector<std::thread> threads;
   for (int r = 0; r < size; ++r) threads.emplace_back([&rank, r] { rank(r); });
@@ -73,14 +73,14 @@ void TestReductions(int size) {
     const auto& engine = job.engines[static_cast<size_t>(rank)];
     const auto value = static_cast<float>(rank + 1);
     const float sum = static_cast<float>(size * (size + 1)) / 2;
-    // A group: the members stay apart.
+    // The tensors of a group are reduced separately.
     Call call = MakeCall(Kind::kAllreduce, rank, size, {{3}, {}, {0}, {2, 2}});
     const Tensors in = {{value, 0, 1}, {2 * value}, {}, {1, value, 1, value}};
     Tensors out = {std::vector<float>(3), {0}, {}, std::vector<float>(4)};
     CHECK(Run(engine, call, in, &out).ok());
     const auto n = static_cast<float>(size);
     CHECK((out == Tensors{{sum, 0, n}, {2 * sum}, {}, {n, sum, n, sum}}));
-    // Five rows for the ranks in turn, the first ones get one more.
+    // Five rows are divided among the ranks; the first ranks get one more.
     call = MakeCall(Kind::kReducescatter, rank, size, {{5, 2}});
     call.postscale = "2.0";
     const int64_t first = RowsBegin(5, rank, size), rows = RowsOf(5, rank, size);
@@ -123,7 +123,7 @@ void TestRows(int size) {
   job.End();
 }
 
-// What a call says to its peers is what a kernel says that was not compiled.
+// A compiled call has the same signature as a plain kernel.
 void TestWithOneThatIsNotCompiled() {
   Job job(2);
   Outcomes outcomes(1);
@@ -150,7 +150,7 @@ void TestErrors(int size) {
     Call call = MakeCall(Kind::kAllgather, rank, size, {{rows}});
     Status status = Run(engine, call, {{1, 2, 3}}, &out);
     CHECK(!status.ok());
-    // Whoever sees only its own number says what it got, the others what was wrong with theirs.
+    // The error shows the rows by rank.
     CHECK(status.message().find("equally many rows") != std::string::npos);
     // Different shapes.
     call = MakeCall(Kind::kAllreduce, rank, size, {{rows}});
@@ -162,14 +162,14 @@ void TestErrors(int size) {
     call = MakeCall(Kind::kBroadcast, rank, size, {{1}});
     call.root = size;
     CHECK(Run(engine, call, {{1}}, &out).code() == Code::kInvalidArgument);
-    // And on it goes.
+    // The job goes on.
     call = MakeCall(Kind::kAllreduce, rank, size, {{1}});
     CHECK(Run(engine, call, {{1}}, &out).ok() && out[0][0] == static_cast<float>(size));
   });
   job.End();
 }
 
-// A call that waits when the job fails comes back with the reason.
+// A call that waits when the job fails returns the reason.
 void TestFailure() {
   Job job(2);
   Tensors out = {{0}};
@@ -191,7 +191,7 @@ Call Bucket(int bucket, int size, int rank, int64_t count) {
   return call;
 }
 
-// Two calls are under way at once, and end in an order of the program's.
+// Two calls are in flight at once, and end in the order that the program chooses.
 void TestStarted(int size) {
   Job job(size, 2);
   OnRanks(size, [&](int rank) {
@@ -216,7 +216,7 @@ void TestStarted(int size) {
   job.End();
 }
 
-// An error of one call is that of the whole run, and the next run finds nothing of it.
+// An error of one call ends all calls of the run. The next run works.
 void TestErrorBetween(int size) {
   Job job(size);
   OnRanks(size, [&](int rank) {
@@ -230,7 +230,7 @@ void TestErrorBetween(int size) {
     CHECK(StartCall(engine, wrong, &in, nullptr, context).ok());
     Status status = FinishCall(engine, wrong, &out, context);
     CHECK(status.code() == Code::kFailedPrecondition);
-    // What a program that goes on would start now is refused, and waits for nobody.
+    // Later calls of the same run are refused at once.
     CHECK(StartCall(engine, Bucket(1, size, rank, 1), &in, nullptr, context).ok());
     status = FinishCall(engine, Bucket(1, size, rank, 1), &out, context);
     CHECK(status.code() == Code::kCancelled);
@@ -243,8 +243,8 @@ void TestErrorBetween(int size) {
   job.End();
 }
 
-// A program that ends early, by an error that is not ours, leaves what it has started: it ends by itself, and
-// the next run of its name takes its place.
+// A program that ends early, by an error elsewhere, leaves a started call behind: the call ends by itself,
+// and the next run drops it.
 void TestLeftBehind() {
   Job job(2);
   std::weak_ptr<Engine> gone = job.engines[0];
@@ -260,11 +260,11 @@ void TestLeftBehind() {
       const auto events = engine->recorder().Events();
       ended = std::any_of(events.begin(), events.end(), done);
     }
-    // The record comes just before the end.
+    // The event is recorded just before the end.
     while (!engine->Waiting().empty()) std::this_thread::yield();
     CHECK(StartCall(engine, call, &in, nullptr, {2, -1, nullptr}).ok());
     CHECK(FinishCall(engine, call, &out, {2, -1, nullptr}).ok() && values[0] == 2);
-    // One that nobody will ever end.
+    // A call that is never finished.
     CHECK(StartCall(engine, call, &in, nullptr, {3, -1, nullptr}).ok());
   });
   job.End();

@@ -7,7 +7,7 @@
 namespace tfddl {
 namespace {
 
-// Every rank submits the same names in an order of its own; all sums must be right, for several steps.
+// Each rank submits the same names in another order; all sums are right, for several steps.
 void TestAnyOrder(int size, int names, int64_t count, int max_delay, size_t capacity) {
   EngineOptions options;
   options.plan_capacity = capacity;
@@ -41,7 +41,7 @@ void TestAnyOrder(int size, int names, int64_t count, int max_delay, size_t capa
   job.End();
 }
 
-// The ranks disagree on one name: all get the same error, and the next request of that name works.
+// The ranks disagree on one name: all get the same error, and the next request of this name works.
 void TestMismatch(int size) {
   Job job(size, 3);
   for (int round = 0; round < 3; ++round) {
@@ -66,14 +66,14 @@ void TestMismatch(int size) {
   job.End();
 }
 
-// An agreed error ends the step on all ranks: what waits fails, what comes later is refused.
+// An agreed error ends the step on all ranks: its waiting requests fail, later ones are refused.
 void TestFailedStep() {
   Job job(2);
   std::vector<std::vector<float>> bad = {std::vector<float>(3), std::vector<float>(4)};
   std::vector<float> lonely(2), late(2);
   Outcomes outcomes(3), refused(1);
   auto submit = [&](size_t rank, Request request) {
-    request.step = 7 + static_cast<int64_t>(rank);  // steps are numbered by each rank alone
+    request.step = 7 + static_cast<int64_t>(rank);  // each rank numbers its steps by itself
     job.engines[rank]->Submit(std::move(request));
   };
   submit(0, Allreduce("only on rank 0", &lonely, outcomes.At(0)));
@@ -88,7 +88,7 @@ void TestFailedStep() {
   job.End();
 }
 
-// Buckets of a sequence: one vote, any order of submission, the next instance right behind.
+// Buckets of a sequence: one vote, any order of submission, and the next sequence of this name right behind.
 void TestSequence(int size) {
   constexpr int kBuckets = 5;
   Job job(size, 5);
@@ -116,14 +116,14 @@ void TestSequence(int size) {
   job.End();
 }
 
-// One rank leaves: what waits for it fails on the others and names it; so does what comes later.
+// One rank leaves: waiting and later requests of the others fail, and name this rank.
 void TestShutdownByOne() {
   Job job(3, 2);
   std::vector<float> waiting(3), later(3);
   Outcomes outcomes(1), refused(1);
   job.engines[0]->Submit(Allreduce("x", &waiting, outcomes.At(0)));
   job.watchdogs[2]->AnnounceShutdown(30);
-  CHECK(job.engines[2]->Shutdown(30));  // although rank 1 has nothing to say
+  CHECK(job.engines[2]->Shutdown(30));  // although rank 1 is idle
   const Status status = outcomes.Wait()[0];
   CHECK(status.code() == Code::kUnknown);
   CHECK(status.message().find("rank 2 has shut down") != std::string::npos);
@@ -132,7 +132,7 @@ void TestShutdownByOne() {
   job.End();
 }
 
-// A name in flight twice on one rank is that rank's own error.
+// A rank that submits a name twice gets an error, the others do not.
 void TestDuplicate() {
   Job job(2);
   std::vector<std::vector<float>> values(3, std::vector<float>(2, 1.0f));
@@ -145,7 +145,7 @@ void TestDuplicate() {
   job.End();
 }
 
-// A cancelled step fails the job on all ranks, also on one that waits for something else.
+// A cancelled step fails the job on all ranks, also on a rank that waits for another request.
 void TestCancel() {
   Job job(3);
   std::vector<float> a(2), b(2);
@@ -159,7 +159,7 @@ void TestCancel() {
   }
 }
 
-// A rank that never submits is named, and the wait ends.
+// A rank that never submits is named in the error that ends the wait.
 void TestStall() {
   Job job(3, 0, {}, {0.2, 0.6, 0});
   std::vector<std::vector<float>> values(2, std::vector<float>(2));
@@ -228,7 +228,7 @@ std::vector<std::vector<float>> Sums(int size, int64_t count) {
   return values;
 }
 
-// The result has the same bits on all ranks, over both transports, in whatever pieces it travels.
+// The result has the same bits on all ranks, over both transports, for any length of the pieces.
 void TestSameBits(int size, int64_t count) {
   Job::over_shm = false;
   const auto expected = Sums(size, count);

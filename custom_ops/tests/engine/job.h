@@ -41,15 +41,15 @@ class Outcomes {
 };
 
 struct Job {
-  // What carries the engines' data; the watchdogs' letters always go through the in-memory transport.
+  // The transport of the engines. The watchdogs always use the in-memory transport.
   static inline bool over_shm = false;
   static inline ShmGeometry geometry = SmallGeometry();
   static inline size_t arena_bytes = 0;  // of each engine over shared memory
-  // By rank, the engines' ways to GPUs; empty: none.
+  // By rank, the engines' device planes; empty: none.
   static inline std::vector<std::shared_ptr<DevicePlane>> device_planes = {};
   static inline std::vector<std::shared_ptr<Timeline>> timelines = {};  // by rank; empty: none
 
-  // `max_delay` is the in-memory transport's.
+  // `max_delay` is for the in-memory transport.
   explicit Job(int size, int max_delay = 0, EngineOptions options = {}, WatchdogOptions watch = {})
       : data(size, max_delay), shm(over_shm ? size : 0, geometry, arena_bytes), control(size) {
     for (int rank = 0; rank < size; ++rank) {
@@ -60,7 +60,7 @@ struct Job {
     }
   }
 
-  // All leave at once, as at the end of a program.
+  // All ranks leave at the same time, as at the end of a program.
   void End() {
     std::vector<std::thread> threads;
     for (size_t rank = 0; rank < engines.size(); ++rank) {
@@ -91,7 +91,7 @@ void OverBothTransports(Test test) {
   Job::over_shm = false;
 }
 
-// Element `i` of what `rank` brings as member `member` of a group.
+// Element `i` of tensor number `member` of a group, on `rank`.
 inline float Value(size_t rank, size_t member, size_t i) {
   return static_cast<float>(1000 * rank + 100 * member + i % 97);
 }

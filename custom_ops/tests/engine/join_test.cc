@@ -1,4 +1,4 @@
-// Ranks that join early, late, in any order, and what ends a join.
+// Ranks that join early, late and in any order; how a join ends.
 #include <algorithm>
 #include <random>
 
@@ -7,8 +7,7 @@
 namespace tfddl {
 namespace {
 
-// Each rank has its own number of steps of several names in any order, by itself, then joins; in several
-// epochs.
+// Each rank runs another number of steps, with several names in any order, then joins; in several epochs.
 void TestUneven(int size, int max_delay, size_t capacity) {
   EngineOptions options;
   options.plan_capacity = capacity;
@@ -55,13 +54,13 @@ void TestUneven(int size, int max_delay, size_t capacity) {
   for (const auto& other : last) CHECK(other == last[0]);
   for (size_t epoch = 0; epoch < steps.size(); ++epoch) {
     const auto& counts = steps[epoch];
-    // One with fewer steps cannot be the last.
+    // A rank with fewer steps cannot be the last.
     CHECK(counts[static_cast<size_t>(last[0][epoch])] == *std::max_element(counts.begin(), counts.end()));
   }
   job.End();
 }
 
-// Buckets of a sequence: those that begin with a rank finish with it, those that come later run without it.
+// A sequence that begins before a rank's join finishes with this rank; later sequences run without it.
 void TestSequences() {
   constexpr int kBuckets = 3;
   Job job(3, 4);
@@ -107,8 +106,8 @@ void TestSequences() {
   }
   for (size_t rank : {0, 1}) job.engines[rank]->Submit(Join(&last[rank], joins.At(rank)));
   CheckOk(joins.Wait());
-  std::vector<std::vector<float>> next(3,
-                                       std::vector<float>(30000, 1.0f));  // tickets are still counted alike
+  std::vector<std::vector<float>> next(
+      3, std::vector<float>(30000, 1.0f));  // tickets are still equal on all ranks
   Outcomes after(3);
   for (size_t rank : {0, 1, 2}) job.engines[rank]->Submit(Allreduce("next", &next[rank], after.At(rank)));
   CheckOk(after.Wait());
@@ -116,7 +115,7 @@ void TestSequences() {
   job.End();
 }
 
-// Ranks that ask for different divisors all hear of it, and join the next time.
+// Ranks that ask for different divisors all get an error. The next join works.
 void TestDispute() {
   Job job(2, 3);
   for (int round = 0; round < 3; ++round) {
@@ -136,7 +135,7 @@ void TestDispute() {
   job.End();
 }
 
-// The active ranks disagree on a name: only they are quoted, and the next collective works.
+// The active ranks disagree on a name: the error quotes only these, and the next collective works.
 void TestMismatchWithout() {
   Job job(3, 3);
   for (int round = 0; round < 2; ++round) {
@@ -159,7 +158,7 @@ void TestMismatchWithout() {
   job.End();
 }
 
-// What ends a job ends a join: a rank that leaves, fails, or cancels its step.
+// A join ends when a rank leaves, fails, or cancels its step.
 void TestEnds() {
   for (const std::string how : {"leave", "fail", "cancel"}) {
     Job job(3, 2);
@@ -187,8 +186,8 @@ void TestEnds() {
   }
 }
 
-// A rank that has joined is no rank that is waited for, however long the others take; one that neither joins
-// nor comes is.
+// The watchdog does not report a joined rank as missing, however long the others take; it reports a rank that
+// neither joins nor submits.
 void TestStalls() {
   Job job(3, 0, {}, {0.2, 0.6, 0});
   std::vector<int32_t> last(3);

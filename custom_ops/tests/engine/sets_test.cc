@@ -9,7 +9,7 @@
 #include "core/process/process.h"
 #include "tests/engine/job.h"
 
-// A failed engine leaves behind what transfers may still touch.
+// A failed engine leaks the memory that transfers may still touch.
 extern "C" __attribute__((visibility("default"))) const char* __asan_default_options() {
   return "detect_leaks=0";
 }
@@ -19,7 +19,7 @@ namespace {
 
 using Ranks = std::vector<int>;
 
-// A job of which each pair of ranks, and each rank alone, may be a set.
+// A job in which each pair of ranks, and each rank alone, may be a set.
 struct SetsJob : Job {
   explicit SetsJob(int size, std::vector<Ranks> groups, WatchdogOptions watch = {})
       : Job(size, 2, {}, watch), ranks(std::move(groups)), of_set(ranks.size() + 1) {
@@ -65,7 +65,7 @@ struct SetsJob : Job {
 
 float Value(int rank, size_t set) { return static_cast<float>(rank + 1 + 10 * static_cast<int>(set)); }
 
-// All ranks submit in all their sets, each in an order of its own and with the same name everywhere.
+// All ranks submit in all their sets, each in another order, with the same name in all sets.
 void TestOverlapping() {
   SetsJob job(3, {{0, 1}, {0, 2}, {1, 2}, {1}});
   std::mt19937 random(7);
@@ -95,7 +95,7 @@ void TestOverlapping() {
   job.EndSets();
 }
 
-// Errors call the members by their ranks in the job.
+// Errors name the members by their ranks in the job.
 void TestMismatchNamesRanksOfTheJob() {
   SetsJob job(4, {{1, 3}});
   std::vector<std::vector<float>> values = {std::vector<float>(3), std::vector<float>(4)};
@@ -109,7 +109,7 @@ void TestMismatchNamesRanksOfTheJob() {
   job.EndSets();
 }
 
-// A leaver ends the sets that it is in; the others go on.
+// A rank that leaves ends its sets; the other sets go on.
 void TestLeaver() {
   SetsJob job(3, {{0, 1}, {1, 2}});
   job.Leave(0);
@@ -126,7 +126,7 @@ void TestLeaver() {
   job.watchdogs.clear();
 }
 
-// A failure in one set is the job's: every engine of every rank raises its reason.
+// A failure in one set fails the job: all engines of all ranks raise the reason.
 void TestFailure() {
   SetsJob job(3, {{0, 1}, {1, 2}});
   std::vector<float> values(5, 1.0f);
@@ -142,7 +142,8 @@ void TestFailure() {
   job.watchdogs.clear();
 }
 
-// The members of a set wait for different collectives, or one of them never comes: the limit names it.
+// The members of a set wait for different collectives, or one of them never submits: the error at the limit
+// names it.
 void TestStall() {
   SetsJob job(3, {{0, 2}}, {0.2, 0.4, 0});
   std::vector<float> values(5, 1.0f);
@@ -153,7 +154,7 @@ void TestStall() {
   job.watchdogs.clear();
 }
 
-// A leaver waits for the last letter of peers that go on, and these for nothing when they leave later.
+// A rank that leaves waits for the last message of its peers. A peer that leaves later does not wait.
 void TestParting() {
   Job job(3, 2);
   std::vector<std::thread> threads;
@@ -192,7 +193,7 @@ void TestGather() {
 
 std::unique_ptr<Transport> Alone() { return (new MemoryWorld(1))->Join(0); }
 
-// The process' table of sets, as kernels see it.
+// The table of sets that kernels see.
 void TestProcess() {
   std::shared_ptr<Engine> engine;
   CHECK(FindEngine(0, &engine).code() == Code::kFailedPrecondition);

@@ -1,10 +1,11 @@
-// Members that stop answering: in a vote, in a transfer, at the end. The others' waits end, and name them.
+// Members that stop answering: in a vote, in a transfer, at the end. The waits of the others end with an
+// error that names these members.
 #include <atomic>
 #include <chrono>
 
 #include "tests/engine/job.h"
 
-// A failed engine leaves behind what transfers may still touch.
+// A failed engine leaks the memory that transfers may still touch.
 extern "C" __attribute__((visibility("default"))) const char* __asan_default_options() {
   return "detect_leaks=0";
 }
@@ -12,10 +13,10 @@ extern "C" __attribute__((visibility("default"))) const char* __asan_default_opt
 namespace tfddl {
 namespace {
 
-// Seconds: what is no fault takes less, on a loaded machine and under a sanitizer too.
+// Seconds; a wait without a fault is shorter, even on a loaded machine and under a sanitizer.
 constexpr double kLimit = 1.5;
 
-// A member that may fall silent at any time: it neither sends nor hears from then on.
+// A member that may fall silent at any time: from then on it neither sends nor receives.
 class Mortal : public Transport {
  public:
   Mortal(std::unique_ptr<Transport> inner, std::atomic<bool>* silent)
@@ -49,7 +50,7 @@ struct MortalJob {
     }
   }
 
-  ~MortalJob() { last_silent = false; }  // or every watchdog would wait for its last letters
+  ~MortalJob() { last_silent = false; }  // or all watchdogs would wait for its last messages
 
   std::vector<Status> AllreduceOnAll(const std::string& name, size_t count, int silence_after_ms = -1) {
     std::vector<std::vector<float>> values(engines.size() - 1, std::vector<float>(count, 1.0f));
@@ -86,7 +87,7 @@ void TestSilentInAVote(int size) {
   for (const Status& status : job.AllreduceOnAll("after", 100)) CheckNamed(status, size - 1);
 }
 
-// Wherever the transfer stands: with 64 MB it is not done when the member falls silent.
+// The transfer of 64 MB is not done when the member falls silent.
 void TestSilentInATransfer(int size) {
   for (int after_ms : {0, 2}) {
     MortalJob job(size, kLimit);
@@ -108,14 +109,14 @@ void TestSilentAtTheEnd(int size) {
   CHECK(report.find("rank " + std::to_string(size - 1) + ": no answer") != std::string::npos);
 }
 
-// All ranks wait, none for what the others wait for: said long before the warning, and the job goes on.
+// All ranks wait for different collectives: reported long before the warning, and the job goes on.
 void TestDifferent() {
   Job job(2, 0, {}, {1.2, 60, 0});
   std::vector<std::vector<float>> values(4, std::vector<float>(2));
   Outcomes outcomes(4);
   job.engines[0]->Submit(Allreduce("a", &values[0], outcomes.At(0)));
   job.engines[1]->Submit(Allreduce("b", &values[1], outcomes.At(1)));
-  std::this_thread::sleep_for(std::chrono::milliseconds(700));  // what is printed is checked on real ranks
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));  // a test with real ranks checks the output
   job.engines[1]->Submit(Allreduce("a", &values[2], outcomes.At(2)));
   job.engines[0]->Submit(Allreduce("b", &values[3], outcomes.At(3)));
   for (const Status& status : outcomes.Wait()) CHECK(status.ok());

@@ -1,10 +1,10 @@
-// Requests that cannot be started, or were cancelled before the engine knew of them: all are answered.
+// Requests that cannot start, or that were cancelled before the engine knew them: all are answered.
 #include <atomic>
 #include <stdexcept>
 
 #include "tests/engine/job.h"
 
-// A failed engine leaves behind what transfers may still touch.
+// A failed engine leaks the memory that transfers may still touch.
 extern "C" __attribute__((visibility("default"))) const char* __asan_default_options() {
   return "detect_leaks=0";
 }
@@ -12,7 +12,7 @@ extern "C" __attribute__((visibility("default"))) const char* __asan_default_opt
 namespace tfddl {
 namespace {
 
-// Takes votes and no data.
+// Carries votes and refuses data.
 class NoData : public Transport {
  public:
   explicit NoData(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
@@ -36,7 +36,7 @@ class NoData : public Transport {
   std::unique_ptr<Transport> inner_;
 };
 
-// All buckets of a sequence are answered, on the rank where the first cannot start too.
+// All buckets of a sequence are answered, also on the rank where the first bucket cannot start.
 void TestCannotStart() {
   constexpr int kBuckets = 3;
   MemoryWorld data(2), control(2);
@@ -63,7 +63,7 @@ void TestCannotStart() {
   }
 }
 
-// The word that a step was cancelled comes from another thread than its requests, and may come first.
+// Cancel() comes from another thread than Submit(), and may come first.
 void TestCancelledBeforeSubmit() {
   Job job(2);
   std::vector<float> a(2), b(2);

@@ -1,5 +1,5 @@
-// An engine that is stopped while threads use it: every request is answered once, and nothing is used after
-// its end. Most of what this finds is found under the thread and the address sanitizer.
+// An engine that is stopped while threads use it: each request is answered once, and no memory is used after
+// its end. Most useful under the thread and the address sanitizer.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -7,7 +7,7 @@
 #include "core/process/process.h"
 #include "tests/engine/job.h"
 
-// A failed engine leaves behind what transfers may still touch.
+// A failed engine leaks the memory that transfers may still touch.
 extern "C" __attribute__((visibility("default"))) const char* __asan_default_options() {
   return "detect_leaks=0";
 }
@@ -17,7 +17,7 @@ namespace {
 
 std::unique_ptr<Transport> Alone() {
   static MemoryWorld* world = nullptr;
-  world = new MemoryWorld(1);  // outlives engines that were left behind by a failure
+  world = new MemoryWorld(1);  // outlives engines that a failure has leaked
   return world->Join(0);
 }
 
@@ -27,7 +27,7 @@ std::shared_ptr<Engine> Current() {
   return engine;
 }
 
-// Does as a kernel does, from many threads, until told to end.
+// Uses the engine as kernels do, from many threads, until `end`.
 class Callers {
  public:
   Callers(int threads, bool cancel) {
@@ -54,7 +54,7 @@ class Callers {
       }
       std::vector<float> values(10, 1.0f);
       std::atomic<int> answers{0};
-      // What TensorFlow keeps for a cancellation: dropped on whichever thread is the last to need it.
+      // TensorFlow's cancellation callback holds the engine too; the last thread drops it.
       engine->Submit(Allreduce(name, &values, [&answers, this, engine](const Status& status) {
         ++(status.ok() ? ran : refused);
         ++answers;
@@ -62,7 +62,7 @@ class Callers {
       if (cancel) engine->Cancel(name);
       while (!answers) std::this_thread::yield();
       CHECK(answers == 1);
-      engine->Cancel(name);  // of a request that is done: nothing may come of it
+      engine->Cancel(name);  // a request that is done: no effect
     }
   }
 
@@ -84,7 +84,7 @@ void TestStoppedWhileInUse(bool cancel) {
   callers.Join();
 }
 
-// Whoever took the engine before it was stopped is refused, on the calling thread.
+// A thread that took the engine before Stop() is refused, on the calling thread.
 void TestRefusedAfterStop() {
   StartProcess(Alone(), Alone(), {});
   const auto engine = Current();
@@ -97,7 +97,7 @@ void TestRefusedAfterStop() {
   engine->Cancel("late");
 }
 
-// Stopped without a word to the others: what waits raises.
+// Stop() without a shutdown: waiting requests fail.
 void TestStopWithoutShutdown() {
   Job job(2);
   std::vector<float> values(3);
@@ -107,18 +107,17 @@ void TestStopWithoutShutdown() {
   CHECK(outcomes.Wait()[0].message() == "tfddl has been shut down on this rank (0).");
 }
 
-// Who waits for the others to agree to a shutdown hears of a stop.
+// Stop() ends the wait of Shutdown().
 void TestStopEndsShutdown() {
   Job job(2);
-  std::thread leaver(
-      [&] { job.engines[0]->Shutdown(1e6); });  // the other one does not know, and never answers
+  std::thread leaver([&] { job.engines[0]->Shutdown(1e6); });  // the other rank never answers
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   job.engines[0]->Stop();
   leaver.join();
 }
 
-// Keeps data back, without a handle, until it has been asked so often that an engine which does not wait for
-// it has stopped.
+// Keeps data unsent, without a handle, until it has been asked so often that an engine which does not wait
+// for unsent data has stopped.
 class Late : public Transport {
  public:
   explicit Late(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
@@ -149,7 +148,7 @@ class Late : public Transport {
   int asked_ = 0;
 };
 
-// Nobody leaves before all that the peers wait for has left.
+// No rank leaves before all data for its peers has left.
 void TestLeavesNothingUnsent() {
   MemoryWorld world(2);
   std::vector<std::unique_ptr<Engine>> engines;
@@ -163,7 +162,7 @@ void TestLeavesNothingUnsent() {
     request.kind = Kind::kBroadcast;
     engines[rank]->Submit(std::move(request));
   }
-  for (size_t rank = 0; rank < 2; ++rank) {  // none before all have submitted: it would fail what waits
+  for (size_t rank = 0; rank < 2; ++rank) {  // after all have submitted: a shutdown fails waiting requests
     threads.emplace_back([&engines, rank] {
       CHECK(engines[rank]->Shutdown(250));
       engines[rank]->Stop();
@@ -174,8 +173,8 @@ void TestLeavesNothingUnsent() {
   CHECK(values[1] == Values(0, 0, 5));
 }
 
-// A failure that comes at any moment of the engine's turn is seen: what waits raises. (An engine that went to
-// sleep on a failure it had not acted on never woke.)
+// The engine acts on a failure that comes at any moment of its round: waiting requests fail. (An engine that
+// slept with a failure that it had not acted on never woke.)
 void TestFailedAtAnyMoment() {
   for (int round = 0; round < 1000; ++round) {
     Job job(2);

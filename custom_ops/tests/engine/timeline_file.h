@@ -1,4 +1,4 @@
-// Reads a timeline, as far as tests of the engine need it.
+// Reads a timeline's file.
 #pragma once
 
 #include <unistd.h>
@@ -33,7 +33,7 @@ inline std::string After(const std::string& line, const std::string& key, const 
   return line.substr(start, line.find_first_of(ends, start) - start);
 }
 
-// What a timeline is written to, for the time of a test.
+// A temporary file for a timeline.
 class TimelineFile {
  public:
   TimelineFile() {
@@ -51,7 +51,7 @@ class TimelineFile {
     return lines;
   }
 
-  // Checks the frame of the file, that rows nest and that times do not go back, and gives what is in it.
+  // Returns the requests in the file. Checks its frame, that rows nest, and that times do not go back.
   std::vector<Seen> Requests() const {
     const auto lines = Lines();
     CHECK(lines.size() >= 3 && lines.front() == "[" && lines.back() == "]");

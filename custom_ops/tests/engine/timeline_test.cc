@@ -1,5 +1,5 @@
-// The timeline: every request in the file once, its phases in order, whatever becomes of it; and files that
-// are stopped, full or too slow.
+// The timeline: each request is in the file once, its phases in order, with any outcome; and files that are
+// stopped, full or too slow.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -11,7 +11,7 @@
 namespace tfddl {
 namespace {
 
-// Runs `name` on all ranks, of which the last is `late` by some milliseconds; equal counts unless told.
+// Runs `name` on all ranks; the last rank is `late` by some milliseconds.
 void Run(Job* job, const std::string& name, int late_ms = 0, bool mismatch = false) {
   const size_t size = job->engines.size();
   std::vector<std::vector<float>> values(size);
@@ -65,7 +65,8 @@ void TestPhases(int size) {
   }
 }
 
-// What is in flight when a file ends goes on, and is in no later one; as many rows as are in flight at once.
+// A request in flight at the end of a file goes on, and is in no later file. There are as many rows as
+// requests in flight at once.
 void TestStartAgain() {
   Job::timelines = {std::make_shared<Timeline>(), std::make_shared<Timeline>()};
   Job job(2);
@@ -97,8 +98,7 @@ void TestStartAgain() {
   CHECK(in_second.size() == 1 && in_second[0].name == "second" && in_second[0].ended);
 }
 
-// While a rank waits its file says so each second, and how long it has waited; that of a rank which does not
-// stays.
+// While a request of a rank waits, the file gets an event each second; without requests it does not grow.
 void TestSilence() {
   TimelineFile files[2];
   Job::timelines = {Started(files[0].descriptor, 0, 2), Started(files[1].descriptor, 1, 2)};
@@ -122,7 +122,8 @@ void TestSilence() {
   Job::timelines.clear();
 }
 
-// A file that takes nothing: requests run on, are counted, and those that are in the file are whole.
+// A file that cannot be written: requests still run and are counted, and the requests in the file are
+// complete.
 void TestTooSlow() {
   int ends[2];
   CHECK(pipe(ends) == 0);

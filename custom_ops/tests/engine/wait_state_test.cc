@@ -1,4 +1,4 @@
-// What the watchdogs make of what all ranks wait for, and whether a process still exists.
+// Conclusions from the wait states of all ranks, and whether a process still exists.
 #include "core/watchdog/wait_state.h"
 
 #include <sys/wait.h>
@@ -53,11 +53,11 @@ void TestStuck() {
   CHECK(Stuck({Waits({"a", "b"}), Waits({"b", "c"}), Waits({"a", "c"})}, 0, kStill) == (Ranks{0, 1, 2}));
   CHECK(Stuck({Waits({"a", "b"}), Waits({"b"})}, 0, kStill).empty());  // b can run
   CHECK(Stuck({Waits({"a"}), Waits({})}, 0, kStill).empty());          // rank 1 may be on its way
-  CHECK(Stuck({Waits({"a"}), std::nullopt}, 0, kStill).empty());       // nobody knows
+  CHECK(Stuck({Waits({"a"}), std::nullopt}, 0, kStill).empty());       // not known
   CHECK(Stuck({Waits({"a"}), Waits({"b"}, 9)}, 0, kStill).empty());    // rank 1 was active
   WaitState cut = Waits({"b"});
   cut.left_out = 1;
-  CHECK(Stuck({Waits({"a"}), cut}, 0, kStill).empty());  // a may be what has been left out
+  CHECK(Stuck({Waits({"a"}), cut}, 0, kStill).empty());  // a may have been left out
 }
 
 WaitState WaitsIn(int set, const std::string& key) {
@@ -71,12 +71,12 @@ void TestStuckInSets() {
   sets.Add(1, {1, 2});
   sets.Add(2, {0, 1});
   sets.Add(3, {0, 2});
-  // Ranks 1 and 2 are stuck by themselves, whatever rank 0 does.
+  // Ranks 1 and 2 are stuck, whatever rank 0 does.
   CHECK(Stuck({Waits({}), WaitsIn(1, "a"), WaitsIn(1, "b")}, 1, kStill, sets) == (Ranks{1, 2}));
   // Each waits in another set: a circle.
   const WaitStates circle = {WaitsIn(2, "a"), WaitsIn(1, "a"), WaitsIn(3, "a")};
   CHECK(Stuck(circle, 0, kStill, sets) == (Ranks{0, 1, 2}));
-  // Rank 0 may still come to what rank 2 waits for.
+  // Rank 0 may still submit the request that rank 2 waits for.
   CHECK(Stuck({Waits({}), WaitsIn(1, "a"), WaitsIn(3, "a")}, 1, kStill, sets).empty());
   // One name in two sets is not one collective; in one set it is, and runs.
   CHECK(!Stuck({WaitsIn(2, "a"), Waits({"a"}), Waits({"a"})}, 0, kStill, sets).empty());
@@ -104,7 +104,7 @@ void TestDescribe() {
   CHECK(HasNote({Waits({"a"}), noted}, {0, 1}) && !HasNote({Waits({"a"}), noted}, {0}));
 }
 
-void TestLetter() {
+void TestMessage() {
   WaitState sent = Waits({"first", "second", std::string(100, 'x'), "last"});
   sent.waiting[1].note = "at the end";
   sent.leaving = true;
@@ -135,13 +135,13 @@ void TestGone() {
   ProcessId id = ProcessId::Decode(std::string(bytes, static_cast<size_t>(length)));
   CHECK(id.pid == child && id.host == ProcessId::Mine().value().host);
   CHECK(!id.Gone());
-  ++id.started;  // an earlier process of this number
+  ++id.started;  // an earlier process with this PID
   CHECK(id.Gone());
   --id.started;
   CHECK(kill(child, SIGKILL) == 0);
   siginfo_t info;
   CHECK(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);
-  CHECK(id.Gone());  // nobody has waited for it
+  CHECK(id.Gone());  // a zombie
   CHECK(waitpid(child, nullptr, 0) == child);
   CHECK(id.Gone());
 }
@@ -154,7 +154,7 @@ int main() {
   tfddl::TestStuckInSets();
   tfddl::TestJoined();
   tfddl::TestDescribe();
-  tfddl::TestLetter();
+  tfddl::TestMessage();
   tfddl::TestGone();
   std::puts("wait state: ok");
   return 0;
