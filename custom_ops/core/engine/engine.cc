@@ -48,14 +48,7 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
 }
 
 void Engine::Stop() {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!closed_ && !failure_)
-      failure_ = "tfddl has been shut down on this rank (" + std::to_string(global_rank(rank_)) + ").";
-    stop_ = true;
-  }
-  wake_.notify_one();
-  closed_or_failed_.notify_all();
+  control_.Stop("tfddl has been shut down on this rank (" + std::to_string(global_rank(rank_)) + ").");
   if (!thread_.joinable()) return;
   thread_.join();
   completion_.Stop();
@@ -63,48 +56,25 @@ void Engine::Stop() {
   transport_.reset();
 }
 
-// Returns false, and does not touch `command`, when the engine has stopped.
-bool Engine::Push(Command&& command) {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (stopped_) return false;
-    commands_.push_back(std::move(command));
-  }
-  wake_.notify_one();
-  return true;
-}
-
 void Engine::Submit(Request request) {
   recorder_.Record("submit", request.key());
   ++recorder_.counters.requests;
   request.span = timeline_->Begin(request, set_);
-  Command command(std::move(request));
-  if (Push(std::move(command))) return;
+  EngineCommand command(std::move(request));
+  if (control_.Push(std::move(command))) return;
   auto& refused = std::get<Request>(command);
   const Status status(Code::kUnknown, failure().value_or(ClosedMessage()));
   RecordEnd(refused, status);
   refused.done(status);
 }
 
-void Engine::Cancel(const std::string& key) { Push(CancelCommand{key}); }
+void Engine::Cancel(const std::string& key) { control_.Push(CancelCommand{key}); }
 
-void Engine::NoticeShutdown() { Push(ShutdownCommand{false}); }
+void Engine::NoticeShutdown() { control_.Push(ShutdownCommand{false}); }
 
 bool Engine::Shutdown(double limit_s) {
-  Push(ShutdownCommand{true});
-  std::unique_lock<std::mutex> lock(mutex_);
-  return closed_or_failed_.wait_for(lock, std::chrono::duration<double>(limit_s),
-                                    [this] { return closed_ || failure_; });
-}
-
-void Engine::Fail(const std::string& reason) {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (failure_) return;  // the first reason is the cause, later ones are its consequences
-    failure_ = reason;
-  }
-  wake_.notify_one();
-  closed_or_failed_.notify_all();
+  control_.Push(ShutdownCommand{true});
+  return control_.WaitUntilClosed(limit_s);
 }
 
 int Engine::MemberOf(int global_rank) const {
@@ -114,16 +84,6 @@ int Engine::MemberOf(int global_rank) const {
 
 std::string Engine::DescribeMembers() const {
   return set_.empty() ? "in [0, " + std::to_string(size_) + ")" : "a member of " + set_;
-}
-
-std::optional<std::string> Engine::failure() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return failure_;
-}
-
-bool Engine::closed() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return closed_;
 }
 
 void Engine::Loop() {
@@ -142,11 +102,7 @@ void Engine::Loop() {
       continue;
     }
     if (idle_rounds > 0) Wait(idle_rounds, failed);
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (stop_ && commands_.empty() && (closed_ || failed)) {
-      stopped_ = true;
-      return;
-    }
+    if (control_.Ends(failed)) return;
   }
 }
 
@@ -159,47 +115,37 @@ bool Engine::RunOnce() {
   moved |= PollRunning();
   // The caller of Shutdown() may go when all requests of all members have run, and the peers have been sent
   // the outcome of the last vote.
-  if (agreement_.closed() && running_.empty() && voter_.all_sent() && !transport_->unsent()) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!std::exchange(closed_, true)) closed_or_failed_.notify_all();
-  }
+  if (agreement_.closed() && running_.empty() && voter_.all_sent() && !transport_->unsent()) control_.Close();
   return moved || transport_->completed() != before;
 }
 
-// Call it with the lock held.
+// Whether only a command can give this engine something to do, or a peer that sends the first message of a
+// vote.
 bool Engine::IsIdle() const {
-  if (agreement_.closed() && !closed_) return false;  // the last messages may have left after RunOnce() asked
+  if (agreement_.closed() && !control_.closed())
+    return false;  // the last messages may have left after RunOnce() asked
   return pending_.empty() && running_.empty() && !join_ && voter_.idle() && !transport_->unsent();
 }
 
-// `failed`: the last round knew of a failure. A later failure ends the wait.
+// `failed`: the last round knew of a failure.
 void Engine::Wait(int idle_rounds, bool failed) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  auto woken = [&] { return stop_ || !commands_.empty() || failure_.has_value() != failed; };
-  if (failed || IsIdle()) {
-    wake_.wait(lock, woken);
-  } else if (idle_rounds <= kSpinRounds) {
-    lock.unlock();
+  if (failed || IsIdle()) return control_.Wait(failed, std::nullopt);
+  if (idle_rounds <= kSpinRounds) {
     if (idle_rounds > kBusyRounds) std::this_thread::yield();
-  } else {
-    const int doublings = std::min((idle_rounds - kSpinRounds) / 8, 10);
-    // No message tells of the end of work on a GPU.
-    const bool on_gpu = std::any_of(running_.begin(), running_.end(),
-                                    [](const Running& r) { return r.request.device != Device::kHost; });
-    const int micros =
-        on_gpu ? kFirstSleepMicros : std::min(kFirstSleepMicros << doublings, kLastSleepMicros);
-    wake_.wait_for(lock, std::chrono::microseconds(micros), woken);
+    return;
   }
+  const int doublings = std::min((idle_rounds - kSpinRounds) / 8, 10);
+  // No message tells of the end of work on a GPU.
+  const bool on_gpu = std::any_of(running_.begin(), running_.end(),
+                                  [](const Running& r) { return r.request.device != Device::kHost; });
+  const int micros = on_gpu ? kFirstSleepMicros : std::min(kFirstSleepMicros << doublings, kLastSleepMicros);
+  control_.Wait(failed, std::chrono::microseconds(micros));
 }
 
 // Returns whether there were any.
 bool Engine::RunCommands() {
-  std::deque<Command> commands;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    commands.swap(commands_);
-  }
-  for (Command& command : commands) {
+  std::deque<EngineCommand> commands = control_.TakeCommands();
+  for (EngineCommand& command : commands) {
     if (auto* request = std::get_if<Request>(&command)) {
       const bool cancelled = request->cancelled && *request->cancelled;
       const std::string key = request->key();

@@ -3,18 +3,15 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <thread>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "base/recorder.h"
@@ -25,6 +22,7 @@
 #include "core/collectives/device_plane.h"
 #include "core/collectives/participants.h"
 #include "core/engine/completion.h"
+#include "core/engine/engine_control.h"
 #include "core/engine/live_requests.h"
 #include "core/engine/participant_tracker.h"
 #include "core/trace/timeline.h"
@@ -95,11 +93,11 @@ class Engine {
   void Stop();
 
   // Fails the job on this rank: all requests, present and future, end with `reason`.
-  void Fail(const std::string& reason);
-  std::optional<std::string> failure() const;
+  void Fail(const std::string& reason) { control_.Fail(reason); }
+  std::optional<std::string> failure() const { return control_.failure(); }
 
   // Whether all members have agreed to end.
-  bool closed() const;
+  bool closed() const { return control_.closed(); }
 
   // Adds a note to request `key` while it waits: the phase that this rank has finished (an epoch, a
   // training), so that it submits nothing else before. The watchdog shows the note, and reports sooner when
@@ -132,18 +130,8 @@ class Engine {
     std::unique_ptr<Collective> collective;  // null: it could not start, and the job has failed
     Request request;
   };
-  // From other threads to the engine's.
-  struct CancelCommand {
-    std::string key;
-  };
-  struct ShutdownCommand {
-    bool mine;  // or a peer's
-  };
-  using Command = std::variant<Request, CancelCommand, ShutdownCommand>;
-
   // engine.cc: the thread
   void Loop();
-  bool Push(Command&& command);
   bool RunCommands();
   bool RunOnce();
   bool IsIdle() const;
@@ -179,6 +167,7 @@ class Engine {
   const std::shared_ptr<Arena> arena_;
   const std::vector<int> members_;  // their ranks in the job
   const std::string set_;
+  EngineControl control_;
   Recorder recorder_;
   LiveRequests live_;
   const std::shared_ptr<const Timeline> timeline_;
@@ -198,15 +187,6 @@ class Engine {
 
   std::atomic<int64_t> moved_us_;
   std::atomic<bool> joined_{false};
-
-  mutable std::mutex mutex_;  // everything below
-  std::condition_variable wake_;
-  std::deque<Command> commands_;
-  std::optional<std::string> failure_;
-  bool closed_ = false;
-  bool stop_ = false;
-  bool stopped_ = false;  // nobody reads commands any more
-  std::condition_variable closed_or_failed_;
 
   CompletionThread completion_;
   std::thread thread_;

@@ -30,7 +30,7 @@ Status FindEngine(int set, std::shared_ptr<Engine>* engine);
 
 ProcessSets CurrentSets();
 
-// The rank of this process among those on its host, and their number.
+// The rank of this process on its host, and the number of processes there.
 struct LocalRank {
   int rank;
   int size;

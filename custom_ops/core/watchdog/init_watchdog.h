@@ -11,7 +11,7 @@
 namespace tfddl {
 
 struct InitWatchdogOptions {
-  std::string call;  // that waits, such as "hvd.init()"
+  std::string call;  // the call that waits, such as "hvd.init()"
   // A rank that has made the call holds an abstract socket named "<socket_name>-<rank>". Empty: there are
   // none.
   std::string socket_name;

@@ -39,7 +39,7 @@ std::optional<ProcessId> ProcessId::Mine() {
   const ssize_t length = readlink("/proc/self/ns/pid", space, sizeof space);
   const auto stat = ReadStat(getpid());
   if (boot.empty() || length <= 0 || !stat) return std::nullopt;
-  char self[32];  // what our number is in the namespace that /proc shows
+  char self[32];  // our PID in the namespace that /proc shows
   const ssize_t digits = readlink("/proc/self", self, sizeof self);
   if (digits <= 0 || std::string(self, static_cast<size_t>(digits)) != std::to_string(getpid())) {
     return std::nullopt;

@@ -20,7 +20,7 @@ struct WaitState {
   std::string last;                  // its last collective, in words
   bool leaving = false;              // in hvd.shutdown()
 
-  bool Has(const std::string& key, int set = 0) const;  // among those that wait
+  bool Has(const std::string& key, int set = 0) const;  // whether this request waits
   bool Joined(int set) const;
   // At most `limit` bytes.
   std::string Encode(size_t limit) const;

@@ -9,7 +9,7 @@
 namespace tfddl {
 namespace {
 
-// Ranks that are stuck for so long, one of them with a note, stay so.
+// If ranks are stuck for so long, one of them with a note, the job is stopped.
 constexpr int64_t kFinalMicros = 10000000;
 constexpr int64_t kAnswerMicros = 1000000;  // a rank that takes longer to answer counts as silent
 constexpr size_t kWaitStateBytes = 1800;    // of a message

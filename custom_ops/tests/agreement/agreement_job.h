@@ -177,7 +177,7 @@ inline uint64_t CheckJoins(const std::vector<Member>& members, const Boundary& b
     joined |= uint64_t{1} << rank;
     over |= record.over_active[0] ? 2 : 1;
   }
-  Require(boundary.active == active, "not those take part that have not joined");
+  Require(boundary.active == active, "the participants are not the members that have not joined");
   Require((over == 3) == !boundary.join_error.empty(), "a dispute about the divisor was not seen");
   Require((boundary.average_over == tfddl::AverageOver::kActive) == (over >= 2),
           "another divisor was asked for");

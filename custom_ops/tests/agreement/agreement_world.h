@@ -189,7 +189,8 @@ class World {
       log_.push_back(Describe(*member, boundary));
       outcome_ = HashOf(Combined(members_).Encode());
     }
-    Require(HashOf(member->outcome.Encode()) == outcome_, "the outcome is not what the members put in");
+    Require(HashOf(member->outcome.Encode()) == outcome_,
+            "the outcome does not follow from the members' records");
     Require(log_[member->boundaries - 1] == Describe(*member, boundary), "members decided differently");
     for (const Decision& decision : boundary.decisions) Settle(member, decision);
     EndJoin(member, boundary);
