@@ -119,8 +119,7 @@ bool Engine::RunOnce() {
   return moved || transport_->completed() != before;
 }
 
-// Whether only a command can give this engine something to do, or a peer that sends the first message of a
-// vote.
+// Whether only a command can give this engine something to do.
 bool Engine::IsIdle() const {
   if (agreement_.closed() && !control_.closed())
     return false;  // the last messages may have left after RunOnce() asked
