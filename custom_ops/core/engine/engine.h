@@ -130,6 +130,7 @@ class Engine {
     std::unique_ptr<Collective> collective;  // null: it could not start, and the job has failed
     Request request;
   };
+
   // engine.cc: the thread
   void Loop();
   bool RunCommands();
