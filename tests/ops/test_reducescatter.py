@@ -171,7 +171,7 @@ def test_calls_that_do_not_fit(hvd):
 
     mismatch(hvd, [scatter(3), scatter(4)], "rank 0: float32 [3, 2]", "rank 1: float32 [4, 2]")
     mismatch(hvd, [scatter(3), scatter(3, op=hvd.Sum)], "rank 0: op=Average", "rank 1: op=Sum")
-    mismatch(hvd, [scatter(3), scatter(3, prescale_factor=2.0)], "prescale 2.0")
+    mismatch(hvd, [scatter(3), scatter(3, prescale_factor=2.0)], "prescale_factor=2.0")
     mismatch(
         hvd,
         [scatter(3), lambda: hvd.allreduce(tf.ones([3, 2]), name="scatter")],
