@@ -111,7 +111,7 @@ void TestRows(int size) {
       CHECK(out[0][r] == static_cast<float>(r + 1) && out[1][2 * r + 1] == 10 * static_cast<float>(r + 1));
     }
     call = MakeCall(Kind::kAlltoall, rank, size, {{size}});
-    call.splits = "without splits";
+    call.splits = "None";
     std::vector<float> sent;
     for (size_t r = 0; r < ranks; ++r) sent.push_back(100 * value + static_cast<float>(r));
     out = {std::vector<float>(ranks)};
