@@ -39,7 +39,7 @@ def in_groups(values: Sequence[Any], prepare: Callable[[Any], Any], run: Run) ->
 
 
 def _describe(kinds: dict[str, list[int]], size: int) -> str:
-    """A field of the signature with the indices of the members of each kind; empty if all members are of one kind and none is None."""
+    """The field of the signature with the members of each kind; empty if all are of one kind and none is None."""
     if len(kinds) > 1:
         return "group=" + ", ".join(f"{kind} {kinds[kind]}" for kind in sorted(kinds)) + f" of {size}"
     (members,) = kinds.values()
