@@ -174,7 +174,7 @@ def test_momentum_correction(hvd, nesterov, accumulate, wrap):
 
 @on_ranks(1)
 def test_which_slots_follow(hvd):
-    from tfddl.keras.callbacks import momentum
+    from tfddl.keras.callbacks import momentum_correction
 
     for optimizer, follows in (
         (keras.optimizers.SGD(RATE, momentum=0.9), True),
@@ -182,16 +182,16 @@ def test_which_slots_follow(hvd):
         (keras.optimizers.RMSprop(RATE), False),
         (keras.optimizers.Adam(RATE), False),
     ):
-        momentum.follow(optimizer, 1.0, 3.0)  # Not built: nothing there to follow.
+        momentum_correction.follow(optimizer, 1.0, 3.0)  # Not built: nothing there to follow.
         v = keras.Variable([1.0])
         optimizer.apply([tf.constant([2.0])], [v])
         slots = [variable for variable in optimizer.variables if variable.name.endswith("_momentum")]
         before = [variable.numpy() for variable in optimizer.variables]
-        momentum.follow(optimizer, 1.0, 3.0)
+        momentum_correction.follow(optimizer, 1.0, 3.0)
         for variable, value in zip(optimizer.variables, before, strict=True):
             scaled = follows and any(variable is slot for slot in slots)
             np.testing.assert_allclose(variable.numpy(), value * (3.0 if scaled else 1.0), rtol=1e-6)
-        momentum.follow(optimizer, 0.0, 3.0)
+        momentum_correction.follow(optimizer, 0.0, 3.0)
         if follows:
             assert slots and np.abs(slots[0].numpy()).max() > 0
             np.testing.assert_allclose(

@@ -176,7 +176,7 @@ def test_what_is_no_sum_is_averaged(hvd):
     np.testing.assert_allclose(found["largest"], np.mean(expected), rtol=1e-6)
     check(found, network.evaluate(x, y, verbose=0, return_dict=True), but=["largest"])
     assert len(said) == (hvd.rank() == 0)
-    assert not said or ("weight in largest" in said[0] and "rank 0: 10, rank 1: 2" in said[0])
+    assert not said or ("weight in largest" in said[0] and "rank 0: 10; rank 1: 2" in said[0])
 
 
 class Range(keras.metrics.Metric):
@@ -265,10 +265,8 @@ def test_process_set(hvd):
 def test_other_metrics_on_one_rank(hvd):
     (x, y, _), _ = data([8])
     network = classifier([METRICS.AUC(num_thresholds=200 + hvd.rank(), name="auc")])
-    with pytest.raises(ValueError, match=r"rank 0: .*'auc \[\(200,\).*rank 1: .*'auc \[\(201,\)"):
+    with pytest.raises(ValueError, match=r"rank 0: metric auc \[\(200,\).*rank 1: metric auc \[\(201,\)"):
         hvd.evaluate(network, x, y, verbose=0)
     network = classifier([["accuracy"], ["accuracy", "mse"]][hvd.rank()])
-    with pytest.raises(
-        ValueError, match=r"rank 0: \['accuracy', 'loss'.*; rank 1: \['accuracy', 'loss', 'mae', 'mse"
-    ):
+    with pytest.raises(ValueError, match=r"rank 0: none of these; rank 1: mse"):
         hvd.evaluate(network, x, y, verbose=0)

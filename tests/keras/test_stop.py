@@ -140,7 +140,7 @@ def test_different_learning_rates_are_refused(hvd):
     validation = support.data(1, steps=1)
     mode = "max" if hvd.rank() == 0 else "min"
     plateau = keras.callbacks.ReduceLROnPlateau("val_loss", mode=mode, patience=1, factor=0.5)
-    with pytest.raises(ValueError, match=r"rank 0: 0\.005, rank 1: 0\.01"):
+    with pytest.raises(ValueError, match=r"rank 0: 0\.005; rank 1: 0\.01"):
         fit(hvd, [plateau], validation_data=validation)
 
 

@@ -140,7 +140,9 @@ def test_errors_of_callbacks_name_ranks_of_the_job(hvd):
         arrays = [array[: BATCH * (1 + one.rank())] for array in data(1, "float64")]
         network, first = model("float64"), one.ranks[0]
         optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), process_set=one)
-        with pytest.raises(ValueError, match=f"numbers of batches.* rank {first}: 1, rank {last}: 2"):
+        with pytest.raises(
+            ValueError, match=f"numbers of batches.* rank {first}: batches=1; rank {last}: batches=2"
+        ):
             fit(
                 network,
                 optimizer,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from tfddl.keras.exchange import differing_lists
+from tfddl.ops.exchange import check_same as check_same_lines
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
 _ADVICE = (
@@ -44,13 +44,15 @@ def check_same(dataset: tf.data.Dataset, count: int, process_set: ProcessSet = g
     Raises:
         ValueError: It is shuffled with another seed, or has another length, on some ranks; on every rank.
     """
-    lines = [f"cardinality {count}"] + [f"shuffle seeds {seeds}" for seeds in _seeds(_pipeline(dataset))]
-    different = differing_lists(lines, "data.shard", process_set)
-    if different is not None:
-        raise ValueError(
-            f"hvd.data.shard needs the same dataset, in the same order, on all ranks. {_ADVICE} Received: "
-            + "; ".join(f"rank {rank}: {', '.join(found)}" for rank, found in different.items())
-        )
+    seeds = [
+        f"shuffle {number} with seeds {seeds}" for number, seeds in enumerate(_seeds(_pipeline(dataset)), 1)
+    ]
+    check_same_lines(
+        [f"cardinality {count}", *seeds],
+        f"hvd.data.shard needs the same dataset, in the same order, on all ranks. {_ADVICE}",
+        "data.shard",
+        process_set,
+    )
 
 
 def _pipeline(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:

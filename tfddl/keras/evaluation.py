@@ -1,18 +1,17 @@
-"""evaluate: the metrics of the whole job, also where some ranks have no rows."""
+"""evaluate: the metrics of the whole job, also if some ranks have no rows."""
 
 import types
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.keras.callbacks.metric_average import MetricAverageCallback
-from tfddl.keras.exchange import all_rows
 from tfddl.keras.metric_states import Layout, snapshot
+from tfddl.ops.exchange import all_numbers
 from tfddl.ops.objects import broadcast_object
-from tfddl.runtime.process_sets import ProcessSet, global_process_set, members
+from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
 _NAME = "evaluate"
 
@@ -27,26 +26,27 @@ def evaluate(
     process_set: ProcessSet = global_process_set,
     **options: Any,
 ) -> Any:
-    """`model.evaluate`, each rank on its part of the data, with the numbers of the whole job on all ranks.
+    """Evaluates each rank's shard of the data, and returns the metrics of the whole job on all ranks.
 
-    They are what one process gets from all the data, to the precision of float32; see `MetricAverageCallback` for what
-    is exact and what is a mean over ranks, of those that have rows. All ranks call it; the parts may be uneven, and some of
-    them empty: arrays without rows, a dataset, generator or `PyDataset` without batches.
+    They equal those that `model.evaluate` in one process computes from all the data, to the precision of float32;
+    `MetricAverageCallback` says which metrics are exact and which are means over the ranks that have rows. All ranks call
+    it. The shards may be uneven, and some of them empty: arrays without rows; a dataset, generator or `PyDataset` without
+    batches.
 
     Args:
         model: A compiled `keras.Model`.
-        x: As in `model.evaluate`: this rank's part.
+        x: As in `model.evaluate`: this rank's shard.
         y: As in `model.evaluate`.
         callbacks: As in `model.evaluate`; they see this rank's own numbers.
         return_dict: Whether to return a dictionary.
-        process_set: Whose ranks belong together; "all ranks" means those. Defaults to all.
+        process_set: The ranks that share the data; "all ranks" means those. Defaults to all.
         **options: The other arguments of `model.evaluate`.
 
     Returns:
         The loss, a list of loss and metrics, or a dictionary, as `model.evaluate`.
 
     Raises:
-        ValueError: On every rank, if not all ranks have the same metrics, or none has any rows.
+        ValueError: On every rank, if the ranks have different metrics, or no rank has any rows.
     """
     mine = MetricAverageCallback(process_set)
     mine.owner = _NAME
@@ -65,28 +65,28 @@ def evaluate(
 def _merged(
     mine: MetricAverageCallback, model: Any, logs: dict[str, Any], return_dict: bool
 ) -> tuple[Any, list[str]]:
-    """What `evaluate` returns, and which logs are means. A rank without rows adds nothing, and is told the rest."""
+    """The result of `evaluate`, and the names of logs that are means. A rank without rows adds zeros and receives both."""
     process_set = mine.process_set
-    present = all_rows([bool(logs)], f"{_NAME}.present", process_set)[:, 0] > 0
-    if not present.any():
+    (has_rows,) = all_numbers(bool(logs), name=f"{_NAME}.present", process_set=process_set)
+    present = [rank for rank, has in has_rows.items() if has]
+    if not present:
         raise ValueError(
             "hvd.evaluate computes metrics of the rows that all ranks have together. Received: no rows on any rank"
         )
-    first = members(process_set)[int(np.argmax(present))]
     parts = {"": snapshot(model)} if logs else {}
     layout = Layout.of(logs, parts)
-    if not present.all():
-        layout = broadcast_object(layout, first, name=f"{_NAME}.layout", process_set=process_set)
+    if len(present) < len(has_rows):
+        layout = broadcast_object(layout, present[0], name=f"{_NAME}.layout", process_set=process_set)
     means = []
     if logs:
-        means = mine.merge(logs, parts, int(present.sum()))
+        means = mine.merge(logs, parts, len(present))
     else:
-        layout.add_nothing(_NAME, process_set)
-    # Keras may not know all metrics yet where it has seen no batch, nor their order.
+        layout.add_zeros(_NAME, process_set)
+    # Without a batch Keras may know neither all metrics nor their order.
     result = logs if return_dict or not logs else _compat.results_of_evaluate(model, logs)
-    if present.all():
+    if len(present) == len(has_rows):
         return result, means
-    return broadcast_object((result, means), first, name=f"{_NAME}.result", process_set=process_set)
+    return broadcast_object((result, means), present[0], name=f"{_NAME}.result", process_set=process_set)
 
 
 def _look_into(x: Any) -> tuple[Any, bool]:

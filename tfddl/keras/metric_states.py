@@ -1,7 +1,7 @@
-"""Metrics of the whole job: their states are added up over all ranks, and the results computed from the sums.
+"""Metrics of the whole job: adds up the states of metrics over all ranks and computes the results from the sums.
 
-A Keras metric adds to its variables with each batch: total and count of a mean, the confusion matrices of an AUC. The sums
-over ranks are therefore the variables that one process has after all the data.
+A Keras metric adds to its variables with each batch: total and count of a mean, the confusion matrices of an AUC. So the
+sums over ranks are the values that the variables of one process have after all the data.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.keras.exchange import differing_lists
 from tfddl.ops.allreduce import allreduce
 from tfddl.ops.constants import Sum
+from tfddl.ops.exchange import check_same
 from tfddl.runtime.process_sets import ProcessSet
 
-_CLOSE = 1e-4  # relative: what float32 may make of the same state in another program
+_CLOSE = 1e-4  # relative: float32 rounds differently in another program
 
 
 @dataclasses.dataclass
 class Snapshot:
-    """What a model's metrics hold at one moment.
+    """The states of a model's metrics at one moment.
 
     Attributes:
         model: The model.
-        metrics: Those whose variables are sums.
-        values: The values of their variables.
-        results: By name, what follows from sums alone.
+        metrics: The metrics whose variables are sums.
+        values: The values of the variables of `metrics`.
+        results: By name, the results that depend on `metrics` alone.
     """
 
     model: Any
@@ -41,18 +41,18 @@ class Snapshot:
 
     @property
     def variables(self) -> list[Any]:
-        """Of all its metrics."""
+        """The variables of all `metrics`."""
         return [variable for metric in self.metrics for variable in metric.variables]
 
     def describe(self) -> list[str]:
-        """What ranks have to agree on before they add up."""
+        """Each metric and the shapes of its variables."""
         return [
             f"{metric.name} {[tuple(variable.shape) for variable in metric.variables]}"
             for metric in self.metrics
         ]
 
     def results_of(self, values: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """The results if the variables had these values; they keep the ones that they have."""
+        """The results that the variables would give with these values. Leaves the variables as they are."""
         before = _values(self.variables)
         try:
             _assign(self.variables, values)
@@ -62,7 +62,7 @@ class Snapshot:
 
 
 def snapshot(model: Any) -> Snapshot:
-    """Keeps what the model's metrics hold now."""
+    """Copies the present states of the model's metrics."""
     leaves = list(_leaves(model.metrics))
     metrics = [metric for metric in leaves if is_additive(metric)]
     others = [metric for metric in leaves if metric not in metrics]
@@ -76,26 +76,26 @@ def snapshot(model: Any) -> Snapshot:
 
 
 def is_additive(metric: Any) -> bool:
-    """Whether the states of a metric, each of its own part of the data, add up to that of all the data.
+    """Whether the states of a metric on several shards of the data add up to its state on all the data.
 
-    Those of Keras' metrics do, also where a subclass adds no `update_state` of its own. Another metric says so by an
-    attribute `additive = True`.
+    This holds for Keras' metrics, and for subclasses of them without an `update_state` of their own. Any other metric
+    declares it by an attribute `additive = True`.
     """
-    said = getattr(metric, "additive", None)
-    if said is not None:
-        return bool(said)
+    declared = getattr(metric, "additive", None)
+    if declared is not None:
+        return bool(declared)
     owner = next(kind for kind in type(metric).__mro__ if "update_state" in vars(kind))
     return _compat.comes_with_keras(owner)
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What ranks have to agree on before they add up numbers.
+    """The names and shapes on which ranks have to agree before they add up numbers.
 
     Attributes:
-        logs: Those with a number, and the shape of what is more than one.
-        states: Of the metrics.
-        length: How many numbers travel.
+        logs: The numeric logs, and the shapes of those that are arrays.
+        states: The metrics and the shapes of their variables.
+        length: The number of values that each rank sends.
     """
 
     logs: list[str]
@@ -104,7 +104,7 @@ class Layout:
 
     @classmethod
     def of(cls, logs: Mapping[str, Any], snapshots: Mapping[str, Snapshot]) -> Layout:
-        """That of this rank's logs and metrics."""
+        """The layout of this rank's logs and metrics."""
         keys = _numeric(logs)
         shown = [f"{key} {np.shape(logs[key])}" if np.ndim(logs[key]) else key for key in keys]
         states = [f"{prefix}{line}" for prefix, one in snapshots.items() for line in one.describe()]
@@ -113,23 +113,16 @@ class Layout:
         return cls(shown, states, length)
 
     def check(self, name: str, process_set: ProcessSet) -> None:
-        """Raises a ValueError on every rank if they have different ones."""
-        lines = [*self.logs, *(f"\t{state}" for state in self.states)]
-        different = differing_lists(lines, f"{name}.keys", process_set)
-        if different is None:
-            return
-        found = {rank: [line for line in lines if line[:1] != "\t"] for rank, lines in different.items()}
-        if len({tuple(lines) for lines in found.values()}) == 1:  # then it is the variables that differ
-            found = {
-                rank: [line[1:] for line in lines if line[:1] == "\t"] for rank, lines in different.items()
-            }
-        raise ValueError(
-            "MetricAverageCallback needs the same metrics on all ranks: give every rank validation data, or none. "
-            "Received: " + "; ".join(f"rank {rank}: {lines}" for rank, lines in found.items())
+        """Raises a ValueError on every rank if the ranks have different layouts."""
+        check_same(
+            [*self.logs, *(f"metric {state}" for state in self.states)],
+            "MetricAverageCallback needs the same metrics on all ranks: give every rank validation data, or none.",
+            f"{name}.keys",
+            process_set,
         )
 
-    def add_nothing(self, name: str, process_set: ProcessSet) -> None:
-        """Takes part in the others' `merge`, with zeros."""
+    def add_zeros(self, name: str, process_set: ProcessSet) -> None:
+        """Takes part in the `merge` of the other ranks without numbers of its own."""
         self.check(name, process_set)
         if self.logs:
             _sums([np.zeros(self.length)], f"{name}.values", process_set)
@@ -142,23 +135,23 @@ def merge(
     process_set: ProcessSet,
     ranks: int | None = None,
 ) -> list[str]:
-    """Puts the whole job's numbers in place of this rank's, in two small collectives.
+    """Replaces this rank's numbers by the whole job's, with two small collectives.
 
-    A log becomes what the added-up states give where it is what a metric's state has given on every rank; else the mean
-    over ranks.
+    A log that equals the result of a metric's state on every rank becomes the result of the added-up states; another log
+    becomes the mean over ranks.
 
     Args:
-        logs: Changed in place. What is not numeric stays.
+        logs: Changed in place. Values that are not numeric stay.
         snapshots: By the prefix of their logs: `""` or `"val_"`.
         name: Names the collectives.
-        process_set: Whose ranks take part; "every rank" means those.
-        ranks: How many of them have numbers; the others call `Layout.add_nothing`. Defaults to all.
+        process_set: The ranks that take part; "every rank" means those.
+        ranks: The number of ranks with numbers; the others call `Layout.add_zeros`. Defaults to all.
 
     Returns:
         The names of the logs that are means.
 
     Raises:
-        ValueError: On every rank, if not all ranks have the same logs and metrics.
+        ValueError: On every rank, if the ranks have different logs or metrics.
     """
     Layout.of(logs, snapshots).check(name, process_set)
     keys = _numeric(logs)
@@ -166,26 +159,29 @@ def merge(
         return []
     mine = [np.asarray(logs[key], "float64") for key in keys]
     own = {prefix + key: value for prefix, one in snapshots.items() for key, value in one.results.items()}
-    agree = [
+    from_state = [
         np.array(key in own and _equal(own[key], value), "float64")
         for key, value in zip(keys, mine, strict=True)
     ]
     states = [value.astype("float64") for one in snapshots.values() for value in one.values]
-    totals = _sums([*mine, *agree, *states], f"{name}.values", process_set)
-    sums, agreeing, states = totals[: len(keys)], totals[len(keys) : 2 * len(keys)], totals[2 * len(keys) :]
-    exact = {}
-    for prefix, one in snapshots.items():
-        results = one.results_of(states[: len(one.values)])
-        exact.update({prefix + key: value for key, value in results.items()})
-        states = states[len(one.values) :]
+    totals = _sums([*mine, *from_state, *states], f"{name}.values", process_set)
+    count = len(keys)
+    exact = _results_by_log(snapshots, totals[2 * count :])
     size = ranks or process_set.size() or 1
-    means = []
-    for key, total, count in zip(keys, sums, agreeing, strict=True):
-        if count < size:
-            means.append(key)
-        value = total / size if count < size else exact[key]
+    means = [key for key, agreeing in zip(keys, totals[count : 2 * count], strict=True) if agreeing < size]
+    for key, total in zip(keys, totals[:count], strict=True):
+        value = total / size if key in means else exact[key]
         logs[key] = float(value) if value.ndim == 0 else value
     return means
+
+
+def _results_by_log(snapshots: Mapping[str, Snapshot], states: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """The results of added-up states, by the name of the log."""
+    found, rest = {}, iter(states)
+    for prefix, one in snapshots.items():
+        results = one.results_of([next(rest) for _ in one.values])
+        found.update({prefix + key: value for key, value in results.items()})
+    return found
 
 
 def _numeric(logs: Mapping[str, Any]) -> list[str]:
@@ -201,7 +197,7 @@ def _sums(arrays: Sequence[np.ndarray], name: str, process_set: ProcessSet) -> l
 
 
 def _leaves(metrics: Sequence[Any]) -> Iterator[Any]:
-    """The metrics themselves, out of the containers that `compile` puts them in."""
+    """The metrics inside of the containers that `compile` makes."""
     for metric in metrics:
         inner = _compat.metrics_inside(metric)
         if inner is None:
@@ -215,13 +211,13 @@ def _results(model: Any) -> dict[str, np.ndarray]:
 
 
 def _flat(logs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The logs as Keras flattens them, for a metric whose result is a dictionary."""
+    """The logs as Keras flattens them if the result of a metric is a dictionary."""
     for key, value in logs.items():
         yield from _flat(value) if isinstance(value, Mapping) else [(key, value)]
 
 
 def _may_come_from(key: str, metric: Any) -> bool:
-    """Whether a result may be this metric's: Keras puts the output's name before and a number behind its name."""
+    """Whether a result may be of this metric: Keras adds the output's name in front of the metric's and a number behind."""
     result = metric.result()
     if isinstance(result, dict):
         return key in result

@@ -1,13 +1,13 @@
 """BestModelCheckpoint: one file with the best model of the job."""
 
+import math
 from typing import Any
 
-import numpy as np
-
 from tfddl import _compat
-from tfddl.keras.exchange import all_rows, quoted
 from tfddl.ops.barrier import barrier
+from tfddl.ops.exchange import all_numbers
 from tfddl.runtime import basics
+from tfddl.runtime.agreement import by_rank, differ
 from tfddl.runtime.log import warn
 from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set, members
 
@@ -17,24 +17,24 @@ ModelCheckpoint: Any = _compat.keras().callbacks.ModelCheckpoint
 class BestModelCheckpoint(ModelCheckpoint):
     """Saves the model at the end of each epoch that is the best so far.
 
-    Give it to all ranks, behind `MetricAverageCallback`, so that what is best is decided by the whole job's metric. The
-    first rank writes. When `fit` returns on any rank, the file is complete.
+    Give it to all ranks, behind `MetricAverageCallback`, so that the whole job's metric decides which epoch is the best. The
+    first rank writes the file. When `fit` returns on any rank, the file is complete.
 
-    A model is saved with a plain optimizer, and loads without tfddl.
+    The model is saved with a plain optimizer, and loads without tfddl.
 
     Args:
-        filepath: Ends in `.keras`, or `.weights.h5` with `save_weights_only`; may have `{epoch}` and names of metrics in
-            it. On a disk that the first rank can write to.
+        filepath: Ends in `.keras`, or `.weights.h5` with `save_weights_only`; may contain `{epoch}` and names of metrics.
+            On a disk that the first rank can write to.
         monitor: The name of a metric. Defaults to `"val_loss"`.
         verbose: 1 prints a line for each file, on the first rank. Defaults to `0`.
         save_weights_only: Whether to save weights alone. Defaults to `False`.
         mode: `"min"`, `"max"`, or `"auto"`, by the name of the metric. Defaults to `"auto"`.
         save_freq: `"epoch"`; between batches no rank knows the whole job's metrics.
-        initial_value_threshold: What the metric has to be better than, in the first epoch too. Defaults to `None`.
-        process_set: Whose ranks train the model. Defaults to all.
+        initial_value_threshold: Only a better metric than this is saved, in the first epoch too. Defaults to `None`.
+        process_set: The ranks that train the model. Defaults to all.
 
     Raises:
-        ValueError: For another `save_freq`, or a `filepath` that ends otherwise.
+        ValueError: For another `save_freq`, or a `filepath` with another ending.
     """
 
     def __init__(
@@ -66,16 +66,16 @@ class BestModelCheckpoint(ModelCheckpoint):
         self._warned = False
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Looks whether all ranks see the same number; saves, on the first rank."""
+        """Warns if the ranks see different numbers; saves, on the first rank."""
         mine = (logs or {}).get(self.monitor)
-        value = np.nan if mine is None else float(mine)
-        values = all_rows([value], f"{type(self).__name__}.monitor", self.process_set)[:, 0]
-        if not (self._warned or np.array_equal(values, np.full_like(values, values[0]), equal_nan=True)):
+        value = math.nan if mine is None else float(mine)
+        name = f"{type(self).__name__}.monitor"
+        (values,) = all_numbers(value, name=name, process_set=self.process_set)
+        if differ(values) and not self._warned:
             self._warned = True
             warn(
-                f"BestModelCheckpoint goes by rank {members(self.process_set)[0]}'s {self.monitor}, for the ranks' differ: "
-                "put MetricAverageCallback before it, on all ranks. "
-                f"Received: {quoted((f'{one:g}' for one in values), self.process_set)}",
+                f"BestModelCheckpoint goes by rank {members(self.process_set)[0]}'s {self.monitor}, and that of other ranks "
+                f"differs: put MetricAverageCallback before it, on all ranks. Received: {by_rank(values)}",
                 self.process_set,
             )
         if self._writes():

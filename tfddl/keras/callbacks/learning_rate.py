@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tfddl import _compat
-from tfddl.keras.callbacks import momentum
+from tfddl.keras.callbacks import momentum_correction
 from tfddl.runtime import basics
 from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set, members
 
@@ -97,7 +97,7 @@ class LearningRateScheduleCallback(Callback):
         before = _compat.learning_rate(optimizer)
         optimizer.learning_rate = self.initial_lr * self.multiplier(epoch)
         if self.momentum_correction:
-            momentum.follow(optimizer, before, _compat.learning_rate(optimizer))
+            momentum_correction.follow(optimizer, before, _compat.learning_rate(optimizer))
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):

@@ -3,8 +3,9 @@
 from typing import Any
 
 from tfddl import _compat
-from tfddl.keras.exchange import all_rows, quoted
 from tfddl.keras.metric_states import Snapshot, merge, snapshot
+from tfddl.ops.exchange import all_numbers
+from tfddl.runtime.agreement import by_rank
 from tfddl.runtime.log import warn_once
 from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set
 
@@ -14,33 +15,33 @@ Callback: Any = _compat.keras().callbacks.Callback
 class MetricAverageCallback(Callback):
     """Gives all ranks the metrics of the whole job.
 
-    Loss and metrics come out as one process computes them from all the data, whatever each rank has of it: the states of
-    the metrics are added up over ranks, so that also AUC, F1 and IoU, uneven parts and sample weights are exact. Other
-    numbers in `logs` are averaged over ranks: what a `train_step` of your own returns that is no metric, what callbacks
-    put there, and a `keras.metrics.Metric` of your own with its own `update_state`. If the variables of that are sums
-    over the data, say so by `additive = True` in its class.
+    Loss and metrics are those that one process computes from all the data, however the ranks share it: the states of
+    the metrics are added up over ranks. So AUC, F1, IoU, uneven shards and sample weights are exact too. Other
+    numbers in `logs` are averaged over ranks: numbers of your own `train_step` that are no metrics, numbers of other
+    callbacks, and a `keras.metrics.Metric` of your own with its own `update_state`. If the variables of such a metric are
+    sums over the data, set `additive = True` in its class.
 
-    In `fit` it changes `logs` in place at the end of each epoch, so that the callbacks after it in the list, and the
-    history, see the whole job's numbers: put it before `EarlyStopping`, `ModelCheckpoint` and `ReduceLROnPlateau`.
-    Numbers of single batches, and those in the progress bar, stay each rank's own. So does what `model.evaluate`
-    returns: see `tfddl.evaluate`.
+    In `fit` the callback changes `logs` in place at the end of each epoch, so that the callbacks after it in the list, and
+    the history, see the whole job's numbers: put it before `EarlyStopping`, `ModelCheckpoint` and `ReduceLROnPlateau`.
+    Numbers of single batches and of the progress bar stay each rank's own. So does the result of `model.evaluate`: see
+    `tfddl.evaluate`.
 
     Args:
-        process_set: Whose ranks belong together; "all ranks" means those. Defaults to all.
+        process_set: The ranks that train together; "all ranks" means those. Defaults to all.
 
     Raises:
-        ValueError: At the end of an epoch, on every rank, if not all ranks have the same metrics; for example
+        ValueError: At the end of an epoch, on every rank, if the ranks have different metrics; for example
             if only one was given validation data.
     """
 
     def __init__(self, process_set: ProcessSet = global_process_set) -> None:
         super().__init__()
         self.process_set = check_type(process_set)
-        self.owner = type(self).__name__  # whom an error of its collectives names
+        self.owner = type(self).__name__  # first part of the names of its collectives
         self._validated, self._snapshots, self._training = 0, dict[str, Snapshot](), False
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Forgets the last epoch."""
+        """Resets the state of the last epoch."""
         self._validated, self._snapshots, self._training = 0, {}, True
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -49,7 +50,7 @@ class MetricAverageCallback(Callback):
             self._snapshots[""] = snapshot(self.model)
 
     def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Counts the batches of the validation."""
+        """Counts the batches of validation."""
         self._validated = batch + 1
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
@@ -70,17 +71,17 @@ class MetricAverageCallback(Callback):
         return merge(logs, snapshots, self.owner, self.process_set, ranks)
 
     def compare(self, means: list[str]) -> None:
-        """Warns when ranks have validated different numbers of batches, if that matters.
+        """Warns if ranks have validated different numbers of batches and plain means depend on that.
 
         Args:
             means: The names of numbers that are plain means over ranks.
         """
-        counts = all_rows([self._validated], f"{self.owner}.validated", self.process_set)[:, 0]
-        if means and len(set(counts) - {0}) > 1:
+        (counts,) = all_numbers(self._validated, name=f"{self.owner}.validated", process_set=self.process_set)
+        if means and len(set(counts.values()) - {0}) > 1:
             warn_once(
                 "The ranks validate different numbers of batches, but MetricAverageCallback gives all ranks the same "
-                f"weight in {', '.join(means)}, which is an approximation: give each rank as many batches, or say "
+                f"weight in {', '.join(means)}, which is an approximation: give each rank as many batches, or set "
                 "`additive = True` in a metric whose variables are sums. "
-                f"Received batches of {quoted(map(int, counts), self.process_set)}",
+                f"Received batches of {by_rank(counts)}",
                 self.process_set,
             )

@@ -1,41 +1,39 @@
-"""StopTogetherCallback: a stop that one rank wants is a stop of all, after the same batch."""
+"""StopTogetherCallback: if one rank wants to stop, all ranks stop after the same batch."""
 
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.keras.consistency import callback_list, setup_check
-from tfddl.keras.exchange import all_rows, quoted
 from tfddl.ops.allreduce import allreduce
 from tfddl.ops.constants import Sum
+from tfddl.ops.exchange import all_numbers
 from tfddl.ops.variables import broadcast_variables
+from tfddl.runtime.agreement import by_rank, check_equal, differ
 from tfddl.runtime.log import warn
 from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set, members
 
-Callback: Any = _compat.keras().callbacks.Callback
 
-
-class StopTogetherCallback(Callback):
+class StopTogetherCallback(callback_list.ListedCallback):
     """Stops all ranks when one of them sets `model.stop_training`.
 
     A rank that stopped alone would leave the others waiting for its gradients. `fit` puts this callback at
-    the end of every list that holds a `BroadcastGlobalVariablesCallback`; in other lists put it yourself, and
-    on all ranks. At the end of each epoch the ranks exchange whether one of them wants to stop.
+    the end of every list that holds a `BroadcastGlobalVariablesCallback`; add it to other lists yourself, on
+    all ranks. At the end of each epoch the ranks exchange whether one of them wants to stop.
 
-    A stop in the middle of an epoch, as by `TerminateOnNaN`, needs an exchange after each batch. That costs a
-    small collective a batch, and is done only where some rank has a callback that could ask for it:
-    `TerminateOnNaN`, or one of your own with a hook for training batches. Without it such a stop waits for
+    A stop in the middle of an epoch, as by `TerminateOnNaN`, needs an exchange after each batch. That costs one
+    small collective per batch, and happens only if some rank has a callback that could ask for it:
+    `TerminateOnNaN`, or one of your own with a hook for training batches. Otherwise a stop in the middle waits for
     the end of the epoch.
 
-    Two things that would make the ranks' weights differ without a word are looked at as well: learning rates
-    that were set differently, and `EarlyStopping` that restores weights of different epochs.
+    The callback also looks for two causes of silently different weights: learning rates that were set differently,
+    and an `EarlyStopping` that restores weights of different epochs.
 
     Args:
-        every_batch: Whether to exchange after each batch. Defaults to `None`: where a callback could need it.
-        process_set: Whose ranks stop together; "all ranks" means those. Defaults to all; the one that `fit` adds takes
-            that of the `BroadcastGlobalVariablesCallback`.
+        every_batch: Whether to exchange after each batch. Defaults to `None`: if a callback could need it.
+        process_set: The ranks that stop together; "all ranks" means those. Defaults to all; the callback that `fit` adds
+            takes the set of the `BroadcastGlobalVariablesCallback`.
 
     Raises:
         ValueError: At the end of an epoch, on every rank, if the ranks' learning rates differ.
@@ -47,68 +45,80 @@ class StopTogetherCallback(Callback):
         self.every_batch = every_batch
         self.process_set = check_type(process_set)
         self.others: list[Any] = []
-        self._each, self._restores, self._waiting = False, False, False
+        self._each_batch, self._restores, self._postponed = False, False, False
+
+    def on_list(self, callbacks: Any) -> None:
+        """Goes to the end of the list, as the only callback of this kind."""
+        self.others = [each for each in callbacks.callbacks if not isinstance(each, StopTogetherCallback)]
+        callbacks.callbacks = [*self.others, self]
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """All ranks look after each batch if one of them has to."""
+        """Compares the callbacks of the ranks; all ranks exchange after each batch if one of them has to."""
         each = any(map(_may_stop_within_epoch, self.others)) if self.every_batch is None else self.every_batch
-        restores = any(getattr(other, "restore_best_weights", False) for other in self.others)
-        flags = all_rows([each, restores], f"{type(self).__name__}.begin", self.process_set)
+        wants_each, wants_restored = self._exchange("begin", each, bool(self._restoring()))
         setup_check.check_callbacks(self.others, f"{type(self).__name__}.callbacks", self.process_set)
         _look_at_order(self.others, self.process_set)
-        self._each, self._restores = bool(flags[:, 0].any()), bool(flags[:, 1].any())
-        self._waiting = False
+        self._each_batch, self._restores = any(wants_each.values()), any(wants_restored.values())
+        self._postponed = False
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Stops all, or puts a stop of this rank off to the end of the epoch."""
-        if self._each:
+        """Stops all ranks, or postpones a stop of this rank to the end of the epoch."""
+        if self._each_batch:
             mine, name = tf.constant(int(self.model.stop_training)), f"{type(self).__name__}.batch"
             wanting = allreduce(mine, op=Sum, name=name, process_set=self.process_set)
             self.model.stop_training = bool(wanting > 0)
         elif self.model.stop_training:
-            self._waiting, self.model.stop_training = True, False
+            self._postponed, self.model.stop_training = True, False
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Stops all, and compares learning rates."""
+        """Stops all ranks, and compares learning rates."""
         rate = _compat.settable_learning_rate(self.model.optimizer)
-        wants = self._waiting or self.model.stop_training
-        rows = all_rows(
-            [wants, 0.0 if rate is None else rate], f"{type(self).__name__}.epoch", self.process_set
+        wanted = self._postponed or self.model.stop_training
+        wants, rates = self._exchange("epoch", wanted, 0.0 if rate is None else rate)
+        self._postponed, self.model.stop_training = False, any(wants.values())
+        check_equal(
+            rates,
+            "The ranks have set different learning rates, which would make their weights diverge: put "
+            "MetricAverageCallback before callbacks that look at metrics, such as ReduceLROnPlateau, and give those to "
+            "all ranks.",
         )
-        self._waiting, self.model.stop_training = False, bool(rows[:, 0].any())
-        _check_rates(rows[:, 1], self.process_set)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Ranks that went back to different epochs all take the first rank's weights."""
+        """Gives all ranks the first rank's weights if they have restored weights of different epochs."""
         if not self._restores:
             return
-        mine = [other.best_epoch for other in self.others if getattr(other, "restore_best_weights", False)]
-        best = all_rows([mine[-1] if mine else -1], f"{type(self).__name__}.restored", self.process_set)[:, 0]
-        if len(set(best)) > 1:
+        restoring = self._restoring()
+        (epochs,) = self._exchange("restored", restoring[-1].best_epoch + 1 if restoring else 0)
+        if differ(epochs):
             root = members(self.process_set)[0]
             warn(
-                "EarlyStopping has restored the weights of different epochs: "
-                + quoted((int(number) + 1 for number in best), self.process_set)
-                + f". All ranks now have those of rank {root}. Put MetricAverageCallback before EarlyStopping, on all "
-                "ranks, so that it sees the same metrics.",
+                f"EarlyStopping has restored the weights of different epochs: {by_rank(epochs)}. All ranks now have the "
+                f"weights of rank {root}. Put MetricAverageCallback before EarlyStopping, on all ranks, so that it sees the "
+                "same metrics.",
                 self.process_set,
             )
             broadcast_variables(self._shared_weights(), root, self.process_set)
 
+    def _exchange(self, part: str, *numbers: float) -> list[dict[int, float]]:
+        return all_numbers(*numbers, name=f"{type(self).__name__}.{part}", process_set=self.process_set)
+
+    def _restoring(self) -> list[Any]:
+        return [other for other in self.others if getattr(other, "restore_best_weights", False)]
+
     def _shared_weights(self) -> list[Any]:
-        """The weights that are to be equal on all ranks."""
+        """The weights that are meant to be equal on all ranks."""
         weights = list(self.model.weights)
-        local = setup_check.local_among(self.model, weights)
+        local = setup_check.local_slots(self.model, weights)
         keepers = [other for other in self.others if hasattr(other, "keeps")]
         return [
             weight
-            for place, weight in enumerate(weights)
-            if place not in local and not any(other.keeps(weight) for other in keepers)
+            for slot, weight in enumerate(weights)
+            if slot not in local and not any(other.keeps(weight) for other in keepers)
         ]
 
 
 def _look_at_order(callbacks: list[Any], process_set: ProcessSet) -> None:
-    """What reads metrics ahead of our callback sees this rank's own."""
+    """Warns of callbacks that read metrics ahead of MetricAverageCallback: they see this rank's own."""
     names = [type(each).__name__ for each in callbacks]
     if "MetricAverageCallback" in names:
         early = {"EarlyStopping", "ReduceLROnPlateau"} & set(names[: names.index("MetricAverageCallback")])
@@ -120,15 +130,6 @@ def _look_at_order(callbacks: list[Any], process_set: ProcessSet) -> None:
             )
 
 
-def _check_rates(rates: np.ndarray, process_set: ProcessSet) -> None:
-    if len(set(rates)) > 1:
-        raise ValueError(
-            "The ranks have set different learning rates, so that their weights come apart: put "
-            "MetricAverageCallback before callbacks that look at metrics, such as ReduceLROnPlateau, and give those to "
-            "all ranks. Received: " + quoted((f"{rate:g}" for rate in rates), process_set)
-        )
-
-
 def _may_stop_within_epoch(callback: Any) -> bool:
     """Whether a callback could set `stop_training` before the epoch is over."""
     callbacks = _compat.keras().callbacks
@@ -138,6 +139,6 @@ def _may_stop_within_epoch(callback: Any) -> bool:
         return isinstance(callback, callbacks.TerminateOnNaN)
     hooks = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
     return any(
-        hook in vars(callback) or getattr(type(callback), hook, None) is not getattr(Callback, hook)
+        hook in vars(callback) or getattr(kind, hook, None) is not getattr(callbacks.Callback, hook)
         for hook in hooks
     )

@@ -1,27 +1,23 @@
-"""All ranks go through the same epochs and the same number of steps; else an error that names them.
-
-A rank that runs out of batches would leave the others waiting for its gradients.
-"""
+"""Checks that all ranks take the same epochs and steps. A rank that runs out of batches would leave the others waiting."""
 
 from typing import Any
 
 from tfddl import _compat
 from tfddl.keras.distributed.status import passes_of
-from tfddl.keras.exchange import all_rows, differing_lists, quoted
+from tfddl.ops.exchange import all_numbers, check_same
 from tfddl.runtime import library
-from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
+from tfddl.runtime.agreement import check_equal
+from tfddl.runtime.process_sets import ProcessSet, id_of
 
 
-def check_plan(
-    params: dict[str, Any], model: Any, name: str, process_set: ProcessSet = global_process_set
-) -> None:
-    """Compares what Keras knows before training.
+def check_plan(params: dict[str, Any], model: Any, name: str, process_set: ProcessSet) -> None:
+    """Compares the numbers that Keras knows before training. All ranks call it.
 
     Args:
         params: The parameters that Keras gives to callbacks.
         model: The compiled model.
         name: Names the collective.
-        process_set: Whose ranks take part; "every rank" means those.
+        process_set: The ranks that train.
 
     Raises:
         ValueError: On every rank, if the ranks will take different numbers of steps.
@@ -32,60 +28,53 @@ def check_plan(
         "steps_per_execution": _compat.steps_per_execution(model),
         "gradient_accumulation_steps": passes_of(getattr(model, "optimizer", None)),
     }
-    different = differing_lists([str(value) for value in plan.values()], name, process_set)
-    if different is None:
-        return
-    for what, values in zip(plan, zip(*different.values(), strict=True), strict=True):
-        if len(set(values)) > 1:
-            raise ValueError(
-                f"The ranks have different numbers of {what}: give each the same number"
-                f"{', or pass steps_per_epoch' if what == 'batches' else ''}. Received: {quoted(values, process_set)}"
-            )
+    check_same(
+        [f"{key}={value}" for key, value in plan.items()],
+        "The ranks have different numbers of batches, epochs or steps: give all ranks the same number of batches, or "
+        "pass steps_per_epoch to fit; and use the same epochs, steps_per_execution and gradient_accumulation_steps.",
+        name,
+        process_set,
+    )
 
 
-def check_first_epoch(epoch: int, name: str, process_set: ProcessSet = global_process_set) -> None:
-    """Compares the epoch that training begins with.
+def check_first_epoch(epoch: int, name: str, process_set: ProcessSet) -> None:
+    """Compares the epoch that training begins with. All ranks call it.
 
     Args:
-        epoch: This rank's.
+        epoch: This rank's, from 0.
         name: Names the collective.
-        process_set: Whose ranks take part; "every rank" means those.
+        process_set: The ranks that train.
 
     Raises:
-        ValueError: On every rank, if they differ.
+        ValueError: On every rank, if the epochs differ.
     """
-    epochs = all_rows([epoch], name, process_set)[:, 0]
-    if len(set(epochs)) > 1:
-        received = quoted(map(int, epochs), process_set)
-        raise ValueError(
-            f"The ranks begin with different epochs: pass the same initial_epoch on all. Received: {received}"
-        )
+    (epochs,) = all_numbers(epoch, name=name, process_set=process_set)
+    check_equal(epochs, "The ranks begin with different epochs: pass the same initial_epoch to fit on all.")
 
 
-def check_epoch(epoch: int, batches: int, name: str, process_set: ProcessSet = global_process_set) -> None:
-    """Compares the number of batches of the epoch that ends.
+def check_epoch(epoch: int, batches: int, name: str, process_set: ProcessSet) -> None:
+    """Compares the number of batches of the epoch that ends. All ranks call it.
 
-    Where ranks are in the middle of a step meanwhile, they wait for gradients of this one: the watchdog ends the
-    job after ten seconds, and shows the note.
+    If other ranks are in the middle of a step, they wait for gradients of this rank. Then the watchdog ends the job after
+    ten seconds, and its message contains the note that this function leaves.
 
     Args:
         epoch: The epoch, from 0.
-        batches: This rank's.
+        batches: This rank's number of batches.
         name: Names the collective.
-        process_set: Whose ranks take part; "every rank" means those.
+        process_set: The ranks that train.
 
     Raises:
-        ValueError: On every rank, if all have ended the epoch and their numbers differ.
+        ValueError: On every rank, if all ranks have ended the epoch and their numbers differ.
     """
     note = (
         f"at the end of epoch {epoch + 1}, after {batches} batches; give each rank the same number, or pass "
         "steps_per_epoch"
     )
     library.native().tfddl_note(id_of(process_set, name), name.encode(), note.encode())
-    counts = all_rows([batches], name, process_set)[:, 0]
-    if len(set(counts)) > 1:
-        received = quoted(map(int, counts), process_set)
-        raise ValueError(
-            f"The ranks had different numbers of batches in epoch {epoch + 1}: give each the same number, or pass "
-            f"steps_per_epoch. Received: {received}"
-        )
+    (counts,) = all_numbers(batches, name=name, process_set=process_set)
+    check_equal(
+        counts,
+        f"The ranks had different numbers of batches in epoch {epoch + 1}: give each the same number, or pass "
+        "steps_per_epoch.",
+    )

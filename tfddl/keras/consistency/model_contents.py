@@ -1,0 +1,58 @@
+"""The optimizers and variables that a model holds."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tfddl import _compat
+from tfddl.keras.keras2 import optimizer_state
+
+
+def optimizers_of(model: Any) -> Iterator[Any]:
+    """`model.optimizer`, and other optimizers that the model holds, as a GAN's does."""
+    return (optimizer for _, optimizer in named_optimizers(model))
+
+
+def named_optimizers(model: Any) -> Iterator[tuple[str, Any]]:
+    """The optimizers of the model, each with the attribute that holds it: `optimizer`, `optimizers[1]`."""
+    candidates = [("optimizer", getattr(model, "optimizer", None))]
+    for name, value in sorted(vars(model).items(), key=_is_roundabout):
+        if isinstance(value, dict):
+            candidates += [(f"{name}[{key!r}]", held) for key, held in value.items()]
+        elif isinstance(value, (list, tuple)):
+            candidates += [(f"{name}[{index}]", held) for index, held in enumerate(value)]
+        else:
+            candidates.append((name, value))
+    seen = set()
+    for name, candidate in candidates:
+        if candidate is not None and id(candidate) not in seen and _compat.is_keras_optimizer(candidate):
+            seen.add(id(candidate))
+            yield name, candidate
+
+
+def _is_roundabout(attribute: tuple[str, Any]) -> tuple[bool, bool]:
+    """Sorts Keras' own attributes and containers last: they hold the same optimizers a second time."""
+    name, value = attribute
+    return isinstance(value, (dict, list, tuple)), name.startswith("_")
+
+
+def build_optimizer(model: Any) -> None:
+    """Makes the missing variables of `model.optimizer`, if the model is built."""
+    optimizer = getattr(model, "optimizer", None)
+    if _compat.is_keras_optimizer(optimizer) and model.built and model.trainable_variables:
+        _compat.build_optimizer(optimizer, model.trainable_variables)
+
+
+def all_variables(model: Any) -> list[Any]:
+    """The variables of the model and of its optimizers, each once."""
+    variables = list(model.variables)
+    for optimizer in optimizers_of(model):
+        if _compat.is_keras_2():
+            variables.extend(optimizer_state.variables(optimizer, model.variables))
+        else:
+            variables.extend(optimizer.variables)
+    return list({variable_id(variable): variable for variable in variables}.values())
+
+
+def variable_id(variable: Any) -> int:
+    """Tells variables apart; a Keras variable and the tf.Variable inside have the same one."""
+    return id(_compat.tf_variable(variable))
