@@ -1,4 +1,4 @@
-"""The part of the data that this rank trains on: equally much on every rank."""
+"""Shards of data: each rank trains on its own, and all shards have the same size."""
 
 from tfddl.data.arrays import shard_arrays
 from tfddl.data.dataset import shard

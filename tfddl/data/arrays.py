@@ -1,4 +1,4 @@
-"""Arrays in memory, sharded by rows."""
+"""shard_arrays: this rank's rows of arrays in memory."""
 
 from typing import Any
 
@@ -12,29 +12,29 @@ def shard_arrays(
     size: int | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Takes every `size`-th row from `rank` on, equally many on every rank.
+    """Takes every `size`-th row, beginning with row number `rank`; all ranks get the same number of rows.
 
-    At most `size - 1` rows at the end are left out. NumPy arrays come back as views, nothing is copied; batch
-    `i` of all ranks together holds the rows of batch `i` of the whole, where that is `size` times as large.
+    At most `size - 1` rows at the end are left out. NumPy arrays come back as views without a copy. Batch `i` of all ranks
+    together holds the rows of batch `i` of the whole data, if that batch is `size` times as large.
 
         x, y = hvd.data.shard_arrays(x, y)
 
     Args:
-        arrays: NumPy arrays, tensors, lists: what has a length and can be sliced. All of one length.
-        rank: Which part. Defaults to `hvd.rank()`.
-        size: How many parts. Defaults to `hvd.size()`; goes together with `rank`.
-        process_set: The ranks among which to share, where `rank` and `size` are not given. Defaults to all.
+        arrays: NumPy arrays, tensors, lists, or other objects with a length that can be sliced. All of one length.
+        rank: The index of the shard. Defaults to `hvd.rank()`.
+        size: The number of shards. Defaults to `hvd.size()`; goes together with `rank`.
+        process_set: The ranks that share the data, if `rank` and `size` are not given. Defaults to all.
 
     Returns:
-        The part of the array, or a tuple of them if there are several.
+        The shard of the array, or a tuple of shards if there are several arrays.
 
     Raises:
-        ValueError: No array is given, they differ in length, or there is not one row for each rank.
+        ValueError: No array is given, the arrays differ in length, or there are fewer rows than ranks.
     """
     rank, size = shards.resolve(rank, size, process_set)
     lengths = [len(array) for array in arrays]
     if len(set(lengths)) != 1:
         raise ValueError(f"shard_arrays needs arrays of one length. Received: lengths={lengths}")
-    end = shards.share(lengths[0], size, "drop", "rows") * size
+    end = shards.shard_size(lengths[0], size, "drop", "rows") * size
     parts = tuple(array[rank:end:size] for array in arrays)
     return parts if len(parts) > 1 else parts[0]

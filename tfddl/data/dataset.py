@@ -1,4 +1,4 @@
-"""A tf.data.Dataset, sharded by elements."""
+"""shard: this rank's elements of a tf.data.Dataset."""
 
 from typing import Any
 
@@ -16,33 +16,32 @@ def shard(
     size: int | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> tf.data.Dataset:
-    """This rank's part of a dataset that all ranks have, with equally many elements on every rank.
+    """Deals the elements of a dataset round-robin, in equal numbers, and returns this rank's shard.
 
-    Of every `size` elements in a row the first goes to rank 0, the second to rank 1, and so on. An element is
-    what the dataset yields: a sample before `batch()`, a batch after it.
+    Of each `size` successive elements the first goes to rank 0, the second to rank 1, and so on. An element is a sample
+    before `batch()`, a batch after it.
 
         train = hvd.data.shard(dataset).shuffle(10_000).batch(32)
 
-    Only complete groups count, so that it works whether the cardinality is known or not (generators, filters),
-    with any structure of elements, and for endless datasets. All ranks have to see the elements in one order.
-    Without `rank` and `size` every rank has to call it, and it compares the cardinality and the seeds of
-    shuffles over the ranks.
+    The cardinality may be unknown (generators, filters) or infinite, and elements may have any structure. All ranks have
+    to see the elements in one order. Without `rank` and `size` every rank has to call the function, which compares the
+    cardinality and the seeds of shuffles over the ranks.
 
     Args:
         dataset: The whole data, the same on all ranks.
-        remainder: What becomes of the last, incomplete group of less than `size` elements: `"drop"` leaves it
-            out, `"repeat"` completes it with its own elements, over again. Defaults to `"drop"`.
-        rank: Which part. Defaults to `hvd.rank()`.
-        size: How many parts. Defaults to `hvd.size()`; goes together with `rank`, and then nothing is compared.
-        process_set: The ranks among which to share, where `rank` and `size` are not given. Defaults to all.
+        remainder: How to treat an incomplete last group of fewer than `size` elements: `"drop"` leaves it out, `"repeat"`
+            completes it by repeating its own elements. Defaults to `"drop"`.
+        rank: The index of the shard. Defaults to `hvd.rank()`.
+        size: The number of shards. Defaults to `hvd.size()`; goes together with `rank`, and then the ranks compare nothing.
+        process_set: The ranks that share the data, if `rank` and `size` are not given. Defaults to all.
 
     Returns:
-        A `tf.data.Dataset` with the same element spec, whose cardinality is known if that of `dataset` is.
+        A `tf.data.Dataset` with the same element spec, with a known cardinality if `dataset` has one.
 
     Raises:
         TypeError: `dataset` is not a `tf.data.Dataset`.
-        ValueError: There is not one element for each rank, the ranks' datasets differ in cardinality or
-            seeds, or their order is not certain: shuffled without a seed, or `deterministic=False`.
+        ValueError: There are fewer elements than ranks, the ranks' datasets differ in cardinality or seeds, or their order
+            is not certain: shuffled without a seed, or `deterministic=False`.
     """
     if not isinstance(dataset, tf.data.Dataset):
         raise TypeError(
@@ -62,7 +61,7 @@ def shard(
         return dataset.shard(size, rank)
     if count == tf.data.UNKNOWN_CARDINALITY:
         return _from_groups(dataset, rank, size, remainder)
-    each = shards.share(count, size, remainder, "elements")
+    each = shards.shard_size(count, size, remainder, "elements")
     if remainder == "repeat" and count % size:
         sharded = _from_groups(dataset, rank, size, remainder)
         return sharded.apply(tf.data.experimental.assert_cardinality(each))
@@ -70,7 +69,7 @@ def shard(
 
 
 def _from_groups(dataset: tf.data.Dataset, rank: int, size: int, remainder: str) -> tf.data.Dataset:
-    """Element number `rank` of every group. Nobody needs to know how many there are."""
+    """Element number `rank` of every group of `size` elements. Needs no cardinality."""
     box = tf.OptionalSpec(dataset.element_spec)
 
     def boxed(*parts: Any) -> tf.Tensor:
@@ -82,6 +81,6 @@ def _from_groups(dataset: tf.data.Dataset, rank: int, size: int, remainder: str)
         variant = group[rank % tf.shape(group)[0]]
         return tf.nest.pack_sequence_as(box, [variant], expand_composites=True).get_value()
 
-    # An Optional holds any element in one scalar: batch() itself needs equal shapes, and the last batch differs.
+    # batch() needs equal shapes, and the last batch may be smaller; an Optional holds any element in one scalar.
     groups = dataset.map(boxed).batch(size, drop_remainder=remainder == "drop")
     return groups.map(mine)

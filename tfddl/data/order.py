@@ -1,4 +1,4 @@
-"""Whether all ranks see the elements of a tf.data.Dataset in one order: shards overlap and miss some otherwise."""
+"""Checks that all ranks see the elements of a tf.data.Dataset in one order; else shards would overlap and miss elements."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ _ADVICE = (
 
 
 def check_deterministic(dataset: tf.data.Dataset) -> None:
-    """Checks what one rank can see for itself.
+    """Checks the order of this rank's dataset.
 
     Raises:
         ValueError: The dataset was shuffled without a seed, or may be out of order.
@@ -34,15 +34,15 @@ def check_deterministic(dataset: tf.data.Dataset) -> None:
 
 
 def check_same(dataset: tf.data.Dataset, count: int, process_set: ProcessSet = global_process_set) -> None:
-    """Compares what is known of the dataset over all ranks, each of which has to call this.
+    """Compares the cardinality and the seeds of the dataset over all ranks. All ranks call it.
 
     Args:
         dataset: This rank's whole dataset.
         count: Its cardinality.
-        process_set: The ranks that compare.
+        process_set: The ranks that share the dataset.
 
     Raises:
-        ValueError: It is shuffled with another seed, or has another length, on some ranks; on every rank.
+        ValueError: On every rank, if the ranks shuffle with different seeds, or have different lengths.
     """
     seeds = [
         f"shuffle {number} with seeds {seeds}" for number, seeds in enumerate(_seeds(_pipeline(dataset)), 1)
@@ -56,14 +56,14 @@ def check_same(dataset: tf.data.Dataset, count: int, process_set: ProcessSet = g
 
 
 def _pipeline(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    """The dataset and all that it is made from. No public API tells the seeds."""
+    """The dataset and all datasets that it is made from. No public API shows the seeds."""
     yield dataset
     for source in dataset._inputs():
         yield from _pipeline(source)
 
 
 def _seeds(steps: Iterator[tf.data.Dataset] | list[tf.data.Dataset]) -> list[tuple[int, int]]:
-    """The seeds of every shuffle, the graph's and the op's; both 0 without a seed."""
+    """The seeds of each shuffle: the graph's and the op's; both are 0 without a seed."""
     shuffles = (step for step in steps if hasattr(step, "_seed2"))
     return [(int(step._seed), int(step._seed2)) for step in shuffles]
 

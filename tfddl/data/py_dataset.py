@@ -1,4 +1,4 @@
-"""A keras.utils.PyDataset, sharded by batches."""
+"""ShardedPyDataset: this rank's batches of a keras.utils.PyDataset."""
 
 from typing import Any
 
@@ -12,37 +12,37 @@ PyDataset: Any = _compat.py_dataset()
 
 
 class ShardedPyDataset(PyDataset):
-    """This rank's batches of a `keras.utils.PyDataset` that all ranks have, equally many on every rank.
+    """Deals the batches of a `keras.utils.PyDataset` round-robin, in equal numbers, and yields this rank's batches.
 
-    Of every `size` batches in a row, rank 0 gets the first, rank 1 the second, and so on. With `shuffle=True`
-    they are dealt anew for each epoch, in a random order that all ranks compute alike; after Keras'
-    `on_epoch_end`, so that workers never see a change midway.
+    Of each `size` successive batches rank 0 gets the first, rank 1 the second, and so on. With `shuffle=True` the batches
+    are dealt in a new random order for each epoch, the same on all ranks. The order changes after Keras' `on_epoch_end`, so
+    that workers never see a change in the middle of an epoch.
 
         model.fit(hvd.data.ShardedPyDataset(dataset, shuffle=True))
 
-    `on_epoch_begin` and `on_epoch_end` reach the wrapped dataset on every rank. If it shuffles its samples
-    there, all ranks have to draw the same order, as from a `numpy.random.default_rng(seed)` of its own.
+    `on_epoch_begin` and `on_epoch_end` reach the wrapped dataset on every rank. If that dataset shuffles its samples, all
+    ranks have to draw the same order, for example from a `numpy.random.default_rng(seed)` of its own.
 
     Args:
         dataset: The whole data, the same on all ranks. Its `num_batches` may be None (endless).
         shuffle: Whether to deal the batches anew in each epoch. Defaults to `False`.
-        seed: Seed of the shuffling, equal on all ranks. Defaults to `0`.
-        remainder: What becomes of the last `num_batches % size` batches, when they are less than one for each
-            rank: `"drop"` leaves them out, `"repeat"` completes them with themselves. Defaults to `"drop"`.
-        rank: Which part. Defaults to `hvd.rank()`.
-        size: How many parts. Defaults to `hvd.size()`; goes together with `rank`.
-        process_set: The ranks among which to share, where `rank` and `size` are not given. Defaults to all.
-        workers: Defaults to the wrapped dataset's, as do the next two.
+        seed: The seed of the random order, the same on all ranks. Defaults to `0`.
+        remainder: How to treat the last `num_batches % size` batches: `"drop"` leaves them out, `"repeat"` repeats them
+            until each rank has one. Defaults to `"drop"`.
+        rank: The index of the shard. Defaults to `hvd.rank()`.
+        size: The number of shards. Defaults to `hvd.size()`; goes together with `rank`.
+        process_set: The ranks that share the data, if `rank` and `size` are not given. Defaults to all.
+        workers: See `keras.utils.PyDataset`. Defaults to that of the wrapped dataset, as do the next two.
         use_multiprocessing: See `keras.utils.PyDataset`.
         max_queue_size: See `keras.utils.PyDataset`.
 
     Attributes:
-        epoch: Number of the epoch that the order is for; grows by one in `on_epoch_end`. To go on with a job
-            that was interrupted, set it to the epoch to resume at, on all ranks.
+        epoch: The epoch that determines the order; `on_epoch_end` adds one. To resume an interrupted job, set it to the
+            epoch to resume at, on all ranks.
 
     Raises:
         TypeError: `dataset` is not a `keras.utils.PyDataset`.
-        ValueError: There is not one batch for each rank, or an endless dataset should be shuffled.
+        ValueError: There are fewer batches than ranks, or `shuffle=True` with an endless dataset.
     """
 
     def __init__(
@@ -83,13 +83,13 @@ class ShardedPyDataset(PyDataset):
         self._within_epoch = False
         self._order: tuple[Any, np.ndarray] | None = None
         if count is not None:
-            shards.share(count, self._size, remainder, "batches")
+            shards.shard_size(count, self._size, remainder, "batches")
 
     @property
     def num_batches(self) -> int | None:
         """Batches per epoch and rank; None if endless."""
         count = _compat.num_batches(self.dataset)
-        return None if count is None else shards.share(count, self._size, self._remainder, "batches")
+        return None if count is None else shards.shard_size(count, self._size, self._remainder, "batches")
 
     def __len__(self) -> int:
         count = self.num_batches
@@ -110,19 +110,19 @@ class ShardedPyDataset(PyDataset):
         return self.dataset[int(self._deal(count)[position])]
 
     def on_epoch_begin(self) -> None:
-        """Passed on."""
+        """Calls the wrapped dataset's."""
         self._within_epoch = True
         self.dataset.on_epoch_begin()
 
     def on_epoch_end(self) -> None:
-        """Passed on; the next epoch has an order of its own."""
+        """Calls the wrapped dataset's; the next epoch has an order of its own."""
         self.dataset.on_epoch_end()
-        # Keras also calls this before training, and only where the model is not built yet.
+        # Keras also calls this before training if the model is not built yet: that call ends no epoch.
         self.epoch += self._within_epoch or not _compat.tells_epoch_begin()
         self._within_epoch = False
 
     def _deal(self, count: int) -> np.ndarray:
-        """The order of all ranks' batches in this epoch."""
+        """The order of the batches of all ranks in this epoch."""
         key = (self.epoch, count)
         if self._order is None or self._order[0] != key:
             generator = np.random.default_rng((self._seed, self.epoch))

@@ -1,4 +1,4 @@
-"""Which part of how many, and what is left over."""
+"""The index of this rank's shard, the number of shards, and their size."""
 
 from tfddl.runtime import basics
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of, members
@@ -9,16 +9,16 @@ REMAINDERS = ("drop", "repeat")
 def resolve(
     rank: int | None, size: int | None, process_set: ProcessSet = global_process_set
 ) -> tuple[int, int]:
-    """This process's number in the process set and the set's size, where the caller names no others.
+    """The index of the shard and the number of shards: as given, or this process's rank in the process set and its size.
 
     Raises:
-        ValueError: Only one of the two is given, or they do not fit each other. Or neither is given, and this process is
-            not in the set.
+        ValueError: Only one of the two is given, or `rank` is not from 0 to `size - 1`. Or neither is given, and this
+            process is not in the set.
     """
     if rank is None and size is None:
         size = len(members(process_set))
-        number = id_of(process_set, "hvd.data")
-        return (process_set.rank() or 0) if number else basics.rank(), size
+        process_set_id = id_of(process_set, "hvd.data")
+        return (process_set.rank() or 0) if process_set_id else basics.rank(), size
     if rank is None or size is None:
         raise ValueError(f"Give both `rank` and `size`, or neither. Received: rank={rank}, size={size}")
     if not 0 <= rank < size:
@@ -29,27 +29,27 @@ def resolve(
 
 
 def check_remainder(remainder: str) -> None:
-    """Raises a ValueError for a word that is not one of `REMAINDERS`."""
+    """Raises a ValueError if `remainder` is not one of `REMAINDERS`."""
     if remainder not in REMAINDERS:
         raise ValueError(f'`remainder` must be "drop" or "repeat". Received: remainder={remainder!r}')
 
 
-def share(count: int, size: int, remainder: str, what: str) -> int:
-    """How many of `count` things each of `size` ranks gets.
+def shard_size(count: int, size: int, remainder: str, noun: str) -> int:
+    """The number of elements in each of `size` shards.
 
     Args:
-        count: How many there are, from 0.
-        size: Number of ranks.
+        count: The number of elements in the whole data, from 0.
+        size: The number of shards.
         remainder: `"drop"` or `"repeat"`.
-        what: What they are called in the error.
+        noun: The name of the elements in the error, in the plural.
 
     Raises:
-        ValueError: It would be none.
+        ValueError: The shards would be empty.
     """
     each = count // size if remainder == "drop" else -(-count // size)
     if each == 0:
         raise ValueError(
-            f"There are fewer {what} than ranks, and each rank needs one: use more data, smaller batches or fewer "
-            f"ranks. Received: {what}={count}, size={size}"
+            f"There are fewer {noun} than ranks, and each rank needs one: use more data, smaller batches or fewer "
+            f"ranks. Received: {noun}={count}, size={size}"
         )
     return each

@@ -6,21 +6,21 @@ from tfddl.runtime.process_sets import ProcessSet, global_process_set, members
 def steps_per_epoch(
     n: int, batch: int, size: int | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Full steps in one pass over the data of the whole job.
+    """The number of full steps in one pass over the data of the whole job.
 
-    For `fit(steps_per_epoch=...)` with a dataset that repeats for ever, or whose length Keras cannot know.
+    For `fit(steps_per_epoch=...)` with a dataset that repeats for ever, or has an unknown length.
 
     Args:
-        n: Samples in the whole job, before they are sharded.
+        n: The number of samples before sharding.
         batch: Samples per rank and step.
         size: Number of ranks. Defaults to `hvd.size()`.
-        process_set: The ranks that share the data, where `size` is not given. Defaults to all.
+        process_set: The ranks that share the data, if `size` is not given. Defaults to all.
 
     Returns:
         `n // (batch * size)`.
 
     Raises:
-        ValueError: It would be 0, or an argument is not positive.
+        ValueError: The result would be 0, or an argument is not positive.
     """
     size = len(members(process_set)) if size is None else size
     if min(n, batch, size) < 1:

@@ -1,4 +1,4 @@
-"""SyncBatchNormalization: batch normalization with the statistics of all ranks' batches."""
+"""SyncBatchNormalization: batch normalization with the statistics of the batches of all ranks."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ _BatchNormalization: Any = _compat.batch_normalization()
 
 @_keras.saving.register_keras_serializable(package="tfddl")
 class SyncBatchNormalization(_BatchNormalization):
-    """Batch normalization whose mean and variance in training are those of all ranks' batches together.
+    """Batch normalization whose mean and variance in training are taken over the batches of all ranks.
 
-    What N ranks compute, gradients and moving statistics included, is what one process does with the N-times batch:
-    ranks may have different numbers of rows, or none, and each row counts alike; so does each step that a mask keeps.
-    The moving statistics are equal on all ranks. In inference, and with `trainable=False`, it is
-    `keras.layers.BatchNormalization`, and no ranks talk to each other.
+    N ranks compute the same values, gradients and moving statistics as one process with the N-times batch. Ranks may have
+    different numbers of rows, or none: each row has the same weight, and so has each step that a mask keeps. The moving
+    statistics are equal on all ranks. In inference, and with `trainable=False`, the layer works like
+    `keras.layers.BatchNormalization`, without communication.
 
-    In training each call is one collective of three float64 numbers a channel and rank, and another one of two a channel in
-    the backward pass, so that all ranks have to call it. The statistics are combined in float64 from each rank's count, mean
-    and squared distance to it, which are summed in float32 (in float64 for a layer of that dtype), also for float16 and
-    bfloat16. A mean that is far from zero against the spread costs no digits of the variance.
+    In training each call runs one collective of three float64 numbers per channel and rank, and the backward pass another
+    one of two per channel, so all ranks have to call the layer. Each rank sums count, mean and squared distances to the mean
+    in float32 (in float64 for a layer of that dtype), also for float16 and bfloat16; the sums are combined in float64. The
+    variance keeps its digits if the mean is large compared with the standard deviation.
 
-    Weights and configuration are those of `keras.layers.BatchNormalization`. A saved model has this class in it, under
-    the name `"tfddl>SyncBatchNormalization"`, so that training which goes on from it is synchronized too; docs/keras.md
-    tells how a process without tfddl loads it.
+    Weights and configuration are those of `keras.layers.BatchNormalization`. A saved model contains this class as
+    `"tfddl>SyncBatchNormalization"`, so that training from the file is synchronized too; docs/keras.md shows how a process
+    without tfddl loads the file.
 
     Args:
         axis: The axis of the channels. Defaults to `-1`.
-        process_set: The ranks whose batches belong together: a `ProcessSet`, or the list of its ranks, which is what a
-            configuration holds. Defaults to all ranks.
-        fused: Only for scripts that come from Horovod: `False`.
+        process_set: The ranks whose batches are normalized together: a `ProcessSet`, or the list of its ranks, as in the
+            layer's configuration. Defaults to all ranks.
+        fused: Only `False`; for scripts written for Horovod.
         **kwargs: The other arguments of `keras.layers.BatchNormalization`.
 
     Raises:
-        ValueError: For `synchronized=True`, which means the replicas of `tf.distribute`, and for another `fused`. In
-            training, if tfddl is not initialized or `process_set` not part of the job.
-        TypeError: If `process_set` is neither a `ProcessSet` nor ranks.
+        ValueError: `synchronized=True`, which is for `tf.distribute`, or another `fused`. In training: tfddl is not
+            initialized, or `process_set` is not part of the job.
+        TypeError: `process_set` is neither a `ProcessSet` nor a list of ranks.
 
     Call arguments:
-        inputs: A tensor of any rank.
+        inputs: A tensor with any number of dimensions.
         training: Whether to use the batch's statistics.
-        mask: Boolean, of the shape of `inputs` without the last dimension: which positions count.
+        mask: A boolean tensor of the shape of `inputs` without the last dimension: True for positions that count.
 
     Reference:
         Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979.
@@ -76,11 +76,11 @@ class SyncBatchNormalization(_BatchNormalization):
 
     @property
     def process_set(self) -> ProcessSet:
-        """The ranks whose batches belong together."""
+        """The ranks whose batches are normalized together."""
         return self._process_set
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration of a plain BatchNormalization, and the ranks if they are not all."""
+        """The configuration of a plain BatchNormalization, and the ranks of a process set."""
         config: dict[str, Any] = super().get_config()
         if self._process_set is not global_process_set:
             config["process_set"] = self._process_set.ranks
@@ -89,7 +89,7 @@ class SyncBatchNormalization(_BatchNormalization):
     def _moments(
         self, inputs: tf.Tensor, *arguments: Any, mask: Any = None, **options: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Mean and variance of each channel over all ranks; Keras calls it with float32 or float64."""
+        """Mean and variance of each channel over all ranks, for inputs of float32 or float64. Keras calls it."""
         axes, mask, keep_dims = _compat.moments_arguments(self, arguments, mask, options)
         check_callable("SyncBatchNormalization")
         number = id_of(self._process_set, "SyncBatchNormalization")
@@ -104,7 +104,7 @@ class SyncBatchNormalization(_BatchNormalization):
 def _local_statistics(
     inputs: tf.Tensor, mask: Any, axes: Sequence[int]
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Of this rank's batch and each channel, in float64: count, mean, and sum of squared distances to the mean."""
+    """Count, mean and sum of squared distances to the mean of each channel of this rank's batch, in float64."""
     if mask is None:
         kept = None
         rows = tf.reduce_prod(tf.gather(tf.shape(inputs, tf.int64), axes))
@@ -113,7 +113,7 @@ def _local_statistics(
         kept = tf.broadcast_to(tf.cast(mask, tf.bool)[..., tf.newaxis], tf.shape(inputs))
         count = tf.cast(tf.math.count_nonzero(kept, axes), tf.float64)
         inputs = tf.where(kept, inputs, tf.zeros_like(inputs))
-    # Near the mean, as far as the dtype shows it: what the distances to it add up to corrects for the rest.
+    # Near the mean, up to the rounding of the dtype; the sum of the distances corrects the rest.
     near = tf.stop_gradient(tf.math.divide_no_nan(tf.reduce_sum(inputs, axes), tf.cast(count, inputs.dtype)))
     center = near
     for axis in axes:
@@ -131,10 +131,10 @@ def _local_statistics(
 def _combined(
     count: tf.Tensor, mean: tf.Tensor, squares: tf.Tensor, name: str, process_set: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Mean and variance of all ranks' rows: Chan's formula, which squares only distances between means.
+    """Mean and variance over the rows of all ranks, by Chan's formula, which squares only distances between means.
 
-    Backwards the ranks add up the gradients of the two results, and not, as the allgather's own gradient would, those of
-    every rank's part.
+    The backward pass adds up the gradients of mean and variance over the ranks. The gradient of the allgather itself would
+    send the gradients of every rank's statistics.
     """
 
     @tf.custom_gradient
@@ -161,7 +161,7 @@ def _combined(
 
 
 def _checked(value: Any) -> ProcessSet:
-    """The process set itself, or the one of these ranks."""
+    """The process set, also if its ranks are given."""
     if isinstance(value, ProcessSet):
         return value
     if not isinstance(value, (list, tuple)):

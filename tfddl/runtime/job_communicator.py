@@ -1,4 +1,4 @@
-"""Which processes of MPI are the job: `init(comm=...)`."""
+"""The MPI communicator of the job, from the argument of `init(comm=...)`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _SLEEP = 0.001  # seconds between two looks for messages
 
 
 def is_communicator(value: Any) -> bool:
-    """Whether it is a communicator of mpi4py, which may not be loaded."""
+    """Whether `value` is a communicator of mpi4py; works without loading mpi4py."""
     return hasattr(value, "Get_group") and hasattr(value, "Is_inter")
 
 
 def numbers(values: Any) -> list[int] | None:
-    """Ranks, sorted; None when they are no ints, negative, or not all different."""
+    """The ranks in `values`, sorted; None if some are no ints, are negative, or appear twice."""
     try:
         found = sorted(operator.index(value) for value in values)
     except TypeError:
@@ -27,14 +27,14 @@ def numbers(values: Any) -> list[int] | None:
 
 
 def communicator(MPI: Any, comm: Any) -> Any:
-    """A communicator of all ranks of the job, for tfddl alone.
+    """Makes a communicator of all ranks of the job, which only tfddl uses.
 
     Args:
         MPI: `mpi4py.MPI`, initialised.
-        comm: What `init()` was given.
+        comm: The argument of `init()`.
 
     Raises:
-        ValueError: This process is not among the ranks, or other ranks have given other ones.
+        ValueError: This process is not among the ranks, or other ranks have given different ranks.
     """
     if comm is None:
         return MPI.COMM_WORLD.Dup()
@@ -56,7 +56,7 @@ def communicator(MPI: Any, comm: Any) -> Any:
 
 
 def part(whole: Any, ranks: list[int], tag: int) -> Any:
-    """A communicator of some of a communicator's ranks; only these call it, with equal arguments."""
+    """Makes a communicator of some ranks of `whole`. Only these ranks call it, with equal arguments."""
     everybody = whole.Get_group()
     group = everybody.Incl(ranks)
     try:
@@ -67,7 +67,7 @@ def part(whole: Any, ranks: list[int], tag: int) -> Any:
 
 
 def _compare(MPI: Any, mine: list[int]) -> None:
-    """Exchanges the lists with all ranks that this one names; a communicator of different lists would never come."""
+    """Exchanges the lists with all ranks that this rank names: with different lists MPI would wait for ever."""
     world = MPI.COMM_WORLD
     peers = [rank for rank in mine if rank != world.rank]
     sent = [world.isend(mine, rank, _TAG) for rank in peers]

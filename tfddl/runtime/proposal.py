@@ -1,4 +1,4 @@
-"""What a rank proposes in a call that changes the process sets, and what all ranks make of all proposals."""
+"""Proposals of the ranks in a call that changes the process sets, and the change on which all agree."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Proposal:
     """One rank's call.
 
     Attributes:
-        call: Its function.
-        sets: For each set how it was given, "ranks" or "comm", and its ranks.
-        objection: Why this rank cannot go on; empty when it can.
+        call: The name of the function.
+        sets: For each set the kind of its argument, "ranks" or "comm", and its ranks.
+        objection: The reason why this rank cannot go on; empty if it can.
     """
 
     call: str
@@ -28,7 +28,7 @@ class Proposal:
 
     @staticmethod
     def decode(line: str) -> Proposal:
-        """What `encode` was given."""
+        """The proposal of which `encode` made the line."""
         call, sets, objection = json.loads(line)
         return Proposal(call, [(kind, ranks) for kind, ranks in sets], objection)
 
@@ -36,19 +36,19 @@ class Proposal:
         sets = ", ".join(
             str(ranks) if kind == "ranks" else f"communicator of {ranks}" for kind, ranks in self.sets
         )
-        shown = "" if "Received: " in self.objection else f"({sets})"  # it quotes what it was given
+        shown = "" if "Received: " in self.objection else f"({sets})"  # the objection quotes the sets
         return f"{self.call}{shown}" + (f": {self.objection}" if self.objection else "")
 
 
 def agreed_groups(mine: Proposal, proposals: list[Proposal]) -> list[list[list[int]]]:
-    """For each set of the call the groups of ranks that it stands for: one, or several disjoint communicators.
+    """The groups of ranks for each set of the call: one group, or several if the ranks gave disjoint communicators.
 
     Args:
         mine: This rank's proposal.
-        proposals: Those of all ranks.
+        proposals: The proposals of all ranks, by rank.
 
     Raises:
-        ValueError: On all ranks alike, when one objects or they do not fit together.
+        ValueError: On all ranks, if one objects or the proposals differ.
     """
     if any(proposal.objection for proposal in proposals):
         objections = {rank: proposal for rank, proposal in enumerate(proposals) if proposal.objection}
@@ -64,7 +64,7 @@ def agreed_groups(mine: Proposal, proposals: list[Proposal]) -> list[list[list[i
 
 
 def _groups_of(slot: int, proposals: list[Proposal]) -> list[list[int]] | None:
-    """None where the proposals do not fit."""
+    """The groups for one set of the call; None if the proposals differ."""
     given = [proposal.sets[slot] if slot < len(proposal.sets) else ("", []) for proposal in proposals]
     kinds = {kind for kind, _ in given}
     lists = [ranks for _, ranks in given]

@@ -12,14 +12,14 @@ from tfddl.runtime import agreement, library
 
 
 def check_equal(world: Any) -> None:
-    """Raises on all ranks when they do not all run the same software.
+    """Checks that all ranks run the same software. All ranks call it.
 
     Args:
         world: mpi4py communicator of all ranks.
 
     Raises:
-        ValueError: The versions or the sources of tfddl, its native library, TensorFlow or Keras differ. The
-            message lists what differs, by rank.
+        ValueError: On all ranks, if the versions or the sources of tfddl, its native library, TensorFlow or Keras differ.
+            The message shows the versions that differ, by rank.
     """
     versions = dict(enumerate(world.allgather(_versions())))
     agreement.check_equal(

@@ -1,4 +1,4 @@
-"""Learning rates that follow the epoch: a schedule, and the warm-up of large batches."""
+"""Callbacks that set the learning rate by epoch: a schedule, and a warm-up for large batches."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,27 +14,27 @@ Callback: Any = _compat.keras().callbacks.Callback
 class LearningRateScheduleCallback(Callback):
     """Sets the learning rate to `initial_lr * multiplier(epoch)` between two epochs.
 
-    Epochs are absolute: those of a training that was resumed, or began with `initial_epoch`, go on counting.
-    Puts the current rate into the logs as `lr` at the end of each epoch. With `steps_per_execution=N` Keras
-    calls it once for N batches, which then share one rate.
+    Epochs are absolute, also in a training that was resumed or began with `initial_epoch`. At the end of each epoch the
+    callback puts the current rate into the logs as `lr`. With `steps_per_execution=N` Keras calls it once for N batches,
+    which then share one rate.
 
-    SGD and RMSprop keep the learning rate inside their momentum. When the rate changes, momentum correction
-    scales that momentum along, as in https://arxiv.org/abs/1706.02677, section 3: what Horovod does by
-    changing the coefficient for one step.
+    The momentum of SGD and RMSprop contains the learning rate. When the rate changes, momentum correction scales that
+    momentum by the same factor, as in https://arxiv.org/abs/1706.02677, section 3. Horovod changes the coefficient for one
+    step instead.
 
     Args:
-        initial_lr: The learning rate that the multiplier refers to.
+        initial_lr: The learning rate to be multiplied.
         multiplier: A function of the epoch (an int with `staircase`, else a float that grows batch by batch)
-            that returns a factor; or a number, which stands for `multiplier ** (epoch - start_epoch)`.
+            that returns a factor; or a number `multiplier`, which means `multiplier ** (epoch - start_epoch)`.
         start_epoch: First epoch in which the rate is set. Defaults to `0`.
-        end_epoch: First epoch in which it is not set any more. Defaults to `None`: no end.
-        staircase: Whether the rate changes once an epoch, not with each batch. Defaults to `True`.
+        end_epoch: First epoch in which the rate is no longer set. Defaults to `None`: no end.
+        staircase: Whether the rate changes once per epoch, not with each batch. Defaults to `True`.
         momentum_correction: Whether to scale the momentum of SGD and RMSprop. Defaults to `True`.
-        steps_per_epoch: Number of batches in an epoch, for `staircase=False`. Defaults to what Keras knows.
+        steps_per_epoch: Number of batches in an epoch, for `staircase=False`. Defaults to the number that Keras knows.
 
     Raises:
         ValueError: If `initial_lr` is not a number. When training begins: if the optimizer's learning rate
-            cannot be set, or the number of batches is not known.
+            cannot be set, or the number of batches is unknown.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class LearningRateScheduleCallback(Callback):
         self.current_epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Sets the rate for the batches to come."""
+        """Sets the rate for the following batches."""
         if self.current_epoch < self.start_epoch:
             return
         if self.end_epoch is not None and self.current_epoch >= self.end_epoch:
@@ -103,18 +103,16 @@ class LearningRateScheduleCallback(Callback):
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
     """Raises the learning rate from `initial_lr / size` to `initial_lr`, batch by batch.
 
-    The rate for one process is thereby scaled to that of `size` of them gradually: `initial_lr` is the scaled
-    rate, `hvd.size()` times that of one process, and is what the optimizer should be made with. See
-    https://arxiv.org/abs/1706.02677, section 2.2. Followed by schedules, give those
-    `start_epoch=warmup_epochs`.
+    `initial_lr` is the rate of the whole job, `hvd.size()` times that of one process; make the optimizer with it. See
+    https://arxiv.org/abs/1706.02677, section 2.2. If schedules follow, give them `start_epoch=warmup_epochs`.
 
     Args:
-        initial_lr: The learning rate to reach: that of the whole job.
-        warmup_epochs: How many epochs it takes; may be fractional. Defaults to `5`.
+        initial_lr: The learning rate to reach, that of the whole job.
+        warmup_epochs: The number of epochs of the warm-up; may be fractional. Defaults to `5`.
         momentum_correction: See `LearningRateScheduleCallback`.
         steps_per_epoch: See `LearningRateScheduleCallback`.
         verbose: 1 prints a line on the first rank when the rate is reached. Defaults to `0`.
-        process_set: Whose ranks train together: `size` is their number. Defaults to all.
+        process_set: The ranks that train together; `size` is their number. Defaults to all.
 
     Raises:
         ValueError: As `LearningRateScheduleCallback`.
@@ -142,7 +140,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.process_set = check_type(process_set)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Logs the rate, and says when it is reached."""
+        """Logs the rate, and prints a line when the warm-up ends."""
         super().on_epoch_end(epoch, logs)
         if (
             self.verbose > 0
@@ -153,7 +151,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
 
     def _epoch_at(self, batch: int) -> float:
-        """Counts to the end of the batches to come, so that the last ones have the full rate."""
+        """The epoch at the end of the following batches, so that the last batches of the warm-up have the full rate."""
         return super()._epoch_at(
             min(batch + _compat.steps_per_execution(self.model), self.steps_per_epoch or 1)
         )
@@ -168,7 +166,7 @@ def _number(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise ValueError(
-            f"`initial_lr` is the learning rate that is multiplied, a number. Received: initial_lr={value!r}"
+            f"`initial_lr` is the learning rate to be multiplied, a number. Received: initial_lr={value!r}"
         ) from None
 
 
@@ -177,7 +175,7 @@ def _exponential(base: float, start: int) -> Callable[[float], float]:
 
 
 def _check_settable(optimizer: Any, callback: str) -> None:
-    """A LearningRateSchedule, or a function, computes the rate itself and overrules every callback."""
+    """Refuses an optimizer whose rate a LearningRateSchedule or a function computes: it would overrule the callback."""
     rate = _compat.settable_learning_rate(optimizer)
     if rate is None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Momentum correction: momentum that holds a learning rate follows when the rate changes."""
+"""Momentum correction: scales momentum that contains the learning rate when the rate changes."""
 
 from typing import Any
 
@@ -9,15 +9,15 @@ from tfddl.keras.keras2 import optimizer_state
 def follow(optimizer: Any, before: float, after: float) -> None:
     """Scales the momentum of an optimizer as if its past steps had been made with the new learning rate.
 
-    SGD and RMSprop add `learning_rate * gradient` to their momentum; other optimizers multiply by the rate
-    afterwards and need nothing. The slots are scaled, not the coefficient: that is a Python number, compiled
-    into the train step; and the slots stay right in a step that loss scaling skips or that only accumulates.
+    SGD and RMSprop add `learning_rate * gradient` to their momentum; other optimizers multiply by the rate afterwards and
+    need no correction. The function scales the slots and not the coefficient, which is a constant in the compiled train
+    step. The slots are also right after a step that loss scaling skips or that only accumulates.
 
     Args:
-        optimizer: A Keras optimizer, or one around it: a LossScaleOptimizer, or TensorFlow Addons' Lookahead,
-            MovingAverage and SWA, which leave the rate to the one inside.
-        before: The learning rate so far.
-        after: The new one.
+        optimizer: A Keras optimizer, or a wrapper around one: a LossScaleOptimizer, or TensorFlow Addons' Lookahead,
+            MovingAverage and SWA, which take the rate of the wrapped optimizer.
+        before: The old learning rate.
+        after: The new learning rate.
     """
     if before in (0.0, after):
         return
