@@ -39,7 +39,7 @@ def evaluate(
         y: As in `model.evaluate`.
         callbacks: As in `model.evaluate`; they see this rank's own numbers.
         return_dict: Whether to return a dictionary.
-        process_set: The ranks that share the data; "all ranks" means those. Defaults to all.
+        process_set: The ranks that share the data ("all ranks" above). Defaults to all.
         **options: The other arguments of `model.evaluate`.
 
     Returns:

@@ -93,7 +93,7 @@ class Layout:
     """The names and shapes on which ranks have to agree before they add up numbers.
 
     Attributes:
-        logs: The numeric logs, and the shapes of those that are arrays.
+        logs: The names of the numeric logs; of an array also its shape.
         states: The metrics and the shapes of their variables.
         length: The number of values that each rank sends.
     """
@@ -144,7 +144,7 @@ def merge(
         logs: Changed in place. Values that are not numeric stay.
         snapshots: By the prefix of their logs: `""` or `"val_"`.
         name: Names the collectives.
-        process_set: The ranks that take part; "every rank" means those.
+        process_set: The ranks that take part ("every rank" below).
         ranks: The number of ranks with numbers; the others call `Layout.add_zeros`. Defaults to all.
 
     Returns:

@@ -1,7 +1,7 @@
-"""Exchange of small values between all ranks, outside of graphs: what a check compares before a collective depends on it.
+"""Exchange of small values between all ranks, outside of graphs, for checks ahead of a collective.
 
-A rank that lacks a variable or a metric would leave the others waiting. So the ranks first compare what each is about to
-do, and a difference becomes the same error on every rank.
+A rank that lacks a variable or a metric would leave the others waiting. So the ranks first compare their plans, and a
+difference becomes the same error on every rank.
 """
 
 import hashlib

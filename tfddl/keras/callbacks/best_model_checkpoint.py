@@ -74,8 +74,8 @@ class BestModelCheckpoint(ModelCheckpoint):
         if differ(values) and not self._warned:
             self._warned = True
             warn(
-                f"BestModelCheckpoint goes by rank {members(self.process_set)[0]}'s {self.monitor}, and that of other ranks "
-                f"differs: put MetricAverageCallback before it, on all ranks. Received: {by_rank(values)}",
+                f"BestModelCheckpoint goes by rank {members(self.process_set)[0]}'s {self.monitor}, and other ranks have "
+                f"another value: put MetricAverageCallback before it, on all ranks. Received: {by_rank(values)}",
                 self.process_set,
             )
         if self._writes():

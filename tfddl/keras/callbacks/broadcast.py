@@ -36,7 +36,7 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
     Args:
         root_rank: The rank that sends its values; a rank of the job.
         local_variables: One variable or several, of Keras or TensorFlow, that stay each rank's own. Defaults to none.
-        process_set: The ranks that train together; "all ranks" means those. Defaults to all.
+        process_set: The ranks that train together ("all ranks" above). Defaults to all.
 
     Raises:
         TypeError: `root_rank` is no integer.

@@ -27,7 +27,7 @@ class MetricAverageCallback(Callback):
     `tfddl.evaluate`.
 
     Args:
-        process_set: The ranks that train together; "all ranks" means those. Defaults to all.
+        process_set: The ranks that train together ("all ranks" above). Defaults to all.
 
     Raises:
         ValueError: At the end of an epoch, on every rank, if the ranks have different metrics; for example

@@ -32,7 +32,7 @@ class StopTogetherCallback(callback_list.ListedCallback):
 
     Args:
         every_batch: Whether to exchange after each batch. Defaults to `None`: if a callback could need it.
-        process_set: The ranks that stop together; "all ranks" means those. Defaults to all; the callback that `fit` adds
+        process_set: The ranks that stop together ("all ranks" above). Defaults to all; the callback that `fit` adds
             takes the set of the `BroadcastGlobalVariablesCallback`.
 
     Raises:
