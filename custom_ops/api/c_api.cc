@@ -132,7 +132,7 @@ const char* tfddl_flight_log(void) {
   std::string json;
   for (const auto& [event, set] : events) {
     json += std::string(json.empty() ? "" : ", ") + "{\"time_us\": " + std::to_string(event.time_us) +
-            ", \"event\": \"" + event.what + "\", \"name\": " + tfddl::Quote(event.name) +
+            ", \"event\": \"" + event.type + "\", \"name\": " + tfddl::Quote(event.name) +
             ", \"process_set\": " + std::to_string(set) + "}";
   }
   Text() = "[" + json + "]";

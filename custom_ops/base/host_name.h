@@ -1,4 +1,4 @@
-// What this host calls itself.
+// The name of this host.
 #pragma once
 
 #include <unistd.h>

@@ -1,11 +1,11 @@
-// Text inside JSON.
+// Strings in JSON.
 #pragma once
 
 #include <string>
 
 namespace tfddl {
 
-// With its quotes. Control characters, which no name has, become spaces.
+// `text` as a JSON string, with its quotes. Control characters become spaces.
 inline std::string Quote(const std::string& text) {
   std::string quoted = "\"";
   for (char c : text) {

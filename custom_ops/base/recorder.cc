@@ -10,12 +10,12 @@ int64_t NowMicros() {
       .count();
 }
 
-void Recorder::Record(const char* what, const std::string& name) {
+void Recorder::Record(const char* type, const std::string& name) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (ring_.size() < kCapacity) {
-    ring_.push_back({NowMicros(), what, name});
+    ring_.push_back({NowMicros(), type, name});
   } else {
-    ring_[next_] = {NowMicros(), what, name};
+    ring_[next_] = {NowMicros(), type, name};
     next_ = (next_ + 1) % kCapacity;
   }
 }

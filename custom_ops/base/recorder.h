@@ -10,15 +10,15 @@
 
 namespace tfddl {
 
-// Microseconds on a clock that never goes back; its origin is arbitrary but one per machine.
+// Microseconds on a monotonic clock. All processes of a machine share its origin, which is arbitrary.
 int64_t NowMicros();
 
-// Whole seconds, with their unit.
+// "12 s": whole seconds, with the unit.
 inline std::string Seconds(int64_t micros) { return std::to_string(micros / 1000000) + " s"; }
 
 struct Event {
   int64_t time_us;
-  const char* what;  // "submit", "start", "done" or "error"
+  const char* type;  // "submit", "start", "done" or "error"
   std::string name;
 };
 
@@ -26,13 +26,13 @@ struct Counters {
   std::atomic<uint64_t> requests{0};
   std::atomic<uint64_t> errors{0};
   std::atomic<uint64_t> votes{0};
-  std::atomic<uint64_t> empty_votes{0};  // that let nothing run
+  std::atomic<uint64_t> empty_votes{0};  // votes that started no collective
   std::atomic<uint64_t> bytes_reduced{0};
 };
 
 class Recorder {
  public:
-  void Record(const char* what, const std::string& name);
+  void Record(const char* type, const std::string& name);
   std::vector<Event> Events() const;  // oldest first
   std::optional<Event> Last() const;
   Counters counters;

@@ -1,4 +1,4 @@
-// What a caller hands to the engine: one collective on one or more tensors.
+// One collective on one or more tensors, as a caller submits it to the engine.
 #pragma once
 
 #include <atomic>
@@ -15,32 +15,31 @@ namespace tfddl {
 class DeviceEvent;
 class Span;
 
-// One member of a group. `in` and `out` may be the same memory.
+// One tensor of a request. `in` and `out` may be the same memory.
 struct Buffer {
   const void* in = nullptr;
   void* out = nullptr;
   int64_t count = 0;  // elements of `in`
-  // Where rows are split or joined: the first dimension of `in`, and the elements of one row.
-  int64_t rows = 0;
-  int64_t row = 0;
+  int64_t rows = 0;   // the first dimension of `in`, if the collective splits or joins rows
+  int64_t row = 0;    // elements of one row
 };
 
-// The name of hvd.join() among the live requests of a rank.
+// The key of hvd.join() among the live requests of a rank.
 constexpr char kJoinKey[] = "hvd.join()";
 
 struct Request {
-  // The name on which ranks agree; of a bucket: the name of its sequence.
+  // The ranks agree on this name. All buckets of a sequence have the name of the sequence.
   std::string name;
 
-  // What must be equal on all members (signature.h).
+  // All properties that must be equal on all members (signature.h).
   std::string signature;
 
-  // Place in a sequence: the buckets of one gradient computation, agreed on by a single vote.
+  // A sequence holds the buckets of one gradient computation. The ranks agree on it in a single vote.
   int bucket = 0;
   int buckets = 1;
 
-  // The step (one run of a TensorFlow graph) that this request belongs to; 0: it stands alone.
-  // An agreed error fails all pending requests of its step.
+  // The step (one run of a TensorFlow graph) of this request; 0: none. An agreed error fails all pending
+  // requests of its step.
   int64_t step = 0;
 
   Kind kind = Kind::kAllreduce;
@@ -49,61 +48,61 @@ struct Request {
   double prescale = 1.0;
   double postscale = 1.0;
   int root = 0;
-  AverageOver average_over = AverageOver::kSize;  // of a join
+  AverageOver average_over = AverageOver::kSize;  // join only
 
-  // The members of the group; barrier takes none, broadcast and alltoall take one. `out` of allgather and
-  // alltoall is left to `allocate`; that of a join is one int32, the rank that joined last.
+  // Barrier has none; broadcast and alltoall have one. Allgather and alltoall get each `out` from `allocate`.
+  // Join has one int32 for its output: the rank that joined last.
   std::vector<Buffer> buffers;
-  // Of a group that is reduced on the host: memory in an arena in which the outputs lie one behind the other.
-  // Members whose `out` is elsewhere have their place there too. Null: there is none.
+  // Group reductions on the host: a block of an arena with room for all outputs, one after the other. An
+  // output may lie elsewhere; its room in the block remains. Null: no block.
   std::shared_ptr<char> packed;
-  std::vector<int64_t> splits;  // alltoall: how many rows go to each rank
+  std::vector<int64_t> splits;  // alltoall only: the number of rows for each rank
 
-  // Allgather and alltoall: called on the completion thread once all ranks' rows are known. Of each buffer,
-  // one behind the other, `rows` has the rows that come from each rank. Stores each output's memory in *out.
+  // Allgather and alltoall: allocates the outputs and stores their addresses in *out. `rows` has one number
+  // for each buffer and rank: buffer 0 from rank 0, buffer 0 from rank 1, and so on. Runs on the completion
+  // thread once all numbers of rows are known.
   std::function<Status(const std::vector<int64_t>& rows, std::vector<void*>* out)> allocate;
 
-  // Of an allgather on the host: outputs for the case that all ranks bring as many rows as this one, and none
-  // has joined. Where all members have them and it is so, nothing needs to be allocated and told before bytes
-  // move. Empty: there are none.
+  // Allgather on the host: outputs for the common case, in which all ranks bring equally many rows and none
+  // has joined. If all members have them and the case holds, the members skip `allocate`. Empty: none.
   std::vector<void*> expected;
 
-  // Where all buffers lie, those that `allocate` makes too. On a GPU a bucket is no part of a sequence
-  // (AgreeAlone): collectives there have to start in one order on all members.
+  // All buffers lie on this device, outputs of `allocate` included. On a GPU a bucket belongs to no sequence
+  // (AgreeAlone): GPU collectives have to start in the same order on all members.
   Device device = Device::kHost;
-  std::shared_ptr<DeviceEvent>
-      ready;  // on a GPU: from when on buffers may be touched (core/collectives/device_plane.h)
+  // On a GPU: the buffers may be used after this event (core/collectives/device_plane.h).
+  std::shared_ptr<DeviceEvent> ready;
 
-  // On a GPU, where the caller would not wait for the end: called on the engine's thread once the collective
-  // is on its stream, with the event that marks the end there. Null: nobody asks.
+  // On a GPU: called on the engine's thread once the collective is on its stream, with an event at its end.
+  // For callers that do not wait for the end on the host. May be null.
   std::function<void(std::shared_ptr<DeviceEvent>)> launched;
 
-  // Where to store what an Average divides by at this time, for a caller that gathers and divides by itself.
+  // Receives the current divisor of an Average, for a caller that gathers and divides by itself. May be null.
   int64_t* divisor = nullptr;
 
-  // Of a barrier: what the members agree on after it shares its GPUs with other sets (DeviceQueue::ShareGpu).
+  // Barrier only: from now on this set shares its GPUs with other sets (DeviceQueue::ShareGpu).
   bool shares_gpu = false;
 
-  // Set before Engine::Cancel(), whose word may overtake the request: that must not wait for ever. Null:
-  // nobody cancels it.
+  // Set before Engine::Cancel(). A cancellation may overtake its request, which then fails at once. Null:
+  // nobody cancels this request.
   std::shared_ptr<const std::atomic<bool>> cancelled;
 
   // Called exactly once, on the completion thread.
   std::function<void(const Status&)> done;
 
-  // Whatever keeps the buffers valid. Held until no byte of them can be touched any more, which
-  // may be after done() when the job failed in the middle of a transfer.
+  // Keeps the buffers valid until no byte of them can be touched. After a failure in the middle of a
+  // transfer, this is later than done().
   std::shared_ptr<void> keep_alive;
 
-  // The engine's, for the timeline (timeline.h); null where that is off.
+  // The engine's span for the timeline (timeline.h); null: the timeline is off.
   std::shared_ptr<Span> span;
 
-  // Unique among the live requests of a rank; also the name in the flight log.
+  // Unique among the live requests of a rank. The flight recorder uses it as well.
   std::string key() const { return buckets == 1 ? name : name + "#" + std::to_string(bucket); }
 };
 
-// Makes a bucket a name of its own. The first keeps that of the sequence: a peer whose buckets are a
-// sequence, on the CPU, meets it and all are told.
+// Takes a bucket out of its sequence and gives it a name of its own. The first bucket keeps the name of the
+// sequence: if a peer submits the sequence on the CPU, the names meet and all ranks get an error.
 inline void AgreeAlone(Request* request) {
   if (request->bucket > 0) request->name = request->key();
   request->bucket = 0;

@@ -1,4 +1,4 @@
-// How the rows of a tensor, which are its first dimension, are divided among ranks.
+// The division of a tensor's rows (its first dimension) among ranks.
 #pragma once
 
 #include <algorithm>
@@ -6,12 +6,12 @@
 
 namespace tfddl {
 
-// The rows of a reducescatter's result begin here for `rank`: the first rows % size ranks get one more.
+// The first row of `rank` in a reducescatter. The first rows % size ranks get one row more.
 inline int64_t RowsBegin(int64_t rows, int rank, int size) {
   return rows / size * rank + std::min<int64_t>(rank, rows % size);
 }
 
-// How many of them `rank` gets.
+// The number of rows of `rank`.
 inline int64_t RowsOf(int64_t rows, int rank, int size) {
   return RowsBegin(rows, rank + 1, size) - RowsBegin(rows, rank, size);
 }

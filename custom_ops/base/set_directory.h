@@ -1,5 +1,4 @@
-// Which ranks are in which process set: number -> ranks of the job, sorted. Number 0, all ranks, is not in
-// it.
+// The process sets of a job: the number of a set -> its ranks, sorted. Set 0 has all ranks and is not stored.
 #pragma once
 
 #include <map>
@@ -14,10 +13,10 @@ class SetDirectory {
   void Remove(int set) { ranks_.erase(set); }
   bool Has(int set) const { return set == 0 || ranks_.count(set) != 0; }
 
-  // Whether `rank` is in the set; nobody is in one that is not known.
+  // Whether `rank` is in the set. False for an unknown set.
   bool Includes(int set, int rank) const;
 
-  // "process set 1 [0, 2]"; of set 0 nothing.
+  // "process set 1 [0, 2]"; empty for set 0.
   std::string Name(int set) const;
 
  private:

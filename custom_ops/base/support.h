@@ -1,15 +1,15 @@
-// What a reduction has a meaning for.
+// The data types that each reduction supports.
 #pragma once
 
 #include "base/types.h"
 
 namespace tfddl {
 
-// Whether `op` has a meaning for `dtype`: complex numbers have no order, and truth values have nothing
-// else. tfddl/ops/support_table.py says the same, and a test compares the two.
+// Complex numbers have no order, so Min and Max do not support them; bool supports Min and Max only.
+// tfddl/ops/support_table.py holds the same table, and a test compares the two.
 bool Supports(ReduceOp op, DataType dtype);
 
-// The same, for a collective of this kind.
+// Whether a collective of this kind supports `op` for `dtype`.
 bool Supports(Kind kind, ReduceOp op, DataType dtype);
 
 }  // namespace tfddl

@@ -1,4 +1,4 @@
-// The vocabulary of the engine: data types, operations and the status of a request.
+// The basic types of the engine: data types, reduce operations, collectives, status.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ enum class DataType : int32_t {
 size_t SizeOf(DataType type);
 const char* NameOf(DataType type);
 
-// The numbers are Horovod's, which user code may hold as plain ints.
+// The values are Horovod's, because user code may hold them as plain ints.
 enum class ReduceOp : int32_t { kAverage = 0, kSum = 1, kAdasum = 2, kMin = 3, kMax = 4, kProduct = 5 };
 
 const char* NameOf(ReduceOp op);
@@ -38,23 +38,24 @@ enum class Kind : int32_t { kAllreduce, kBroadcast, kAllgather, kReducescatter, 
 
 const char* NameOf(Kind kind);
 
-// Where a tensor lies.
+// The memory that holds a tensor.
 enum class Device : int32_t { kHost, kGpu };
 
 const char* NameOf(Device device);
 
-// What an Average divides by while some members have joined: all of the set, or those that have not joined.
+// The divisor of an Average while some members have joined: the size of the set (kSize), or the number of
+// members that have not joined (kActive).
 enum class AverageOver : int32_t { kSize, kActive };
 
 const char* NameOf(AverageOver over);
 
-// Codes map one to one to tf.errors (tensorflow/kernel.cc).
+// Each code maps to one class of tf.errors (tensorflow/kernel.cc).
 enum class Code : int32_t {
   kOk = 0,
-  kInvalidArgument,     // this rank's call is wrong by itself
-  kFailedPrecondition,  // the ranks' calls do not fit together, or tfddl is not initialised
+  kInvalidArgument,     // this rank's call is wrong
+  kFailedPrecondition,  // the calls of the ranks differ, or tfddl is not initialised
   kCancelled,           // another request of the same step failed
-  kUnknown,             // shut down or failed while this request waited (Horovod's code for it)
+  kUnknown,             // tfddl shut down or failed while this request waited (as in Horovod)
   kResourceExhausted,
 };
 

@@ -1,5 +1,5 @@
-// Strings and integers as bytes, for the few records that engines send each other. All members run the
-// same binary on the same kind of machine, so numbers travel as they lie in memory.
+// Serialises strings and integers for the records that engines exchange. All members run the same binary on
+// the same kind of machine, so integers keep their native byte order.
 #pragma once
 
 #include <cstdint>

@@ -10,8 +10,8 @@
 namespace tfddl {
 namespace {
 
-// All that we call is in 2.14; 2.17 has the ncclConfig_t that we pass, and nothing older than 2.18 was ever
-// built for CUDA 12 as the GPU builds of TensorFlow 2.16 and later need it.
+// All functions exist since 2.14, and NcclConfig since 2.17. The GPU builds of TensorFlow 2.16 and later need
+// CUDA 12, for which no NCCL before 2.18 was built.
 constexpr int kOldestNccl = 21800;
 constexpr char kInstallNccl[] =
     "install nvidia-nccl-cu12 (pip install 'tfddl[gpu]'), or set TFDDL_NCCL_LIBRARY to the path of a "
@@ -20,15 +20,15 @@ constexpr char kInstallCuda[] =
     "install NVIDIA's driver, or set TFDDL_CUDA_LIBRARY to the path of its libcuda.so.1";
 
 std::mutex wheel_mutex;
-std::string* const wheel = new std::string;  // empty: there is none
+std::string* const wheel = new std::string;  // empty: no wheel
 
 std::string FromEnvironment(const char* variable, const std::string& otherwise) {
   const char* value = std::getenv(variable);
   return value && *value ? value : otherwise;
 }
 
-// Never RTLD_DEFAULT, never RTLD_GLOBAL: the GPU build of TensorFlow exports functions of its own by the
-// names of NCCL's and CUDA's.
+// Uses neither RTLD_DEFAULT nor RTLD_GLOBAL: the GPU build of TensorFlow exports its own functions with the
+// names of NCCL's and CUDA's functions.
 class Library {
  public:
   explicit Library(const std::string& path) : handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
@@ -45,7 +45,7 @@ class Library {
   }
 
   bool opened() const { return handle_ != nullptr; }
-  const std::string& path() const { return path_; }  // of the file; of one that did not open: why
+  const std::string& path() const { return path_; }  // of the file; if it did not open, the reason
   void Keep() { kept_ = true; }
 
   template <typename Function>
@@ -90,7 +90,7 @@ std::string BindNccl(const Library& library, GpuApi* api) {
 }  // namespace
 
 std::string NcclVersionText(int version) {
-  // 2.8 and before were counted in another way.
+  // Up to 2.8 the unit was 1000.
   const int unit = version < 10000 ? 1000 : 10000;
   return std::to_string(version / unit) + "." + std::to_string(version % unit / 100) + "." +
          std::to_string(version % 100);

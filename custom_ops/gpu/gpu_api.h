@@ -1,5 +1,5 @@
-// The CUDA driver API and NCCL as tables of functions, opened at run time: no header, toolkit or library of
-// either is needed to build, and a machine without a GPU never looks for them.
+// The CUDA driver API and NCCL as tables of functions, opened at run time. The build needs no header, toolkit
+// or library of either; a machine without a GPU never opens them.
 #pragma once
 
 #include <climits>
@@ -9,7 +9,7 @@
 
 namespace tfddl {
 
-// As in cuda.h and nccl.h. Enumerations are ints; their values are frozen (cuda.h 12, nccl.h 2.18 to 2.31).
+// As in cuda.h (12) and nccl.h (2.18 to 2.31). Enumerations are ints, whose values never change.
 struct CudaUuid {
   char bytes[16];
 };
@@ -46,8 +46,7 @@ enum NcclType {
 };
 enum NcclRedOp { kNcclSum = 0, kNcclProd = 1, kNcclMax = 2, kNcclMin = 3, kNcclAvg = 4 };
 
-// ncclConfig_t as of 2.17: newer libraries copy `size` bytes and take their defaults for the rest. Later
-// layouts would bring nothing but padding to get wrong.
+// ncclConfig_t of NCCL 2.17. Newer libraries copy `size` bytes and use defaults for later fields.
 struct NcclConfig {
   size_t size = sizeof(NcclConfig);
   unsigned magic = 0xcafebeef;
@@ -97,17 +96,18 @@ static_assert(sizeof(NcclConfig) == 40, "padding at the end would be read as the
   X(ncclRedOpCreatePreMulSum, int, (int*, void*, int, int, NcclComm))                     \
   X(ncclRedOpDestroy, int, (int, NcclComm))
 
-// Where to look. Defaults: TFDDL_CUDA_LIBRARY and TFDDL_NCCL_LIBRARY, else NCCL's wheel, else the system's.
+// The paths or names of the libraries. Defaults: TFDDL_CUDA_LIBRARY and TFDDL_NCCL_LIBRARY, else NCCL's
+// wheel, else the libraries of the system.
 struct GpuLibraries {
   std::string cuda;
   std::string nccl;
 };
 GpuLibraries DefaultGpuLibraries();
 
-// The file in the package nvidia-nccl-cu12, which only Python can find.
+// Sets the path of the library in the package nvidia-nccl-cu12. Python finds it.
 void SetNcclWheel(const std::string& path);
 
-// The version of the default NCCL, where it is one that we can use; else 0, and one sentence in *error.
+// The version of the default NCCL; 0 and a sentence in *error if tfddl cannot use it.
 int FindNccl(std::string* error);
 
 struct GpuApi {
@@ -116,12 +116,13 @@ struct GpuApi {
   TFDDL_NCCL_FUNCTIONS(TFDDL_MEMBER)
 #undef TFDDL_MEMBER
   int nccl_version = 0;   // 21903 is 2.19.3
-  std::string nccl_path;  // of the file that was opened
+  std::string nccl_path;  // of the opened file
 
-  // Null, and one sentence in *error, where a library is missing, broken or too old. Stays open for ever.
+  // Null and a sentence in *error if a library is missing, broken or too old. The libraries stay open until
+  // the process ends.
   static std::unique_ptr<GpuApi> Open(const GpuLibraries& libraries, std::string* error);
 
-  // Raise std::runtime_error that names `call` unless `code` is success; of NCCL also when it is in progress.
+  // Raise std::runtime_error with the name of the call, unless `code` is success (of NCCL: or in progress).
   void CheckCuda(int code, const char* call) const;
   void CheckNccl(int code, const char* call) const;
 };

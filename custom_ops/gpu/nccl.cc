@@ -18,9 +18,7 @@
 namespace tfddl {
 namespace {
 
-using Post = std::function<void(std::function<void()>)>;
-
-// The collectives of a set that run on the stream, in their order, and the communicators.
+// The running collectives of a process set, in their order on the stream, and the set's communicators.
 class NcclQueue : public DeviceQueue {
  public:
   NcclQueue(std::shared_ptr<NcclDevices> devices, std::string set)
@@ -29,12 +27,12 @@ class NcclQueue : public DeviceQueue {
   std::unique_ptr<Collective> Start(Lane lane, const Request& request, Post post) override;
   void ShareGpu() override { shared_ = true; }
   void Abort() override {
-    for (auto& [episode, communicator] : communicators_) communicator->Abort();
+    for (auto& [generation, communicator] : communicators_) communicator->Abort();
     running_.clear();
   }
 
-  // Takes its place among all that wait to be put on the stream. Null where the place is known; else what
-  // tells it, which has to end before IsNext() is asked.
+  // Enters a collective into the order of the GPU. Null: its position is final. Else the returned collective
+  // computes its time, for Settle(), and has to end before IsNext().
   std::unique_ptr<Collective> Enter(const Collective* collective, Lane lane, int64_t* time);
   void Settle(const Collective* collective, int64_t time) { devices_->order().Settle(collective, time); }
   bool IsNext(const Collective* collective) const { return devices_->order().IsNext(collective); }
@@ -48,8 +46,8 @@ class NcclQueue : public DeviceQueue {
     running_.erase(std::remove(running_.begin(), running_.end(), collective), running_.end());
   }
 
-  // The communicator of those that attend, which the first collective among them makes; null until it is
-  // there. A refusal ends that collective.
+  // The communicator of the participants, which their first collective creates; null until it is ready, or if
+  // it was refused (*refusal).
   NcclCommunicator* CommunicatorOf(Lane lane, const NcclEvent& ready, std::string* refusal);
 
  private:
@@ -60,7 +58,7 @@ class NcclQueue : public DeviceQueue {
   bool shared_ = false;
   ScratchPool scratch_;
   std::deque<const Collective*> running_;
-  std::map<int64_t, std::unique_ptr<NcclCommunicator>> communicators_;  // by Participants::episode
+  std::map<int64_t, std::unique_ptr<NcclCommunicator>> communicators_;  // by Participants::generation
 };
 
 std::unique_ptr<Collective> NcclQueue::Enter(const Collective* collective, Lane lane, int64_t* time) {
@@ -77,25 +75,26 @@ std::unique_ptr<Collective> NcclQueue::Enter(const Collective* collective, Lane 
 }
 
 NcclCommunicator* NcclQueue::CommunicatorOf(Lane lane, const NcclEvent& ready, std::string* refusal) {
-  const int64_t episode = lane.participants->episode;
-  if (!communicators_.count(episode)) {
-    if (!running_.empty()) return nullptr;  // some communicators may end now
+  const int64_t generation = lane.participants->generation;
+  if (!communicators_.count(generation)) {
+    if (!running_.empty()) return nullptr;  // Make() destroys communicators, which must not be in use
     Make(lane, ready);
   }
-  NcclCommunicator* communicator = communicators_[episode].get();
+  NcclCommunicator* communicator = communicators_[generation].get();
   if (!communicator->Poll()) return nullptr;
   *refusal = communicator->refusal();
   if (refusal->empty()) return communicator;
-  communicators_.erase(episode);
+  communicators_.erase(generation);
   return nullptr;
 }
 
-// Each takes memory of the GPU: besides the one of all members only that of those who attend now is kept.
+// A communicator takes memory of the GPU, so at most two are kept: one of all members (generation 0) and one
+// of the current participants.
 void NcclQueue::Make(Lane lane, const NcclEvent& ready) {
   for (auto it = communicators_.begin(); it != communicators_.end();) {
     it = it->first == 0 ? std::next(it) : communicators_.erase(it);
   }
-  communicators_[lane.participants->episode] =
+  communicators_[lane.participants->generation] =
       std::make_unique<NcclCommunicator>(ready.device(), lane, ready.error());
 }
 
@@ -137,8 +136,8 @@ class NcclCollective : public Collective {
           phase_ = Phase::kLaunch;
           break;
         case Phase::kLaunch:
-          // A communicator that does not block puts work on the stream after the call has returned: an event
-          // recorded before it has would be passed too early.
+          // A nonblocking communicator may enqueue work after the call has returned. An event that is
+          // recorded before would pass too early.
           if (communicator_->Busy()) return false;
           launch_->End();
           end_ = std::make_shared<NcclEvent>(ready_->device(), ready_->device()->stream);
@@ -158,8 +157,8 @@ class NcclCollective : public Collective {
   enum class Phase { kOrder, kRows, kTurn, kLaunch, kRun };
   using Slot = std::shared_ptr<NcclEvent>;
 
-  // What is allocated now may be memory that kernels still use which were put on the caller's stream since
-  // the request was made.
+  // Kernels on the caller's stream, enqueued after the request was made, may still use the new memory. So the
+  // communication has to wait for an event after them.
   static Status AllocateAndRecord(const decltype(Request::allocate)& allocate, const NcclEvent& ready,
                                   const std::vector<int64_t>& counts, std::vector<void*>* out, Slot* slot) {
     const Status status = allocate(counts, out);
@@ -172,7 +171,7 @@ class NcclCollective : public Collective {
     return status;
   }
 
-  // False when it is not this one's turn yet, or never will be.
+  // False if it is not this collective's turn yet, or if it was refused (status_).
   bool Launch() {
     if (!queue_->IsNext(this)) return false;
     std::string refusal;
@@ -194,7 +193,7 @@ class NcclCollective : public Collective {
     return true;
   }
 
-  // The error comes second: work that ended because of one ends with it.
+  // Looks for errors after the event: an error also ends the work, and the event passes.
   bool Ended() {
     if (!queue_->IsOldest(this)) return false;
     const bool passed = end_->Passed();
@@ -208,8 +207,8 @@ class NcclCollective : public Collective {
   std::shared_ptr<NcclEvent> ready_;
   std::shared_ptr<Slot> allocated_ = std::make_shared<Slot>();
   int64_t time_ = 0;
-  std::unique_ptr<Collective> order_;  // of the members' proposals for time_
-  std::function<void()> make_rows_;    // once the order has left the lane to them
+  std::unique_ptr<Collective> order_;  // computes time_, the latest of the members' proposals
+  std::function<void()> make_rows_;    // called after order_, which uses the same lane
   std::optional<RowAgreement> rows_;
   Phase phase_ = Phase::kOrder;
   Status status_;
@@ -238,14 +237,14 @@ class NcclPlane : public DevicePlane {
     }
   }
 
-  Status Store(int ordinal, void* stream, int* where, int value) override {
+  Status Store(int ordinal, void* stream, int* target, int value) override {
     std::string error;
     const auto device = devices_->Open(ordinal, &error);
     if (!device) return Status(Code::kFailedPrecondition, error);
     try {
       const WithContext current(*device);
       const int code =
-          device->api->cuMemsetD32Async(reinterpret_cast<CudaMemory>(where), static_cast<unsigned>(value), 1,
+          device->api->cuMemsetD32Async(reinterpret_cast<CudaMemory>(target), static_cast<unsigned>(value), 1,
                                         static_cast<CudaStream>(stream));
       device->api->CheckCuda(code, "cuMemsetD32Async");
       return Status();

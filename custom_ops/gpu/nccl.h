@@ -1,4 +1,4 @@
-// Collectives between GPUs through NCCL.
+// Collectives between GPUs by NCCL.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace tfddl {
 
-// `libraries`: empty for DefaultGpuLibraries() at the time of the first work for a GPU.
+// `libraries`: empty means DefaultGpuLibraries() at the time of the first work for a GPU.
 std::shared_ptr<DevicePlane> MakeNcclPlane(GpuLibraries libraries = {});
 
 }  // namespace tfddl

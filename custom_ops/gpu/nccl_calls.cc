@@ -20,7 +20,7 @@ Scalar Pack(T value) {
   return scalar;
 }
 
-// `value` as one element of a dtype in which factors are possible.
+// `value` as one element of a floating-point dtype.
 Scalar ScalarOf(DataType dtype, double value) {
   switch (dtype) {
     case DataType::kFloat16:
@@ -53,18 +53,18 @@ char* At(void* base, int64_t bytes) { return static_cast<char*>(base) + bytes; }
 }  // namespace
 
 NcclLaunch::NcclLaunch(const NcclDevice& device, NcclComm comm, const Request& request,
-                       const Participants& participants, int place, const RowAgreement* rows)
+                       const Participants& participants, int index, const RowAgreement* rows)
     : device_(device),
       api_(*device.api),
       comm_(comm),
       request_(request),
       participants_(participants),
-      place_(place),
+      index_(index),
       rows_(rows),
       size_(static_cast<int>(participants.ranks.size())),
       element_(SizeOf(request.dtype)) {}
 
-void NcclLaunch::Note(int code, const char* call) {
+void NcclLaunch::KeepError(int code, const char* call) {
   if (code_ != kNcclSuccess || code == kNcclSuccess || code == kNcclInProgress) return;
   code_ = code;
   failed_ = call;
@@ -72,9 +72,10 @@ void NcclLaunch::Note(int code, const char* call) {
 
 void NcclLaunch::Start() {
   op_ = ReductionOp();
-  Note(api_.ncclGroupStart(), "ncclGroupStart");
+  KeepError(api_.ncclGroupStart(), "ncclGroupStart");
   Issue();
-  Note(api_.ncclGroupEnd(), "ncclGroupEnd");  // also when a call has failed: the group is the thread's
+  KeepError(api_.ncclGroupEnd(),
+            "ncclGroupEnd");  // even after a failed call: the group belongs to the thread
   api_.CheckNccl(code_, failed_);
 }
 
@@ -110,7 +111,7 @@ void NcclLaunch::Issue() {
     case Kind::kAlltoall:
       return Alltoall();
     case Kind::kBarrier:
-    case Kind::kJoin:  // never comes here
+    case Kind::kJoin:  // never runs on GPUs
       return Barrier();
   }
 }
@@ -118,43 +119,43 @@ void NcclLaunch::Issue() {
 void NcclLaunch::Allreduce() {
   for (const Buffer& buffer : request_.buffers) {
     if (buffer.count == 0) continue;
-    Note(api_.ncclAllReduce(buffer.in, buffer.out, static_cast<size_t>(buffer.count),
-                            NcclTypeOf(request_.dtype), op_, comm_, device_.stream),
-         "ncclAllReduce");
+    KeepError(api_.ncclAllReduce(buffer.in, buffer.out, static_cast<size_t>(buffer.count),
+                                 NcclTypeOf(request_.dtype), op_, comm_, device_.stream),
+              "ncclAllReduce");
   }
 }
 
-// Rows for those that have joined are not reduced at all.
+// Skips the rows of joined ranks.
 void NcclLaunch::Reducescatter() {
   const int type = NcclTypeOf(request_.dtype);
   for (const Buffer& buffer : request_.buffers) {
     if (participants_.complete() && buffer.rows % size_ == 0) {
       const auto count = static_cast<size_t>(buffer.rows / size_ * buffer.row);
       if (count == 0) continue;
-      Note(api_.ncclReduceScatter(buffer.in, buffer.out, count, type, op_, comm_, device_.stream),
-           "ncclReduceScatter");
+      KeepError(api_.ncclReduceScatter(buffer.in, buffer.out, count, type, op_, comm_, device_.stream),
+                "ncclReduceScatter");
       continue;
     }
-    for (int place = 0; place < size_; ++place) {
-      const int owner = participants_.ranks[static_cast<size_t>(place)];
+    for (int index = 0; index < size_; ++index) {
+      const int owner = participants_.ranks[static_cast<size_t>(index)];
       const int64_t begin = RowsBegin(buffer.rows, owner, participants_.set_size());
       const int64_t count = RowsOf(buffer.rows, owner, participants_.set_size()) * buffer.row;
       if (count == 0) continue;
-      Note(api_.ncclReduce(At(buffer.in, begin * buffer.row * static_cast<int64_t>(element_)),
-                           place == place_ ? buffer.out : nullptr, static_cast<size_t>(count), type, op_,
-                           place, comm_, device_.stream),
-           "ncclReduce");
+      KeepError(api_.ncclReduce(At(buffer.in, begin * buffer.row * static_cast<int64_t>(element_)),
+                                index == index_ ? buffer.out : nullptr, static_cast<size_t>(count), type, op_,
+                                index, comm_, device_.stream),
+                "ncclReduce");
     }
   }
 }
 
 void NcclLaunch::Broadcast() {
-  const int root = participants_.PlaceOf(request_.root);
+  const int root = participants_.IndexOf(request_.root);
   for (const Buffer& buffer : request_.buffers) {
     const size_t bytes = static_cast<size_t>(buffer.count) * element_;
     if (bytes == 0) continue;
-    Note(api_.ncclBroadcast(buffer.in, buffer.out, bytes, kNcclUint8, root, comm_, device_.stream),
-         "ncclBroadcast");
+    KeepError(api_.ncclBroadcast(buffer.in, buffer.out, bytes, kNcclUint8, root, comm_, device_.stream),
+              "ncclBroadcast");
   }
 }
 
@@ -163,24 +164,24 @@ void NcclLaunch::Allgather() {
     const Buffer& buffer = request_.buffers[i];
     const int64_t row = buffer.row * static_cast<int64_t>(element_);
     bool even = true;
-    for (int place = 0; place < size_; ++place) {
-      even &= rows_->received(i, static_cast<size_t>(place)) == rows_->received(i, 0);
+    for (int index = 0; index < size_; ++index) {
+      even &= rows_->received(i, static_cast<size_t>(index)) == rows_->received(i, 0);
     }
     if (even) {
       const auto bytes = static_cast<size_t>(buffer.rows * row);
       if (bytes == 0) continue;
-      Note(api_.ncclAllGather(buffer.in, rows_->out(i), bytes, kNcclUint8, comm_, device_.stream),
-           "ncclAllGather");
+      KeepError(api_.ncclAllGather(buffer.in, rows_->out(i), bytes, kNcclUint8, comm_, device_.stream),
+                "ncclAllGather");
       continue;
     }
-    for (int place = 0; place < size_; ++place) {
-      const auto source = static_cast<size_t>(place);
+    for (int index = 0; index < size_; ++index) {
+      const auto source = static_cast<size_t>(index);
       const auto bytes = static_cast<size_t>(rows_->received(i, source) * row);
       if (bytes == 0) continue;
       char* out = At(rows_->out(i), rows_->FirstReceived(i, source) * row);
-      Note(api_.ncclBroadcast(place == place_ ? buffer.in : out, out, bytes, kNcclUint8, place, comm_,
-                              device_.stream),
-           "ncclBroadcast");
+      KeepError(api_.ncclBroadcast(index == index_ ? buffer.in : out, out, bytes, kNcclUint8, index, comm_,
+                                   device_.stream),
+                "ncclBroadcast");
     }
   }
 }
@@ -189,28 +190,28 @@ void NcclLaunch::Alltoall() {
   for (size_t i = 0; i < request_.buffers.size(); ++i) {
     const Buffer& buffer = request_.buffers[i];
     const int64_t row = buffer.row * static_cast<int64_t>(element_);
-    for (int place = 0; place < size_; ++place) {
-      const auto peer = static_cast<size_t>(place);
+    for (int index = 0; index < size_; ++index) {
+      const auto peer = static_cast<size_t>(index);
       const auto sent = static_cast<size_t>(rows_->sent(i, peer) * row);
       const auto received = static_cast<size_t>(rows_->received(i, peer) * row);
       if (sent > 0) {
-        Note(api_.ncclSend(At(buffer.in, rows_->FirstSent(peer) * row), sent, kNcclUint8, place, comm_,
-                           device_.stream),
-             "ncclSend");
+        KeepError(api_.ncclSend(At(buffer.in, rows_->FirstSent(peer) * row), sent, kNcclUint8, index, comm_,
+                                device_.stream),
+                  "ncclSend");
       }
       if (received > 0) {
-        Note(api_.ncclRecv(At(rows_->out(i), rows_->FirstReceived(i, peer) * row), received, kNcclUint8,
-                           place, comm_, device_.stream),
-             "ncclRecv");
+        KeepError(api_.ncclRecv(At(rows_->out(i), rows_->FirstReceived(i, peer) * row), received, kNcclUint8,
+                                index, comm_, device_.stream),
+                  "ncclRecv");
       }
     }
   }
 }
 
-// Also what connects the ranks before there is data: NCCL does so at the first collective.
+// NCCL connects the ranks at the first collective, so a barrier also prepares the communicator.
 void NcclLaunch::Barrier() {
   auto* word = reinterpret_cast<void*>(device_.word);
-  Note(api_.ncclAllReduce(word, word, 1, kNcclInt32, kNcclMax, comm_, device_.stream), "ncclAllReduce");
+  KeepError(api_.ncclAllReduce(word, word, 1, kNcclInt32, kNcclMax, comm_, device_.stream), "ncclAllReduce");
 }
 
 }  // namespace tfddl

@@ -1,4 +1,4 @@
-// From a request to calls of NCCL: one group of them.
+// Turns a request into a group of NCCL calls.
 #pragma once
 
 #include <optional>
@@ -10,21 +10,22 @@
 
 namespace tfddl {
 
-// One request on its way to the GPU.
+// The launch of one request.
 class NcclLaunch {
  public:
-  // `rows`: of an allgather or alltoall. All have to outlive this object.
+  // `index`: of this rank among the participants. `rows`: of an allgather or alltoall, else null. All
+  // references have to outlive this object.
   NcclLaunch(const NcclDevice& device, NcclComm comm, const Request& request,
-             const Participants& participants, int place, const RowAgreement* rows);
+             const Participants& participants, int index, const RowAgreement* rows);
 
-  // Puts it on the stream of the device, or begins to. Raises: std::runtime_error.
+  // Enqueues the calls on the device's stream, maybe without finishing. Raises: std::runtime_error.
   void Start();
 
-  // To be called once, when that is done.
+  // Releases NCCL's resources. Call it once, after the communicator is no longer busy.
   void End();
 
  private:
-  void Note(int code, const char* call);
+  void KeepError(int code, const char* call);
   void Issue();
   void Allreduce();
   void Reducescatter();
@@ -39,13 +40,14 @@ class NcclLaunch {
   NcclComm comm_;
   const Request& request_;
   const Participants& participants_;
-  int place_;
+  int index_;
   const RowAgreement* rows_;
   int size_;
   size_t element_;
   int op_ = kNcclSum;
-  std::optional<int> made_op_;  // that End() gives back
-  int code_ = kNcclSuccess;     // of the first call that failed
+  std::optional<int> made_op_;  // a custom operation, which End() destroys
+  // The first call that failed:
+  int code_ = kNcclSuccess;
   const char* failed_ = "";
 };
 

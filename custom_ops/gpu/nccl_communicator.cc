@@ -18,7 +18,7 @@ bool SharingAllowed() {
 }  // namespace
 
 NcclCommunicator::NcclCommunicator(std::shared_ptr<const NcclDevice> device, Lane lane, std::string objection)
-    : device_(std::move(device)), participants_(*lane.participants), place_(lane.transport->rank()) {
+    : device_(std::move(device)), participants_(*lane.participants), index_(lane.transport->rank()) {
   exchange_.emplace(lane.transport, lane.tag, Introduce(objection));
 }
 
@@ -30,7 +30,7 @@ std::string NcclCommunicator::Introduce(const std::string& objection) {
   WireWriter writer;
   NcclUniqueId id = {};
   std::string problem = objection;
-  if (problem.empty() && place_ == 0) {
+  if (problem.empty() && index_ == 0) {
     const int code = device_->api->ncclGetUniqueId(&id);
     if (code != kNcclSuccess)
       problem = std::string("ncclGetUniqueId: ") + device_->api->ncclGetErrorString(code);
@@ -63,23 +63,23 @@ bool NcclCommunicator::Poll() {
   std::memcpy(id.internal, members[0].id.data(), sizeof id.internal);
   NcclConfig config;
   const auto size = static_cast<int>(members.size());
-  device_->api->CheckNccl(device_->api->ncclCommInitRankConfig(&comm_, size, id, place_, &config),
+  device_->api->CheckNccl(device_->api->ncclCommInitRankConfig(&comm_, size, id, index_, &config),
                           "ncclCommInitRankConfig");
   return !Busy();
 }
 
 std::string NcclCommunicator::Refusal(const std::vector<Member>& members) const {
-  for (size_t place = 0; place < members.size(); ++place) {
-    const Member& member = members[place];
-    if (!member.objection.empty()) return "rank " + Rank(place) + ": " + member.objection;
+  for (size_t index = 0; index < members.size(); ++index) {
+    const Member& member = members[index];
+    if (!member.objection.empty()) return "rank " + Rank(index) + ": " + member.objection;
     if (member.version != members[0].version) {
       return "the ranks have different versions of NCCL: rank " + Rank(0) + " " +
-             NcclVersionText(static_cast<int>(members[0].version)) + ", rank " + Rank(place) + " " +
+             NcclVersionText(static_cast<int>(members[0].version)) + ", rank " + Rank(index) + " " +
              NcclVersionText(static_cast<int>(member.version)) + "; install the same one everywhere";
     }
-    for (size_t other = 0; other < place && !SharingAllowed(); ++other) {
+    for (size_t other = 0; other < index && !SharingAllowed(); ++other) {
       if (members[other].uuid != member.uuid) continue;
-      return "ranks " + Rank(other) + " and " + Rank(place) +
+      return "ranks " + Rank(other) + " and " + Rank(index) +
              " use the same GPU; give each process one of its own by hvd.set_visible_gpu(), right after "
              "hvd.init()";
     }
@@ -87,8 +87,8 @@ std::string NcclCommunicator::Refusal(const std::vector<Member>& members) const 
   return "";
 }
 
-std::string NcclCommunicator::Rank(size_t place) const {
-  return std::to_string(participants_.members[static_cast<size_t>(participants_.ranks[place])]);
+std::string NcclCommunicator::Rank(size_t index) const {
+  return std::to_string(participants_.members[static_cast<size_t>(participants_.ranks[index])]);
 }
 
 bool NcclCommunicator::Busy() const {

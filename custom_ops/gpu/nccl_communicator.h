@@ -1,4 +1,5 @@
-// A communicator of NCCL: made by all who take part at one agreed point, without blocking.
+// A communicator of NCCL. All participants create it at the same point of their agreed order, without
+// blocking.
 #pragma once
 
 #include <memory>
@@ -14,21 +15,22 @@ namespace tfddl {
 
 class NcclCommunicator {
  public:
-  // Among those that attend, who tell each other over `lane` whether they can. `objection`: why this one
-  // cannot; `device` may be null then.
+  // The participants of `lane` first exchange their objections. `objection`: the reason why this rank cannot
+  // take part, or empty; with an objection `device` may be null.
   NcclCommunicator(std::shared_ptr<const NcclDevice> device, Lane lane, std::string objection);
-  ~NcclCommunicator();  // nothing may run
+  ~NcclCommunicator();  // no collective may be running
 
-  // Moves on without waiting. True once it is made, or cannot be: refusal() says why then, alike on all.
-  // Raises: std::runtime_error when NCCL fails, which only this rank may see.
+  // Makes progress without waiting. True once the communicator is ready or refused.
+  // Raises: std::runtime_error if NCCL fails, maybe on this rank only.
   bool Poll();
+  // The reason of a refusal, the same on all ranks; empty: not refused.
   const std::string& refusal() const { return refusal_; }
 
-  // Whether something is still being put on the stream; until then nothing else may be.
-  // Raises: std::runtime_error when NCCL has failed.
+  // Whether NCCL is still enqueuing work. Until then nothing else may be enqueued.
+  // Raises: std::runtime_error if NCCL has failed.
   bool Busy() const;
 
-  // Ends what runs.
+  // Ends all running work.
   void Abort();
 
   NcclComm comm() const { return comm_; }
@@ -38,16 +40,16 @@ class NcclCommunicator {
     std::string objection;
     std::string uuid;
     int64_t version;
-    std::string id;  // of the first place
+    std::string id;  // ncclUniqueId, from participant 0
   };
 
   std::string Introduce(const std::string& objection);
   std::string Refusal(const std::vector<Member>& members) const;
-  std::string Rank(size_t place) const;
+  std::string Rank(size_t index) const;
 
   std::shared_ptr<const NcclDevice> device_;
   Participants participants_;
-  int place_;
+  int index_;
   std::optional<Exchange> exchange_;
   std::string refusal_;
   NcclComm comm_ = nullptr;

@@ -1,4 +1,4 @@
-// The GPU of this process: its libraries, its context and the one stream on which all communication runs.
+// The GPU of this process: libraries, context, and the one stream for all communication.
 #pragma once
 
 #include <memory>
@@ -11,17 +11,17 @@
 
 namespace tfddl {
 
-// Opened once, never closed: kernels of TensorFlow may use the context until the process ends.
+// Never closed: TensorFlow's kernels may use the context until the process ends.
 struct NcclDevice {
   std::unique_ptr<GpuApi> api;
   int ordinal = -1;
   CudaContext context = nullptr;
   CudaStream stream = nullptr;  // of the highest priority
-  CudaMemory word = 0;          // four bytes for a barrier
+  CudaMemory word = 0;          // four bytes, for barriers
   std::string uuid;
 };
 
-// The device's context is current on this thread while it lives.
+// Makes the device's context current on this thread for its lifetime.
 class WithContext {
  public:
   explicit WithContext(const NcclDevice& device) : api_(*device.api) {
@@ -36,16 +36,16 @@ class WithContext {
   const GpuApi& api_;
 };
 
-// The end of the work that a stream has at the time of construction.
+// An event on a stream, after all work that was on the stream at the time of construction.
 class NcclEvent : public DeviceEvent {
  public:
   // Raises: std::runtime_error.
   NcclEvent(std::shared_ptr<const NcclDevice> device, CudaStream stream);
-  // One that could not be made.
+  // A failed event.
   explicit NcclEvent(std::string error) : error_(std::move(error)) {}
   ~NcclEvent() override;
 
-  // Of the other constructor; empty: it is a real one.
+  // The error of a failed event, else empty.
   const std::string& error() const { return error_; }
   const std::shared_ptr<const NcclDevice>& device() const { return device_; }
   CudaStream stream() const { return stream_; }
@@ -60,13 +60,13 @@ class NcclEvent : public DeviceEvent {
   CudaEvent event_ = nullptr;
 };
 
-// Opens the device at the first request for it. From any thread.
+// Opens the GPU of this process at the first use. From any thread.
 class NcclDevices {
  public:
-  // `libraries`: empty for DefaultGpuLibraries() at that time.
+  // `libraries`: empty means DefaultGpuLibraries() at the time of opening.
   explicit NcclDevices(GpuLibraries libraries) : libraries_(std::move(libraries)) {}
 
-  // Null, and why in *error, when it does not open, or another one is open already.
+  // Null and the reason in *error if the GPU does not open or another GPU is open already.
   std::shared_ptr<const NcclDevice> Open(int ordinal, std::string* error);
 
   NcclOrder& order() { return order_; }

@@ -1,9 +1,10 @@
-// The order in which collectives of all process sets of a process are put on its GPU. NCCL needs it to be the
-// same wherever two sets meet, and sets agree on what they run apart from each other.
+// The order of collectives of different process sets on one GPU. NCCL needs the same order on all processes
+// that share two sets, but each set agrees on its own order separately.
 //
-// It is a total order of messages to overlapping groups (Skeen's): every member proposes a time later than
-// all that it has seen, the collective gets the latest of them, and a process starts it when nothing that it
-// knows of can come before: what has no time yet gets none before its proposal.
+// Skeen's algorithm for totally ordered multicast: each member proposes a time later than all times that it
+// has seen; the time of the collective is the latest proposal (Settle). A process may start a collective once
+// no other collective that it knows can get an earlier time: an unsettled one gets no time before its
+// proposal.
 #pragma once
 
 #include <cstdint>
@@ -17,26 +18,25 @@ namespace tfddl {
 // From any thread.
 class NcclOrder {
  public:
-  // Behind all that were appended, before all that have a time: for a set that is alone on its GPUs.
+  // For a set that shares no GPU: after all appended collectives, before all collectives with a time.
   void Append(const void* collective);
 
-  // This process's proposal. `tag` tells collectives of one set that have the same time apart; it and the
-  // set's name are equal on all members.
+  // Returns this process's proposal. Set and tag, equal on all members, break ties.
   int64_t Propose(const void* collective, const std::string& set, int tag);
   void Settle(const void* collective, int64_t time);
 
-  // Whether it may start. It is in the way of all others until it leaves.
+  // Whether a collective may start. It blocks all later ones until it leaves.
   bool IsNext(const void* collective) const;
   void Leave(const void* collective);
 
  private:
-  struct Place {
+  struct Entry {
     std::tuple<int64_t, std::string, int64_t> key;  // time, set, tag
     bool settled;
   };
 
   mutable std::mutex mutex_;
-  std::map<const void*, Place> places_;
+  std::map<const void*, Entry> entries_;
   int64_t appended_ = 0;
   int64_t now_ = 0;
 };

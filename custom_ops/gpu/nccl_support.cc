@@ -16,7 +16,7 @@ bool IsReal(DataType dtype) {
          dtype == DataType::kFloat64;
 }
 
-// NCCL multiplies in the dtype of the tensor: a factor has to be one of its normal numbers.
+// NCCL multiplies in the dtype of the tensor, so the factor has to be a normal number of that dtype (or 0).
 bool Represents(DataType dtype, double factor) {
   const double size = std::fabs(factor);
   if (size == 0) return true;
@@ -64,7 +64,7 @@ bool NcclReduces(ReduceOp op, DataType dtype) {
   switch (op) {
     case ReduceOp::kAdasum:
       return false;
-    case ReduceOp::kAverage:  // of integers the sum would wrap before it is divided
+    case ReduceOp::kAverage:  // the sum of integers could wrap before the division
       return IsReal(dtype);
     default:
       return NcclTypeOf(dtype) != kNoType;

@@ -1,5 +1,4 @@
-// What NCCL can do of what the engine is asked for: one table, for the engine, the documentation and the
-// tests.
+// The requests that NCCL can run. The engine, the documentation and the tests share this table.
 #pragma once
 
 #include <string>
@@ -9,20 +8,21 @@
 
 namespace tfddl {
 
-// Whether op=`op` of `dtype` runs on GPUs. What only moves bytes takes any dtype.
+// Whether GPUs can reduce `dtype` by `op`. Collectives that only move bytes take any dtype.
 bool NcclReduces(ReduceOp op, DataType dtype);
 
-// Whether ncclAvg does it, which divides by the number of those that attend.
+// Whether ncclAvg computes the request. ncclAvg divides by the number of participants.
 bool NcclAverages(const Request& request, const Participants& participants);
 
-// What all values are multiplied by before they are added up: both factors, and an Average's divisor where
-// ncclAvg would not do. 1: nothing is multiplied.
+// The factor for all values before the sum: both factors of the request and, unless ncclAvg divides, the
+// divisor of an Average. 1: no multiplication.
 double NcclFactor(const Request& request, const Participants& participants);
 
-// Why `request` cannot run on GPUs, and what to do instead; equal for equal signatures. Empty when it can.
+// The reason why `request` cannot run on GPUs, and the alternative; empty if it can. The same for equal
+// signatures.
 std::string NcclObjection(const Request& request, const Participants& participants);
 
-// NCCL's number of a dtype in NcclReduces().
+// NCCL's number of a dtype that NcclReduces() supports.
 int NcclTypeOf(DataType dtype);
 
 }  // namespace tfddl

@@ -36,8 +36,8 @@ std::shared_ptr<char> Arena::Allocate(size_t bytes, size_t leave) {
 }
 
 uint64_t Arena::Find(const void* data) const {
-  const auto place = reinterpret_cast<uintptr_t>(data), begin = reinterpret_cast<uintptr_t>(memory_.get());
-  return place >= begin && place < begin + bytes_ ? place - begin : kNowhere;
+  const auto address = reinterpret_cast<uintptr_t>(data), begin = reinterpret_cast<uintptr_t>(memory_.get());
+  return address >= begin && address < begin + bytes_ ? address - begin : kNowhere;
 }
 
 bool Arena::CommitUpTo(size_t end) {

@@ -1,5 +1,5 @@
-// Memory of one process that its peers on the host reach, given out in blocks: for results that peers write
-// where they belong.
+// Memory of one process that its peers on the host have mapped. Collectives allocate their results in it, so
+// that peers can write to them directly.
 #pragma once
 
 #include <cstddef>
@@ -11,25 +11,25 @@
 
 namespace tfddl {
 
-// Belongs to one job and lives as long as any of its blocks. The lowest place that is free is given out
-// first: its pages have been touched before.
+// Belongs to one job and lives as long as any of its blocks. Allocates at the lowest free offset first,
+// because pages there are already in use.
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
   static constexpr uint64_t kNowhere = UINT64_MAX;
 
-  // Bytes to which blocks are aligned, as TensorFlow aligns its tensors: its kernels rely on it.
+  // The alignment of blocks in bytes. TensorFlow's kernels expect it of their tensors.
   static constexpr size_t kLine = 64;
 
-  // Puts memory behind the bytes from `begin` up to `end`. False when there is none left.
+  // Backs the range from `begin` up to `end` with memory. False if no memory is left.
   using Commit = std::function<bool(size_t begin, size_t end)>;
 
-  // `commit` is asked for one range after the other, each once.
+  // Calls `commit` for consecutive ranges, once for each.
   Arena(std::shared_ptr<char> memory, size_t bytes, Commit commit);
 
-  // A block on lines of its own, of which `leave` free bytes remain. Null when there is no room.
+  // An aligned block, or null if less than `leave` free bytes would remain.
   std::shared_ptr<char> Allocate(size_t bytes, size_t leave = 0);
 
-  // How far behind the beginning `data` lies, which is what peers know it by; or kNowhere.
+  // The offset of `data`, by which peers find it; kNowhere if `data` is not in the arena.
   uint64_t Find(const void* data) const;
 
   size_t bytes() const { return bytes_; }
@@ -42,7 +42,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   const size_t bytes_;
   const Commit commit_;
   std::mutex mutex_;               // everything below
-  std::map<size_t, size_t> free_;  // where a free range begins, and its bytes; no two touch
+  std::map<size_t, size_t> free_;  // offset and length of each free range; neighbours are merged
   size_t free_bytes_;
   size_t committed_ = 0;
 };

@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kLine = 64;
 
-// Copies whole lines; `to` is at the beginning of one.
+// Copies whole lines; `to` is aligned to a line.
 void StreamLines(char* to, const char* from, size_t bytes) {
   for (size_t at = 0; at < bytes; at += kLine) {
     const auto* in = reinterpret_cast<const __m128i*>(from + at);
@@ -31,7 +31,7 @@ void StreamLines(char* to, const char* from, size_t bytes) {
   }
 }
 
-// A line in one store, which no other store can break up on its way to memory.
+// Copies a line in one store, so that it reaches memory in one transfer.
 __attribute__((target("avx512f"))) void StreamWideLines(char* to, const char* from, size_t bytes) {
   for (size_t at = 0; at < bytes; at += kLine) {
     _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at), _mm512_loadu_si512(from + at));
@@ -74,7 +74,7 @@ void StreamCopy(void* to, const void* from, size_t bytes) {
 }
 
 void CopyPart(void* to, const void* from, size_t bytes, size_t whole) {
-  if (bytes == 0) return;  // then the pointers may be null
+  if (bytes == 0) return;  // the pointers may be null
   if (whole >= kStreamBytes) {
     StreamCopy(to, from, bytes);
   } else {

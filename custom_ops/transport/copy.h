@@ -1,4 +1,4 @@
-// Copies that do not go through the caches of the core that makes them.
+// Copies with streaming stores, which bypass the caches of the copying core.
 #pragma once
 
 #include <cstddef>
@@ -6,24 +6,22 @@
 
 namespace tfddl {
 
-// From here on a range is too large to stay in the caches that ranks share, so that its copy goes past them:
-// what it overwrites need not be read first, and what others wait for is not displaced.
+// Ranges of this size and larger do not fit the caches that ranks share, so streaming stores copy them: the
+// processor need not read the overwritten lines, and data that other ranks wait for stays in the caches.
 constexpr size_t kStreamBytes = size_t{4} << 20;
 
-// As std::memcpy, but `to` is not brought into the caches where the processor can do that. The way to fill
-// memory that another core has just read: to get its lines back first takes several times as long as the
-// copy.
+// As std::memcpy, with streaming stores if the processor has them. Use it to fill memory that another core
+// has just read: fetching those lines into the cache would take several times as long as the copy.
 void StreamCopy(void* to, const void* from, size_t bytes);
 
-// The same for many short ranges, between which the processor need not wait: StreamFence() belongs after the
-// last of them, before anything that tells others of the copies.
+// As StreamCopy(), for many short ranges. Call StreamFence() after the last one, before peers are notified.
 void StreamUnfenced(void* to, const void* from, size_t bytes);
 void StreamFence();
 
-// How this processor can copy whole lines of 64 bytes so, the last of them the best.
+// The functions by which this processor can stream whole lines of 64 bytes; the last one is the fastest.
 std::vector<void (*)(char* to, const char* from, size_t bytes)> WaysToStreamLines();
 
-// Copies a part of a range of `whole` bytes.
+// Copies a part of a range of `whole` bytes, by streaming stores if `whole` is kStreamBytes or more.
 void CopyPart(void* to, const void* from, size_t bytes, size_t whole);
 
 }  // namespace tfddl

@@ -14,7 +14,7 @@ class HostTransport : public Transport {
   int rank() const override { return far_->rank(); }
   int size() const override { return far_->size(); }
   int tags() const override { return std::min(near_->tags(), far_->tags()); }
-  // Members of other hosts must cut alike, and know nothing of this host's memory.
+  // The same on all hosts, whatever memory they have.
   size_t piece_bytes() const override { return far_->piece_bytes(); }
 
   Handle Send(int peer, int tag, const void* data, size_t bytes) override {
@@ -42,9 +42,9 @@ class HostTransport : public Transport {
     const Route route = To(peer);
     return route.transport->ArenaOf(route.peer);
   }
-  char* Reach(int peer, uint64_t place, size_t bytes) override {
+  char* Reach(int peer, uint64_t offset, size_t bytes) override {
     const Route route = To(peer);
-    return route.transport->Reach(route.peer, place, bytes);
+    return route.transport->Reach(route.peer, offset, bytes);
   }
 
   bool Test(Handle handle) override {
@@ -68,11 +68,11 @@ class HostTransport : public Transport {
   };
 
   Route To(int peer) const {
-    const int place = local_.at(static_cast<size_t>(peer));
-    return place < 0 ? Route{far_.get(), peer, false} : Route{near_.get(), place, true};
+    const int local = local_.at(static_cast<size_t>(peer));
+    return local < 0 ? Route{far_.get(), peer, false} : Route{near_.get(), local, true};
   }
 
-  // The lowest bit of a handle tells whose it is.
+  // The lowest bit of a handle is 1 if the handle belongs to near_.
   static Handle Mark(bool near, Handle handle) {
     return handle == kNothing ? kNothing : 2 * handle + (near ? 1 : 0);
   }

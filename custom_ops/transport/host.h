@@ -1,5 +1,5 @@
-// Transport of a member that shares its host with some of the others: memory for those, the network
-// for the rest.
+// The transport of a member that shares its host with some members: it reaches them through shared memory,
+// and all others through the network.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace tfddl {
 
-// `local[rank]` is the rank that a member of `far` has in `near`, or -1 when it runs on another host.
+// `local[rank]`: the rank in `near` of rank `rank` of `far`, or -1 if that one runs on another host.
 std::unique_ptr<Transport> MakeHostTransport(std::unique_ptr<Transport> near, std::unique_ptr<Transport> far,
                                              std::vector<int> local);
 

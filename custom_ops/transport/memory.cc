@@ -15,7 +15,7 @@ class MemoryTransport : public Transport {
   int size() const override { return world_->size_; }
   int tags() const override { return 1 << 20; }
 
-  // Copies, so the send is complete at once.
+  // The message is a copy, so the send completes at once.
   Handle Send(int peer, int tag, const void* data, size_t bytes) override {
     auto& box = *world_->mailboxes_.at(static_cast<size_t>(peer));
     std::lock_guard<std::mutex> lock(box.mutex);
@@ -40,7 +40,7 @@ class MemoryTransport : public Transport {
     auto& box = mine();
     std::lock_guard<std::mutex> lock(box.mutex);
     const auto it = box.waiting.find(handle);
-    if (it == box.waiting.end()) {  // matched while another handle was tested
+    if (it == box.waiting.end()) {  // a Test of another handle has matched it
       CountCompleted();
       return true;
     }

@@ -1,4 +1,4 @@
-// Transport between engines that are threads of one process, for tests: no MPI, no sockets.
+// A transport between threads of one process, for tests: each thread runs one rank.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace tfddl {
 
-// The members' shared mailboxes. With `max_delay` > 0 every message hides from its receiver for a
-// random number of Tests, so that messages of different senders overtake each other.
+// The mailboxes of all members. With `max_delay` > 0, the receiver of a message does not see it for a random
+// number of Tests, so that messages of different senders overtake each other.
 class MemoryWorld {
  public:
   explicit MemoryWorld(int size, int max_delay = 0, uint32_t seed = 1);

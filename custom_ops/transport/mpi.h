@@ -1,4 +1,4 @@
-// Transport over MPI point-to-point messages. The only header that names an MPI type is mpi.cc's own.
+// The transport over MPI's point-to-point messages. No MPI type appears here, so callers need no mpi.h.
 #pragma once
 
 #include <memory>
@@ -7,14 +7,13 @@
 
 namespace tfddl {
 
-// `communicator` points to an MPI_Comm that belongs to the transport alone until it is destroyed; its
-// owner frees it then. MPI must have been initialised with MPI_THREAD_MULTIPLE.
-// Raises: std::runtime_error when MPI gives a lower thread level.
+// `communicator` points to an MPI_Comm that only this transport uses. The owner frees it after the transport.
+// Raises: std::runtime_error if MPI's thread level is below MPI_THREAD_MULTIPLE.
 std::unique_ptr<Transport> MakeMpiTransport(const void* communicator);
 
-// The transport for the engine's data over the same kind of communicator: shared memory where ranks share
-// a host, MPI elsewhere. All members call it at once; nothing else may use the communicator meanwhile.
-// Raises: std::runtime_error, also for a wrong TFDDL_TRANSPORT.
+// The transport for the engine's data: shared memory between ranks of a host, MPI between hosts.
+// `communicator` is as above. All members call this function at the same time.
+// Raises: std::runtime_error, also for a wrong TFDDL_TRANSPORT or TFDDL_HIERARCHICAL_ALLREDUCE.
 std::unique_ptr<Transport> MakeDataTransport(const void* communicator);
 
 }  // namespace tfddl

@@ -1,4 +1,4 @@
-// An MPI call's result, as an exception.
+// Turns an error code of MPI into an exception.
 #pragma once
 
 #include <mpi.h>

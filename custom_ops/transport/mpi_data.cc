@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kTextBytes = 512;
 
-// The members of a communicator that can share memory, as MPI says.
+// The members of a communicator that can share memory, according to MPI.
 class LocalGroup {
  public:
   explicit LocalGroup(MPI_Comm all) {
@@ -33,9 +33,9 @@ class LocalGroup {
     CheckMpi(MPI_Comm_size(local_, &this->size), "MPI_Comm_size");
     std::vector<int> members(static_cast<size_t>(this->size));
     CheckMpi(MPI_Allgather(&rank, 1, MPI_INT, members.data(), 1, MPI_INT, local_), "MPI_Allgather");
-    places.assign(static_cast<size_t>(size), -1);
-    for (int place = 0; place < this->size; ++place) {
-      places[static_cast<size_t>(members[static_cast<size_t>(place)])] = place;
+    local_ranks.assign(static_cast<size_t>(size), -1);
+    for (int local = 0; local < this->size; ++local) {
+      local_ranks[static_cast<size_t>(members[static_cast<size_t>(local)])] = local;
     }
   }
   ~LocalGroup() { MPI_Comm_free(&local_); }
@@ -49,30 +49,30 @@ class LocalGroup {
     CheckMpi(MPI_Allgather(text.data(), kTextBytes, MPI_CHAR, all.data(), kTextBytes, MPI_CHAR, local_),
              "MPI_Allgather");
     std::vector<std::string> texts;
-    for (size_t place = 0; place < static_cast<size_t>(size); ++place) {
-      texts.emplace_back(all.data() + place * kTextBytes);
+    for (size_t member = 0; member < static_cast<size_t>(size); ++member) {
+      texts.emplace_back(all.data() + member * kTextBytes);
     }
     return texts;
   }
 
   int rank = 0;
   int size = 1;
-  std::vector<int> places;  // of every member of the whole: its rank here, or -1
+  std::vector<int> local_ranks;  // for each member of the whole communicator: its rank here, or -1
 
  private:
   MPI_Comm local_ = MPI_COMM_NULL;
 };
 
-// Of each member the first of its host; empty where one asks that nothing be made of hosts.
-std::vector<int> Hosts(MPI_Comm all, const LocalGroup& local) {
+// For each member the lowest rank of its host. Empty if any rank turns hierarchical allreduce off.
+std::vector<int> HostNumbers(MPI_Comm all, const LocalGroup& local) {
   const char* value = std::getenv("TFDDL_HIERARCHICAL_ALLREDUCE");
   const std::string wish = value && *value ? value : "1";
   if (wish != "0" && wish != "1") {
     throw std::runtime_error("TFDDL_HIERARCHICAL_ALLREDUCE must be 0 or 1. Received: '" + wish + "'");
   }
-  const auto first = std::find(local.places.begin(), local.places.end(), 0);
-  const int mine = wish == "0" ? -1 : static_cast<int>(first - local.places.begin());
-  std::vector<int> hosts(local.places.size());
+  const auto first = std::find(local.local_ranks.begin(), local.local_ranks.end(), 0);
+  const int mine = wish == "0" ? -1 : static_cast<int>(first - local.local_ranks.begin());
+  std::vector<int> hosts(local.local_ranks.size());
   CheckMpi(MPI_Allgather(&mine, 1, MPI_INT, hosts.data(), 1, MPI_INT, all), "MPI_Allgather");
   return std::count(hosts.begin(), hosts.end(), -1) == 0 ? hosts : std::vector<int>();
 }
@@ -84,7 +84,7 @@ bool MpiOnly() {
   throw std::runtime_error("TFDDL_TRANSPORT must be auto or mpi. Received: '" + std::string(value) + "'");
 }
 
-// Null when MPI must do: any member may ask for it, or find that it cannot share memory.
+// Null if any member asks for MPI or cannot share memory.
 std::unique_ptr<Transport> ShareHost(const LocalGroup& local, bool mpi_only) {
   for (const std::string& wish : local.Gather(mpi_only ? "mpi" : "")) {
     if (!wish.empty()) return nullptr;
@@ -111,10 +111,10 @@ std::unique_ptr<Transport> MakeDataTransport(const void* communicator) {
   const MPI_Comm all = *static_cast<const MPI_Comm*>(communicator);
   auto transport = MakeMpiTransport(communicator);
   const LocalGroup local(all);
-  auto hosts = Hosts(all, local);
+  auto hosts = HostNumbers(all, local);
   auto shm = local.size > 1 ? ShareHost(local, mpi_only) : nullptr;
   if (shm && local.size == transport->size()) return shm;
-  if (shm) transport = MakeHostTransport(std::move(shm), std::move(transport), local.places);
+  if (shm) transport = MakeHostTransport(std::move(shm), std::move(transport), local.local_ranks);
   transport->set_hosts(std::move(hosts));
   return transport;
 }

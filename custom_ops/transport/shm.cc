@@ -24,8 +24,8 @@ class ShmTransport : public Transport {
         peers_(segments_.size()) {
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank_) continue;
-      const ShmChannel out(segments_[Index(rank_)].get(), geometry, Place(rank_, peer));
-      const ShmChannel in(segments_[Index(peer)].get(), geometry, Place(peer, rank_));
+      const ShmChannel out(segments_[Index(rank_)].get(), geometry, ChannelIndex(rank_, peer));
+      const ShmChannel in(segments_[Index(peer)].get(), geometry, ChannelIndex(peer, rank_));
       peers_[Index(peer)] = std::make_unique<ShmPeer>(out, in, geometry.ring_bytes);
     }
   }
@@ -50,7 +50,7 @@ class ShmTransport : public Transport {
       return handle;
     }
     const auto ready = TakeFirst(&to->ready, tag);
-    if (!ready && SendUnasked(to, tag, data, bytes)) {
+    if (!ready && SendEager(to, tag, data, bytes)) {
       CountCompleted();
       return kNothing;
     }
@@ -85,22 +85,22 @@ class ShmTransport : public Transport {
   void Release(int peer, const void* data) override {
     std::lock_guard<std::mutex> lock(mutex_);
     ShmPeer* from = peers_.at(Index(peer)).get();
-    const char* place = static_cast<const char*>(data);
-    if (place < from->in.data || place >= from->in.Slot(from->in.slots)) return;
+    const char* address = static_cast<const char*>(data);
+    if (address < from->in.data || address >= from->in.Slot(from->in.slots)) return;
     --from->views;
-    FreeSlot(from, static_cast<size_t>(place - from->in.data) / from->in.slot_bytes);
+    FreeSlot(from, static_cast<size_t>(address - from->in.data) / from->in.slot_bytes);
   }
 
   std::shared_ptr<Arena> arena() const override { return arenas_.mine; }
   char* ArenaOf(int peer) const override {
     return arenas_.all.empty() ? nullptr : arenas_.all.at(Index(peer)).get();
   }
-  char* Reach(int peer, uint64_t place, size_t bytes) override {
+  char* Reach(int peer, uint64_t offset, size_t bytes) override {
     char* const arena = ArenaOf(peer);
     std::lock_guard<std::mutex> lock(mutex_);
     size_t* mapped = &peers_.at(Index(peer))->mapped;
-    *mapped = MapUpTo(arena, *mapped, place + bytes);
-    return arena + place;
+    *mapped = MapUpTo(arena, *mapped, offset + bytes);
+    return arena + offset;
   }
 
   bool Test(Handle handle) override {
@@ -140,15 +140,15 @@ class ShmTransport : public Transport {
 
  private:
   static size_t Index(int rank) { return static_cast<size_t>(rank); }
-  // A segment has no channel from its owner to itself.
-  static size_t Place(int owner, int peer) { return Index(peer < owner ? peer : peer - 1); }
+  // The index of the channel from `owner` to `peer` in the owner's segment.
+  static size_t ChannelIndex(int owner, int peer) { return Index(peer < owner ? peer : peer - 1); }
 
   Handle Add(const ShmTransfer& transfer) {
     transfers_.emplace(++last_handle_, transfer);
     return last_handle_;
   }
 
-  // A kReady can wait for others to be published with it: each time costs the peer a look at our ring.
+  // A kReady waits for the next Publish(), because each Publish() makes the peer read our ring.
   void Write(ShmPeer* peer, const ShmRecord& record) {
     if (!peer->waiting.empty() || !peer->writer.Write(record, nullptr)) {
       peer->waiting.push_back({record, kNothing});
@@ -192,7 +192,7 @@ class ShmTransport : public Transport {
       case ShmKind::kWithdraw:
         if (!EraseFirst(&peer->ready, record.tag,
                         [&](const ShmReady& r) { return r.handle == record.handle; })) {
-          // It met bytes that had left unasked. Another receive will take those.
+          // The kReady has matched an eager message. Another receive will take that message.
           peer->sends.emplace_hint(peer->sends.lower_bound(record.tag), record.tag, kNothing);
         }
         return;
@@ -213,7 +213,7 @@ class ShmTransport : public Transport {
     peer->unexpected.emplace(record.tag, std::move(message));
   }
 
-  // A message has met a receive. The bytes of an announced one come later, for its handle.
+  // Matches a message with a receive. The bytes of an announced message arrive later, as kData.
   static void Accept(ShmPeer* peer, ShmTransfer* receive, const ShmMessage& message, const char* payload) {
     CheckLength(message.bytes, receive->bytes);
     if (message.slot) return Deliver(peer, receive, *message.slot, message.bytes);
@@ -230,9 +230,9 @@ class ShmTransport : public Transport {
     peer->ready.emplace(record.tag, ShmReady{record.handle, record.bytes});
   }
 
-  // What fits a slot need not wait for its receiver.
-  bool SendUnasked(ShmPeer* peer, int tag, const void* data, size_t bytes) {
-    if (bytes > geometry_.slot_bytes || !peer->MayFillUnasked()) return false;
+  // False if the message has to wait for its receiver.
+  bool SendEager(ShmPeer* peer, int tag, const void* data, size_t bytes) {
+    if (bytes > geometry_.slot_bytes || !peer->MaySendEagerly()) return false;
     const auto slot = peer->FindSlot();
     if (!slot) return false;
     FillSlot(peer, *slot, data, bytes, true);
@@ -263,9 +263,9 @@ class ShmTransport : public Transport {
     }
   }
 
-  static void FillSlot(ShmPeer* peer, size_t slot, const void* data, size_t bytes, bool unasked) {
+  static void FillSlot(ShmPeer* peer, size_t slot, const void* data, size_t bytes, bool eager) {
     StreamCopy(peer->out.Slot(slot), data, bytes);
-    peer->slots[slot] = {peer->slots[slot].filled + 1, true, unasked};
+    peer->slots[slot] = {peer->slots[slot].filled + 1, true, eager};
   }
 
   void TakeData(ShmPeer* peer, const ShmRecord& record) {
@@ -276,7 +276,8 @@ class ShmTransport : public Transport {
 
   static void Deliver(ShmPeer* peer, ShmTransfer* receive, size_t slot, size_t bytes) {
     const char* data = peer->in.Slot(slot);
-    // Half of the slots never wait for a reader: with all of them in views, what he waits for could not come.
+    // Views may hold half of the slots. With all slots in views, the bytes that a reader waits for could not
+    // arrive.
     if (receive->view && bytes == receive->bytes && peer->views < peer->in.slots / 2) {
       *receive->view = data;
       ++peer->views;

@@ -1,11 +1,16 @@
-// Transport between the processes of one host, through memory that they share.
+// The transport between the processes of one host, through shared memory.
 //
-// Each member owns a segment with one channel to every other member. Short messages travel inside the
-// ring. A long one travels through the slots, once its receiver has said that memory stands ready. One that
-// fits a slot need not wait for that while less than a quarter of the slots is filled unasked, and views
-// hold at most half of them. The rest is only ever taken for bytes that somebody waits for, so slots cannot
-// run out for good, whatever the order in which the members post their transfers. Rings are emptied
-// whenever a member calls in, so a short message does not wait behind long ones.
+// Each member owns a segment with one channel to every other member. A channel has a ring of records and a
+// pool of slots. Short messages travel in the ring. Long ones travel through slots:
+//
+// - Rendezvous: the receiver posts a kReady record, then the sender fills slots.
+// - Eager: a message that fits one slot may be sent before the kReady, as long as eager messages hold less
+//   than a quarter of the slots.
+//
+// A receiver may keep a message in its slot (a view); views hold at most half of the slots. The rest of the
+// slots only ever holds bytes that a receiver waits for. So slots cannot run out for good, in whatever order
+// the members post their transfers. Every call of a member empties its rings, so short messages do not wait
+// behind long ones.
 #pragma once
 
 #include <memory>
@@ -19,17 +24,17 @@ namespace tfddl {
 
 using ShmSegment = std::shared_ptr<char>;
 
-// Bytes of one member's segment in a group of `size`.
+// The size in bytes of one member's segment in a group of `size` members.
 size_t ShmSegmentBytes(const ShmGeometry& geometry, int size);
 
-// The arena of this member, and the memory of all members' arenas, by rank. None where they could not be
-// made.
+// The arena of this member and the memory of all arenas, by rank. Both are empty if the arenas could not be
+// created.
 struct ShmArenas {
   std::shared_ptr<Arena> mine;
   std::vector<ShmSegment> all;
 };
 
-// `segments` holds those of all members, by rank: zeroed before anybody's transport is made.
+// `segments`: of all members, by rank. They must be zeroed before the first member makes its transport.
 std::unique_ptr<Transport> MakeShmTransport(int rank, std::vector<ShmSegment> segments,
                                             const ShmGeometry& geometry, ShmArenas arenas = {});
 

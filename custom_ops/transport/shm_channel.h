@@ -1,5 +1,5 @@
-// One direction between two processes in shared memory: a ring of records and a pool of data slots.
-// Zeroed memory is an empty channel.
+// One direction between two processes in shared memory: a ring of records and a pool of data slots. Zeroed
+// memory is an empty channel.
 #pragma once
 
 #include <algorithm>
@@ -10,13 +10,13 @@
 
 namespace tfddl {
 
-// How a segment is divided; the same on all members.
+// The layout of a segment; the same on all members.
 struct ShmGeometry {
   size_t ring_bytes = size_t{64} << 10;  // at least 16 KiB
   size_t slot_bytes = size_t{64} << 10;
   size_t slots = 16;
 
-  // For `size` members, so that a member's segment stays below 64 MiB up to 350 of them.
+  // For `size` members. A segment stays below 64 MiB for up to 350 members.
   static ShmGeometry For(int size) {
     ShmGeometry geometry;
     const size_t share = (size_t{64} << 20) / static_cast<size_t>(std::max(size - 1, 1));
@@ -28,12 +28,12 @@ struct ShmGeometry {
 
 enum class ShmKind : uint32_t {
   kSkip,      // fills the end of the ring
-  kMessage,   // a short message, with its bytes
-  kEager,     // a message that nobody has asked for yet; its bytes lie in `slot`
-  kAnnounce,  // a long message has been sent; its bytes will come for a kReady
-  kReady,     // memory for a long message stands ready under `handle`
-  kWithdraw,  // and does no longer
-  kData       // `bytes` more for `handle` lie in `slot`
+  kMessage,   // a short message; its bytes follow in the ring
+  kEager,     // a message that was sent before a kReady; its bytes lie in `slot`
+  kAnnounce,  // a long message, whose bytes follow as kData after a kReady
+  kReady,     // the receive `handle` has memory for a long message
+  kWithdraw,  // the receive `handle` was cancelled
+  kData       // the next `bytes` bytes for `handle` lie in `slot`
 };
 
 struct ShmRecord {
@@ -46,7 +46,7 @@ struct ShmRecord {
 
 constexpr size_t kShmLine = 64;
 
-// What two cores write lies on lines of its own.
+// Each counter has a cache line of its own, because different cores write them.
 struct ShmRing {
   alignas(kShmLine) std::atomic<uint64_t> written;
   alignas(kShmLine) std::atomic<uint64_t> read;
@@ -55,7 +55,7 @@ struct ShmRing {
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-// Where the parts of a channel lie.
+// The addresses of the parts of a channel.
 struct ShmChannel {
   ShmChannel(char* segment, const ShmGeometry& g, size_t index) : slot_bytes(g.slot_bytes), slots(g.slots) {
     char* base = segment + index * Bytes(g);
@@ -68,13 +68,13 @@ struct ShmChannel {
   char* Slot(size_t index) const { return data + index * slot_bytes; }
 
   ShmRing* ring;
-  std::atomic<uint64_t>* freed;  // by slot: how often the receiver has given it back
+  std::atomic<uint64_t>* freed;  // for each slot: how often the receiver has freed it
   char* data;
   size_t slot_bytes;
   size_t slots;
 
  private:
-  // Whole lines: behind it lies what the receiver writes.
+  // A multiple of a line, because the receiver writes the counters behind the ring.
   static size_t RingBytes(const ShmGeometry& g) {
     return (offsetof(ShmRing, bytes) + g.ring_bytes + kShmLine - 1) / kShmLine * kShmLine;
   }
@@ -84,7 +84,7 @@ struct ShmChannel {
   }
 };
 
-// Records are contiguous and aligned, so that both sides use them in place.
+// Records are contiguous and aligned, so both sides can use them without a copy.
 inline uint64_t ShmRecordBytes(const ShmRecord& record) {
   const uint64_t payload = record.kind == ShmKind::kMessage ? record.bytes : 0;
   return (sizeof(ShmRecord) + payload + sizeof(ShmRecord) - 1) / sizeof(ShmRecord) * sizeof(ShmRecord);
@@ -94,8 +94,7 @@ class ShmWriter {
  public:
   ShmWriter(ShmRing* ring, size_t bytes) : ring_(ring), bytes_(bytes) {}
 
-  // False when there is no room now. `payload` may be null where there is none. The reader sees the record
-  // from the next Publish() on.
+  // False if the ring is full. Only a kMessage has a payload. The reader sees the record after Publish().
   bool Write(const ShmRecord& record, const void* payload) {
     const uint64_t need = ShmRecordBytes(record);
     const uint64_t rest = bytes_ - written_ % bytes_;
@@ -109,9 +108,9 @@ class ShmWriter {
       std::memcpy(ring_->bytes + written_ % bytes_, &filler, sizeof filler);
       written_ += skip;
     }
-    char* place = ring_->bytes + written_ % bytes_;
-    std::memcpy(place, &record, sizeof record);
-    if (payload) std::memcpy(place + sizeof record, payload, record.bytes);
+    char* address = ring_->bytes + written_ % bytes_;
+    std::memcpy(address, &record, sizeof record);
+    if (payload) std::memcpy(address + sizeof record, payload, record.bytes);
     written_ += need;
     return true;
   }
@@ -134,7 +133,7 @@ class ShmReader {
  public:
   ShmReader(ShmRing* ring, size_t bytes) : ring_(ring), bytes_(bytes) {}
 
-  // The oldest record, its payload right behind it; null when there is none. It stays until Pop().
+  // The oldest record, followed by its payload; null if the ring is empty. Valid until Pop().
   const ShmRecord* Front() {
     for (;;) {
       if (read_ == written_) {

@@ -1,4 +1,4 @@
-// What a member of the shared-memory transport remembers of its messages.
+// The state that a member of the shared-memory transport keeps for one peer.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,10 @@
 
 namespace tfddl {
 
-// Up to here the copy into the ring and out of it costs less than asking for memory first.
+// Messages of this size and shorter travel in the ring: two copies cost less than a rendezvous.
 constexpr size_t kShmShortBytes = size_t{4} << 10;
 
-// Of equal keys a multimap keeps the order of insertion.
+// Removes and returns the oldest value of a tag. A multimap keeps the insertion order of equal keys.
 template <typename T>
 std::optional<T> TakeFirst(std::multimap<int, T>* map, int tag) {
   const auto it = map->lower_bound(tag);
@@ -27,7 +27,7 @@ std::optional<T> TakeFirst(std::multimap<int, T>* map, int tag) {
   return value;
 }
 
-// False when there is none.
+// Removes the oldest value of a tag for which `predicate` holds. False if there is none.
 template <typename T, typename Predicate>
 bool EraseFirst(std::multimap<int, T>* map, int tag, Predicate predicate) {
   for (auto it = map->lower_bound(tag); it != map->end() && it->first == tag; ++it) {
@@ -38,46 +38,45 @@ bool EraseFirst(std::multimap<int, T>* map, int tag, Predicate predicate) {
   return false;
 }
 
-// A message on its way out or in, by its handle.
+// A send or receive in progress.
 struct ShmTransfer {
   int peer;
   int tag;
   char* to;          // of a receive
   const void* from;  // of a send
   size_t bytes;
-  const void** view;  // where to say that the message lies in a slot; null if it must not
+  const void** view;  // receives the address if the message stays in its slot; null: it must not stay
   size_t moved = 0;
   bool complete = false;
 };
 
-struct ShmWaiting {  // for room in the ring
+struct ShmWaiting {  // a record that waits for room in the ring
   ShmRecord record;
-  Transport::Handle handle;  // of a short message that the record stands for
+  Transport::Handle handle;  // the send of a short message, else kNothing
 };
 
-struct ShmReady {  // memory at the peer
+struct ShmReady {  // a receive of the peer, which waits for a long message
   Transport::Handle handle;
   size_t bytes;
 };
 
-struct ShmMessage {
+struct ShmMessage {  // arrived before its receive
   size_t bytes;
-  std::vector<char> payload;   // of a short one
-  std::optional<size_t> slot;  // of one that came unasked
+  std::vector<char> payload;   // of a short message
+  std::optional<size_t> slot;  // of an eager message
 };
 
-struct ShmSlot {         // where this member writes
-  uint64_t filled = 0;   // how often
-  bool busy = false;     // as last seen
-  bool unasked = false;  // filled before the reader had said that memory stands ready
+struct ShmSlot {        // of this member's own channel
+  uint64_t filled = 0;  // how often this member has filled it
+  bool busy = false;    // as last seen
+  bool eager = false;   // holds an eager message
 };
 
-struct ShmFilling {
+struct ShmFilling {  // a send whose bytes go into slots
   Transport::Handle send;
   Transport::Handle receive;  // the peer's
 };
 
-// All that one member keeps for another.
 struct ShmPeer {
   ShmPeer(const ShmChannel& out_, const ShmChannel& in_, size_t ring_bytes)
       : out(out_), in(in_), writer(out.ring, ring_bytes), reader(in.ring, ring_bytes), slots(out.slots) {}
@@ -95,19 +94,19 @@ struct ShmPeer {
     return std::nullopt;
   }
 
-  // With half of the slots in the reader's views and a quarter here, some come free without anybody's doing.
-  bool MayFillUnasked() {
+  // Eager messages may hold a quarter of the slots and the reader's views half of them: a quarter remains.
+  bool MaySendEagerly() {
     if (!filling.empty()) return false;
-    if (Unasked() >= out.slots / 4) SeeFreed();
-    return Unasked() < out.slots / 4;
+    if (EagerSlots() >= out.slots / 4) SeeFreed();
+    return EagerSlots() < out.slots / 4;
   }
 
   ShmChannel out, in;
   ShmWriter writer;
   ShmReader reader;
   std::deque<ShmWaiting> waiting;
-  // By tag. Sends meet ready memory, messages meet posted receives, in the order of each.
-  std::multimap<int, Transport::Handle> sends;  // kNothing: its bytes have left unasked
+  // By tag, each in order. `sends` match `ready`; `unexpected` messages match `posted` receives.
+  std::multimap<int, Transport::Handle> sends;  // kNothing: an eager message, which is complete
   std::multimap<int, ShmReady> ready;
   std::multimap<int, Transport::Handle> posted;
   std::multimap<int, ShmMessage> unexpected;
@@ -115,19 +114,19 @@ struct ShmPeer {
   std::vector<ShmSlot> slots;  // of `out`
   size_t next_slot = 0;
   size_t views = 0;
-  size_t mapped = 0;  // of the peer's arena, how many bytes from its beginning
+  size_t mapped = 0;  // this many bytes of the peer's arena are in this process' page table
 
  private:
-  // The reader's core has just written there, so that looking costs: only when no slot is known to be free.
+  // Reads the counters, which costs cache misses: call it only if no slot is known to be free.
   void SeeFreed() {
     for (size_t i = 0; i < out.slots; ++i) {
       slots[i].busy = slots[i].filled != out.freed[i].load(std::memory_order_acquire);
     }
   }
 
-  size_t Unasked() const {
+  size_t EagerSlots() const {
     return static_cast<size_t>(std::count_if(slots.begin(), slots.end(),
-                                             [](const ShmSlot& slot) { return slot.busy && slot.unasked; }));
+                                             [](const ShmSlot& slot) { return slot.busy && slot.eager; }));
   }
 };
 

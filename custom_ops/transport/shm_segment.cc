@@ -24,7 +24,7 @@ constexpr size_t kPage = 4096;
 
 class Error : public std::runtime_error {
  public:
-  Error(const std::string& what, int error) : std::runtime_error(what + ": " + std::strerror(error)) {}
+  Error(const std::string& action, int error) : std::runtime_error(action + ": " + std::strerror(error)) {}
 };
 
 class File {
@@ -44,7 +44,7 @@ class File {
   int descriptor_;
 };
 
-// Tells the segments of this start from anybody else's, also in another process namespace.
+// A name that no other job uses, not even in another PID namespace.
 std::string RandomName() {
   std::random_device device;
   char text[17];
@@ -58,11 +58,11 @@ ShmSegment Map(const File& file, size_t bytes) {
   return ShmSegment(static_cast<char*>(data), [bytes](char* memory) { munmap(memory, bytes); });
 }
 
-// One way to make a segment and to open a peer's.
+// A way to create a segment and to open a peer's.
 class Way {
  public:
   virtual ~Way() = default;
-  // Returns where the peers find it. A sparse one has no memory yet.
+  // Returns the address by which peers open the segment. A sparse segment has no memory yet.
   virtual std::string Create(size_t bytes, bool sparse, File* file) = 0;
   virtual File Open(const std::string& address) = 0;
 };
@@ -79,7 +79,8 @@ class MemfdWay : public Way {
     return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file->get()) + " " + name;
   }
 
-  // In another process namespace the path may lead to anything; only a link is read before that is known.
+  // In another PID namespace the path may lead to any file. So this reads the link first, and opens the file
+  // only if the name matches.
   File Open(const std::string& address) override {
     const size_t space = address.find(' ');
     const std::string path = address.substr(0, space);
@@ -107,7 +108,7 @@ class FileWay : public Way {
     *file = File(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (file->get() < 0) throw Error(path, errno);
     path_ = path;
-    // ftruncate succeeds beyond what is left, and writing there would end in SIGBUS.
+    // ftruncate would succeed on a full file system, and the first write would end in SIGBUS.
     const auto length = static_cast<off_t>(bytes);
     const int error = !sparse                               ? posix_fallocate(file->get(), 0, length)
                       : ftruncate(file->get(), length) == 0 ? 0
@@ -127,7 +128,7 @@ class FileWay : public Way {
   std::string path_;
 };
 
-// One failure tells enough.
+// Describes the first failure only.
 bool AllSucceeded(const std::vector<std::string>& failures, std::string* why) {
   for (size_t rank = 0; rank < failures.size(); ++rank) {
     if (failures[rank].empty()) continue;
@@ -138,7 +139,7 @@ bool AllSucceeded(const std::vector<std::string>& failures, std::string* why) {
   return true;
 }
 
-// Empty when any member failed; without a way this one does.
+// Empty if any member fails. `way` may be null: then this member fails.
 std::vector<ShmSegment> Share(Way* way, size_t bytes, bool sparse, const ShmGather& gather, File* mine,
                               std::string* why) {
   std::string address, failure;
@@ -152,7 +153,7 @@ std::vector<ShmSegment> Share(Way* way, size_t bytes, bool sparse, const ShmGath
   std::vector<ShmSegment> segments;
   try {
     for (size_t peer = 0; failure.empty() && peer < addresses.size(); ++peer) {
-      if (addresses[peer].empty()) break;  // it tells why itself
+      if (addresses[peer].empty()) break;  // the peer has failed and says why
       segments.push_back(Map(way->Open(addresses[peer]), bytes));
     }
   } catch (const std::exception& error) {
@@ -173,18 +174,18 @@ std::vector<ShmSegment> ShareEitherWay(size_t bytes, bool sparse, const ShmGathe
 }
 
 #ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_READ 22  // of Linux 5.14, and of later headers than some systems have
+#define MADV_POPULATE_READ 22  // since Linux 5.14; older headers lack it
 #define MADV_POPULATE_WRITE 23
 #endif
 
-// Bytes that are left where a file lies, or SIZE_MAX where nothing limits them, as with a memfd.
+// The free bytes of the file system of `file`; SIZE_MAX if there is no limit, as for a memfd.
 size_t Room(const File& file) {
   struct statvfs system{};
   if (fstatvfs(file.get(), &system) != 0 || system.f_blocks == 0) return SIZE_MAX;
   return static_cast<size_t>(system.f_bavail) * system.f_frsize;
 }
 
-// Without it, writing where there is no memory left would end in SIGBUS.
+// Backs a range with memory. Writing to a range without memory could end in SIGBUS.
 bool Commit(const File& file, char* memory, size_t begin, size_t end) {
   if (madvise(memory + begin, end - begin, MADV_POPULATE_WRITE) == 0) return true;
   if (errno != EINVAL) return false;
@@ -198,7 +199,7 @@ std::vector<ShmSegment> ShareSegments(size_t bytes, const ShmGather& gather, con
   File mine;
   auto segments = ShareEitherWay(bytes, false, gather, options, &mine, why);
   for (const ShmSegment& segment : segments) {
-    madvise(segment.get(), bytes, MADV_DONTFORK);  // a child that outlives us must not keep it
+    madvise(segment.get(), bytes, MADV_DONTFORK);  // a child process must not keep the segment alive
   }
   return segments;
 }
@@ -206,12 +207,13 @@ std::vector<ShmSegment> ShareSegments(size_t bytes, const ShmGather& gather, con
 size_t MapUpTo(char* memory, size_t begin, size_t end) {
   if (end <= begin) return begin;
   end = (end + kPage - 1) / kPage * kPage;
-  madvise(memory + begin, end - begin, MADV_POPULATE_READ);  // writing needs no more; older ones do without
+  madvise(memory + begin, end - begin, MADV_POPULATE_READ);  // enough for writing; older kernels ignore it
   return end;
 }
 
 size_t ArenaBytes(int size) {
-  // For the gradients of two steps of a large model: results take at most half (tensorflow/shared_output.cc).
+  // Holds the gradients of two steps of a large model: outputs take at most half
+  // (tensorflow/shared_output.cc).
   constexpr size_t kMost = size_t{4} << 30;
   const size_t memory =
       static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -227,12 +229,12 @@ ShmArenas ShareArenas(size_t rank, size_t bytes, const ShmGather& gather, const 
   for (size_t owner = 0; owner < arenas.all.size(); ++owner) {
     char* memory = arenas.all[owner].get();
     madvise(memory, bytes, MADV_HUGEPAGE);
-    // Ours holds tensors, which a child may read.
+    // Our own arena holds tensors, which a child process may read.
     if (owner != rank) madvise(memory, bytes, MADV_DONTFORK);
   }
   char* memory = arenas.all[rank].get();
-  // Half of the room is left to others: MPI writes to segments of its own without asking. All members may
-  // commit at once.
+  // Leaves half of the free space to other users: MPI writes to its own segments without a check. All members
+  // may commit at the same time.
   const size_t members = arenas.all.size(), keep = Room(*file) / 2;
   arenas.mine = std::make_shared<Arena>(arenas.all[rank], bytes, [=](size_t begin, size_t end) {
     return Room(*file) >= keep + members * (end - begin) && Commit(*file, memory, begin, end);

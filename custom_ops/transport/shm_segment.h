@@ -1,4 +1,4 @@
-// Memory that the processes of one host share.
+// Creates the memory that the processes of one host share.
 #pragma once
 
 #include <functional>
@@ -9,31 +9,31 @@
 
 namespace tfddl {
 
-// Gives every member's text to every member, by rank. All members call it equally often.
+// An allgather of texts: returns the texts of all members, by rank. All members call it equally often.
 using ShmGather = std::function<std::vector<std::string>(const std::string& mine)>;
 
 struct ShmOptions {
-  // Memory without a name, which peers open through /proc/PID/fd: nothing is left of it after a crash,
-  // and a container's limit on /dev/shm does not apply.
+  // Memory without a file name (memfd_create), which peers open through /proc/PID/fd. A crash leaves nothing
+  // behind, and a container's limit on /dev/shm does not apply.
   bool memfd = true;
-  // Where files are tried next; each has a name only until all members have opened it.
+  // The directory for files, which are the second choice. A file loses its name once all members have opened
+  // it.
   std::string directory = "/dev/shm";
 };
 
-// Every member brings a zeroed segment of `bytes` and gets those of all, by rank. All members get them,
-// or none: then the result is empty. *why tells what failed, on which member.
+// Each member creates a zeroed segment of `bytes` and gets the segments of all members, by rank. If one
+// member fails, all members get an empty result, and *why names that member and the reason.
 std::vector<ShmSegment> ShareSegments(size_t bytes, const ShmGather& gather, const ShmOptions& options,
                                       std::string* why);
 
-// Enters a peer's memory into this process' page table up to `end`, of what lies behind `begin`, and returns
-// where that ends. Else each page would be entered by a fault when it is first written, which takes four
-// times as long.
+// Enters the pages from `begin` to `end` of a peer's memory into this process' page table; returns the end,
+// rounded up. A page fault on the first write of each page would take four times as long.
 size_t MapUpTo(char* memory, size_t begin, size_t end);
 
-// How large the arena of one of `size` members is, alike on all members of a host.
+// The size in bytes of the arena of one of `size` members; the same on all members of a host.
 size_t ArenaBytes(int size);
 
-// As ShareSegments(), for arenas, which get their memory as they are used.
+// As ShareSegments(), for arenas. Memory is committed as an arena fills.
 ShmArenas ShareArenas(size_t rank, size_t bytes, const ShmGather& gather, const ShmOptions& options);
 
 }  // namespace tfddl

@@ -83,15 +83,15 @@ FAULTS = {
         "gpu/nccl_calls.cc",
         """  for (const Buffer& buffer : request_.buffers) {
     if (buffer.count == 0) continue;
-    Note(api_.ncclAllReduce(""",
+    KeepError(api_.ncclAllReduce(""",
         """  for (const Buffer& buffer : request_.buffers) {
     if (buffer.count == 0 || size_ == 1) continue;
-    Note(api_.ncclAllReduce(""",
+    KeepError(api_.ncclAllReduce(""",
         "nccl_reduce_test",
     ),
     "no abort of what runs": Fault(
         "gpu/nccl.cc",
-        "    for (auto& [episode, communicator] : communicators_) communicator->Abort();\n",
+        "    for (auto& [generation, communicator] : communicators_) communicator->Abort();\n",
         "",
         "nccl_faults_test",
     ),

@@ -2,22 +2,22 @@
 
 #include <type_traits>
 
-#include "core/arithmetic/half.h"
+#include "core/arithmetic/arithmetic.h"
 
 namespace tfddl {
 namespace {
 
-double Load(double value) { return value; }
-double Load(float value) { return value; }
-double Load(Float16 value) { return ToFloat(value); }
-double Load(BFloat16 value) { return ToFloat(value); }
+template <typename T>
+double Load(T value) {
+  return Arithmetic<T>::Load(value);
+}
 
-void Store(double value, double* out) { *out = value; }
-void Store(double value, float* out) { *out = static_cast<float>(value); }
-void Store(double value, Float16* out) { *out = ToFloat16(static_cast<float>(value)); }
-void Store(double value, BFloat16* out) { *out = ToBFloat16(static_cast<float>(value)); }
+template <typename T>
+T Round(double value) {
+  return Arithmetic<T>::Store(static_cast<AccumulatorOf<T>>(value));
+}
 
-constexpr int kLanes = 4;  // sums side by side, which the compiler can vectorise
+constexpr int kLanes = 4;  // independent sums, so that the compiler can vectorise
 
 struct LaneDots {
   double aa[kLanes] = {}, ab[kLanes] = {}, bb[kLanes] = {};
@@ -43,11 +43,10 @@ AdasumDots DotsOf(const T* a, const T* b, int64_t count) {
 
 template <typename T>
 void Pair(double of_a, double of_b, const T* a, const T* b, T* out, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) Store(of_a * Load(a[i]) + of_b * Load(b[i]), &out[i]);
+  for (int64_t i = 0; i < count; ++i) out[i] = Round<T>(of_a * Load(a[i]) + of_b * Load(b[i]));
 }
 
-// Calls `function` with a null pointer of the type that stands for `dtype`: one of those that Supports()
-// admits.
+// Calls `function` with a null pointer to the C++ type of `dtype`, which Adasum must support (Supports()).
 template <typename F>
 auto WithType(DataType dtype, F function) {
   switch (dtype) {

@@ -7,7 +7,7 @@
 
 namespace tfddl {
 
-// How a type is accumulated and how it gets in and out of the accumulator.
+// The accumulator of a type, and the conversions to it and from it.
 template <typename T>
 struct Arithmetic {
   using Accumulator = T;
@@ -29,8 +29,8 @@ struct Arithmetic<BFloat16> {
   static BFloat16 Store(float value) { return ToBFloat16(value); }
 };
 
-// Small integers are added up in a wider type, so that an average is right where the sum does not fit;
-// a sum wraps when it is stored.
+// Small integers accumulate in a wider type, so that an average is right even if the sum does not fit. A sum
+// that does not fit wraps when it is stored.
 template <typename T, typename A>
 struct Widened {
   using Accumulator = A;

@@ -1,5 +1,5 @@
-// float16 and bfloat16 as bits, converted to and from float32 with round to nearest even. Written
-// without branches where it matters, so that the compiler can vectorise the loops that use them.
+// float16 and bfloat16 as bits, with conversions to and from float32 (round to nearest even). The conversions
+// have no branches, so that the compiler can vectorise loops over them.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ inline BFloat16 ToBFloat16(float value) {
 inline float ToFloat(Float16 value) {
   const uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000u) << 16;
   const uint32_t magnitude = static_cast<uint32_t>(value.bits & 0x7fffu) << 13;
-  // Moving the exponent's bias by a multiplication also gives subnormal numbers their value.
+  // A multiplication changes the exponent's bias, and is right for subnormal numbers too.
   const float scaled = BitsToFloat(magnitude) * BitsToFloat(0x77800000u);  // 2^112
   const uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u : 0u;    // infinity and NaN
   return BitsToFloat(FloatToBits(scaled) | special | sign);
@@ -51,7 +51,7 @@ inline Float16 ToFloat16(float value) {
   const uint32_t magnitude = bits & 0x7fffffffu;
   // Normal results: re-bias the exponent and round the 13 dropped bits to nearest even.
   const uint32_t normal = (magnitude - 0x38000000u + 0x0fffu + ((magnitude >> 13) & 1u)) >> 13;
-  // Subnormal results: adding 0.5 puts the result's bits, rounded by the adder, at the bottom.
+  // Subnormal results: adding 0.5 rounds the value and leaves its bits in the low bits of the sum.
   const uint32_t subnormal = FloatToBits(BitsToFloat(magnitude) + 0.5f) - 0x3f000000u;
   const uint32_t special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
   const uint32_t finite = magnitude < 0x38800000u ? subnormal : normal;

@@ -1,12 +1,11 @@
-// The loops of reductions, without #pragma once: core/arithmetic/reduce.cc compiles them for several sets of
-// instructions, each in a namespace of its own.
+// The loops of reductions. No #pragma once: core/arithmetic/reduce.cc includes this file once for each
+// instruction set, each time in a namespace of its own.
 
 namespace {
 
-constexpr int64_t kBlock = 1024;  // elements; the accumulators stay in the first-level cache
+constexpr int64_t kBlock = 1024;  // elements; the accumulators of a block stay in the first-level cache
 
-// Values of a block that are written before they are read: an array of complex numbers would be filled with
-// zeros first.
+// Uninitialised values of a block. An array of complex numbers would be filled with zeros first.
 template <typename A>
 struct Unset {
   A* get() { return reinterpret_cast<A*>(memory); }
@@ -18,7 +17,8 @@ void ForBlocks(int64_t count, Run run) {
   for (int64_t start = 0; start < count; start += kBlock) run(start, std::min(kBlock, count - start));
 }
 
-// Converting these takes so many registers that a loop which does more besides is slower than two.
+// A conversion of such a type takes many registers: a loop that converts and computes is slower than two
+// loops.
 template <typename T>
 constexpr bool kCostly = std::is_same_v<T, Float16>;
 
@@ -50,7 +50,7 @@ struct Product {
   }
 };
 
-// A comparison with NaN is false: `b` is taken where it is NaN, and where `a` is, `a` stays.
+// NaN wins. A comparison with NaN is false, so a NaN in `a` stays; `b != b` takes a NaN in `b`.
 struct Min {
   template <typename A>
   static A Combine(A a, A b) {
@@ -65,13 +65,13 @@ struct Max {
   }
 };
 
-// An integer stays within the range of T.
+// value * factor. An integer is clamped to the range of T.
 template <typename T, typename A>
 A Scale(A value, double factor) {
   if constexpr (std::is_integral_v<A>) {
     using Limits = std::numeric_limits<T>;
     constexpr double kLowest = static_cast<double>(Limits::min());
-    // The largest value may have no double; the power of two behind it has.
+    // A double may be unable to hold the largest value, but always holds the next power of two.
     constexpr double kBeyond = 2.0 * static_cast<double>(Limits::max() / 2 + 1);
     const double product = factor * static_cast<double>(value);
     if (product >= kBeyond) return Limits::max();
@@ -92,7 +92,7 @@ void LoadBlock(const T* source, double prescale, AccumulatorOf<T>* accumulator, 
   }
 }
 
-// Calls run(op) with the operation as a type, where A has it.
+// Calls run(operation) with the operation as a type, if A supports it.
 template <typename A, typename Run>
 void WithOperation(ReduceOp op, Run run) {
   switch (op) {
@@ -107,7 +107,7 @@ void WithOperation(ReduceOp op, Run run) {
     case ReduceOp::kMax:
       if constexpr (kOrdered<A>) run(Max());
       return;
-    case ReduceOp::kAdasum:  // no sum of elements: core/collectives/adasum.h
+    case ReduceOp::kAdasum:  // not elementwise: core/collectives/adasum.h
       return;
   }
 }
@@ -119,7 +119,7 @@ void CombineBlock(ReduceOp op, A* accumulator, const T* values, int64_t length, 
   });
 }
 
-// out[i] = store(a[i] op b[i]). `out` may be `a` or `b`, but overlap them in no other way.
+// out[i] = store(a[i] op b[i]). `out` may be `a` or `b`, but must not overlap them otherwise.
 template <typename T, typename Out, typename Store>
 void CombinePair(ReduceOp op, const T* a, const T* b, Out* out, int64_t length, Store store) {
   WithOperation<AccumulatorOf<T>>(op, [&](auto operation) {
@@ -132,7 +132,7 @@ void CombinePair(ReduceOp op, const T* a, const T* b, Out* out, int64_t length, 
   });
 }
 
-// What multiplies the result. An integers' Average without a factor divides, which this does not tell.
+// The factor of the result. An Average of integers without a postscale divides instead (FinishBlock).
 double FinalFactor(const Reduction& r) {
   return r.op == ReduceOp::kAverage ? r.postscale / r.divisor : r.postscale;
 }
@@ -167,7 +167,7 @@ void CombineScaled(const Reduction& r, const T* source, AccumulatorOf<T>* accumu
   CombineBlock(r.op, accumulator, scaled, length, [](A value) { return value; });
 }
 
-// The sources' elements from `start` on, without what follows the last of them.
+// Combines `length` elements of all sources, from `start` on, without the final factor.
 template <typename T>
 void Accumulate(const Reduction& r, const void* const* sources, int64_t start, int64_t length,
                 AccumulatorOf<T>* accumulator) {
@@ -204,7 +204,7 @@ void ReduceTyped(const Reduction& r, const void* const* sources, T* out, int64_t
   });
 }
 
-// Calls run(value) with a value of the type.
+// Calls run(value) with a value of the C++ type of `dtype`.
 template <typename Run>
 void WithType(DataType dtype, Run run) {
   switch (dtype) {

@@ -13,11 +13,13 @@
 namespace tfddl {
 namespace {
 
-// The first P ranks halve what they hold with partner rank^1, rank^2, rank^4..., so that rank and partner
-// have each the same half of the vectors of two subtrees; the ranks of both subtrees together know their dot
-// products. At the end each rank has one of P slices, and they are put together in the opposite order. Each
-// vector is cut into P slices by itself, and dot products are added up slice by slice along a tree: a
-// vector's result depends neither on its company nor on the transport.
+// Recursive vector halving among the first P ranks, with partners rank^1, rank^2, rank^4... In each step, a
+// rank keeps one half of its block and gets the same half of its partner's vector. The ranks of both subtrees
+// add up their parts of the dot products and combine the two vectors. After the last step each rank has one
+// of P slices, and recursive doubling puts the slices together.
+//
+// Each vector is cut into P slices by itself, and dot products are added slice by slice along a tree: a
+// vector's result depends neither on the other tensors of its group nor on the transport.
 class Adasum : public Collective {
  public:
   Adasum(Lane lane, ScratchPool* pool, const Request& request)
@@ -34,7 +36,7 @@ class Adasum : public Collective {
     Pack();
     block_ = {0, slices_};
     if (rank_ >= slices_) {
-      AddGuestSteps(rank_ - slices_);
+      AddExtraSteps(rank_ - slices_);
     } else {
       AddSteps(rank_ + slices_ < size ? rank_ + slices_ : kNobody);
     }
@@ -63,8 +65,8 @@ class Adasum : public Collective {
  private:
   static constexpr int kNobody = -1;
   struct Step {
-    std::function<void()> start;   // its transfers
-    std::function<void()> finish;  // once they are complete; may be empty
+    std::function<void()> start;   // starts the transfers
+    std::function<void()> finish;  // runs after the transfers; may be empty
   };
   struct Block {
     int first;  // slice
@@ -72,10 +74,10 @@ class Adasum : public Collective {
     Block Half(bool upper) const { return {upper ? first + slices / 2 : first, slices / 2}; }
   };
 
-  // Elements of a member up to slice `slice`.
+  // The number of elements of a tensor before slice `slice`.
   int64_t CountBefore(const Buffer& buffer, int slice) const { return buffer.count * slice / slices_; }
 
-  // Slice by slice, and in each slice member by member. A single tensor has this order by itself.
+  // Packs a group slice by slice, and in each slice tensor by tensor. A single tensor has this order already.
   void Pack() {
     begins_.assign(1, 0);
     for (int slice = 0; slice < slices_; ++slice) {
@@ -136,16 +138,17 @@ class Adasum : public Collective {
                             static_cast<char*>(data), bytes);
   }
 
-  // A rank beyond the power of two: its host combines for it.
-  void AddGuestSteps(int host) {
-    steps_.push_back({[this, host] { Send(host, data_, Bytes(block_)); }, nullptr});
-    steps_.push_back({[this, host] { Receive(host, data_, Bytes(block_)); }, nullptr});
+  // A rank outside of the first P: its proxy, rank - P, combines its vector.
+  void AddExtraSteps(int proxy) {
+    steps_.push_back({[this, proxy] { Send(proxy, data_, Bytes(block_)); }, nullptr});
+    steps_.push_back({[this, proxy] { Receive(proxy, data_, Bytes(block_)); }, nullptr});
   }
 
-  void AddSteps(int guest) {
-    if (guest != kNobody) {
+  // `extra`: the rank outside of the first P whose proxy this rank is, or kNobody.
+  void AddSteps(int extra) {
+    if (extra != kNobody) {
       received_ = pool_->Take(begins_.back());
-      steps_.push_back({[this, guest] { Receive(guest, received_.data(), Bytes(block_)); },
+      steps_.push_back({[this, extra] { Receive(extra, received_.data(), Bytes(block_)); },
                         [this] {
                           FindDots(true);
                           CombineBlock(true);
@@ -156,8 +159,8 @@ class Adasum : public Collective {
     int bit = 1;
     for (; bit < slices_; bit *= 2) AddHalving(bit);
     while ((bit /= 2) > 0) AddDoubling(bit);
-    if (guest != kNobody) {
-      steps_.push_back({[this, guest] { Send(guest, data_, begins_.back()); }, nullptr});
+    if (extra != kNobody) {
+      steps_.push_back({[this, extra] { Send(extra, data_, begins_.back()); }, nullptr});
     }
   }
 
@@ -171,7 +174,7 @@ class Adasum : public Collective {
                         Receive(peer, received_.data(), Bytes(block_));
                       },
                       [this, upper] { FindDots(!upper); }});
-    // The nearest slices first, so that all ranks add along the same tree. IEEE additions commute.
+    // Adds the nearest slices first, so that all ranks add along the same tree. IEEE additions commute.
     for (int other = bit; other > 0; other /= 2) {
       const size_t bytes = sums_.size() * sizeof(AdasumDots);
       steps_.push_back({[this, other, bytes] {
@@ -205,7 +208,8 @@ class Adasum : public Collective {
     to->bb += from.bb;
   }
 
-  // sums_[member] becomes the dot products of what this rank holds of both vectors. `first`: its own is `a`.
+  // Sets sums_[member] to the dot products of this rank's blocks of both vectors. `first`: this rank's vector
+  // is `a`.
   void FindDots(bool first) {
     const auto slices = static_cast<size_t>(block_.slices);
     std::vector<AdasumDots> dots(slices * sums_.size());  // slice by slice
@@ -243,18 +247,18 @@ class Adasum : public Collective {
   DataType dtype_;
   size_t element_;
   std::vector<Buffer> buffers_;
-  int slices_ = 1;              // the largest power of two not above the number of ranks
-  std::vector<size_t> begins_;  // of slices, in bytes of data_
+  int slices_ = 1;              // P, the largest power of two not above the number of ranks
+  std::vector<size_t> begins_;  // offsets of the slices in data_
   std::vector<char> packed_;    // of a group
-  char* data_ = nullptr;        // packed_, or the result of a single tensor
-  std::vector<char> received_;  // the other vectors' part of the block
-  Block block_{};               // what this rank holds
+  char* data_ = nullptr;        // packed_, or the output of a single tensor
+  std::vector<char> received_;  // the block of the partner's vector
+  Block block_{};               // the slices that this rank holds
   std::vector<AdasumDots> sums_;
   std::vector<AdasumDots> theirs_;
   std::vector<Step> steps_;
   size_t next_ = 0;
   bool started_ = false;
-  std::list<Pipeline> transfers_;  // of the step
+  std::list<Pipeline> transfers_;  // of the current step
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Adasum, the adaptive sum of Maleki et al., "Scaling Distributed Training with Adaptive Summation", 2020:
-// what two vectors have in common counts once, what is orthogonal adds up.
+// parallel parts of two vectors count once, orthogonal parts add up.
 #pragma once
 
 #include <memory>
@@ -8,9 +8,9 @@
 
 namespace tfddl {
 
-// The adaptive sum of all ranks' vectors, formed along a tree. With P the largest power of two not above N,
-// rank r < N - P is first paired with rank r + P. What the first P ranks have then is paired with its
-// neighbour's: 0 with 1, 2 with 3; then the sums 0-1 with 2-3; and so on. Each member of a group is a vector
+// The adaptive sum of the vectors of N ranks, along a tree. P is the largest power of two not above N. First,
+// rank r < N - P combines its vector with the vector of rank r + P. Then neighbours among the first P ranks
+// combine their vectors: 0 with 1, 2 with 3; then 0-1 with 2-3; and so on. Each tensor of a group is a vector
 // of its own.
 std::unique_ptr<Collective> MakeAdasum(Lane lane, ScratchPool* pool, const Request& request);
 

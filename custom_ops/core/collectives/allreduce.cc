@@ -14,11 +14,11 @@
 namespace tfddl {
 namespace {
 
-// Up to here one exchange of everything beats two rounds of slices. What a rank receives counts.
+// If a rank receives at most this many bytes, one exchange of all data beats two rounds of slices.
 constexpr size_t kSmallBytes = size_t{64} << 10;
 
-// Everybody sends all to all and reduces all: one message latency. The sum is formed in the order of
-// the ranks by the same code everywhere, so the bits are equal although nobody copies them.
+// Each rank sends all its data to all ranks and reduces everything itself: one message latency. All ranks
+// reduce in the same order by the same code, so the results have the same bits.
 class SmallAllreduce : public Collective {
  public:
   SmallAllreduce(Lane lane, ScratchPool* pool, const Reduction& reduction, Range range)
@@ -66,8 +66,8 @@ class SmallAllreduce : public Collective {
   std::vector<Transport::Handle> handles_;
 };
 
-// Rank r owns the r-th slice: it reduces that on the first tag and sends each reduced piece to everybody on
-// the second one.
+// A reduce-scatter on the first tag, an allgather on the second one. Each rank sends the pieces of its slice
+// as soon as they are reduced.
 class SlicedAllreduce : public Collective {
  public:
   SlicedAllreduce(Lane lane, ScratchPool* pool, const Reduction& reduction, Range range)
@@ -79,7 +79,7 @@ class SlicedAllreduce : public Collective {
     auto reduced = [this] { return slices_.reduced(); };
     for (int peer = 0; peer < reduction.size; ++peer) {
       if (peer == rank) continue;
-      // In place, a piece of the result may only come in once the input there has been sent.
+      // In place, a piece of the result may overwrite the input only after the input was sent.
       auto writable = [this, peer, in_place = range.in == range.out] {
         return in_place ? slices_.sent(peer) : SIZE_MAX;
       };
@@ -102,8 +102,8 @@ class SlicedAllreduce : public Collective {
 
  private:
   struct Peer {
-    Pipeline distribution;  // my reduced slice
-    Pipeline result;        // its reduced slice
+    Pipeline distribution;  // of this rank's reduced slice, to the peer
+    Pipeline result;        // the peer's reduced slice
   };
 
   static std::vector<size_t> EqualSlices(const Reduction& reduction, int64_t count) {
@@ -154,8 +154,8 @@ std::unique_ptr<Collective> ReduceRange(Lane lane, ScratchPool* pool, const Redu
                              [=] { return ReduceByMessages(lane, pool, reduction, range); });
 }
 
-// Members of a group travel as one: packed into one range, reduced in place, and unpacked where their outputs
-// do not lie there.
+// Packs the tensors of a group into one range, reduces it in place, and copies the results to the outputs
+// that lie outside of the range.
 class FusedAllreduce : public Collective {
  public:
   FusedAllreduce(Lane lane, ScratchPool* pool, const Reduction& reduction, const Request& request)
@@ -194,8 +194,9 @@ class FusedAllreduce : public Collective {
   ScratchPool* pool_;
   std::vector<Buffer> buffers_;
   size_t element_;
-  std::shared_ptr<char> block_;  // where peers reach it
-  std::vector<char> fused_;      // or where they do not
+  // The range lies in one of these:
+  std::shared_ptr<char> block_;  // in the arena
+  std::vector<char> fused_;
   std::unique_ptr<Collective> range_;
 };
 
@@ -203,9 +204,7 @@ class FusedAllreduce : public Collective {
 
 std::unique_ptr<Collective> MakeAllreduce(Lane lane, ScratchPool* pool, const Request& request) {
   if (request.op == ReduceOp::kAdasum) return MakeAdasum(lane, pool, request);
-  const Reduction reduction{request.dtype,          request.op,
-                            request.prescale,       request.postscale,
-                            lane.transport->size(), lane.participants->divisor};
+  const Reduction reduction = ReductionOf(lane, request);
   if (request.buffers.size() != 1) {
     return std::make_unique<FusedAllreduce>(lane, pool, reduction, request);
   }

@@ -3,7 +3,7 @@
 namespace tfddl {
 namespace {
 
-// Once all members have agreed on it, all have come to it.
+// Complete at once: the agreement of all members is the barrier.
 class Barrier : public Collective {
  public:
   bool Poll() override { return true; }

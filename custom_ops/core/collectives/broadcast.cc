@@ -4,32 +4,32 @@
 #include <vector>
 
 #include "core/collectives/collective.h"
-#include "core/collectives/notes.h"
+#include "core/collectives/notifications.h"
 #include "core/collectives/pipeline.h"
 #include "transport/copy.h"
 
 namespace tfddl {
 namespace {
 
-// Whether the one below may have its result written by the one above; both know it alike.
-bool Reaches(const Transport& transport, int peer, size_t bytes) {
+// Whether a parent may write the result of its child directly. Both sides compute the same value.
+bool MayWriteDirectly(const Transport& transport, int peer, size_t bytes) {
   return bytes >= kSharedBytes && transport.ArenaOf(peer);
 }
 
-// What comes from above: by messages, or written where it belongs, which a note tells.
+// Receives from the parent: by messages, or by direct writes and notifications.
 class FromParent {
  public:
   FromParent(Lane lane, int parent, char* data, size_t bytes)
       : lane_(lane),
         parent_(parent),
         pieces_(Pipeline::Pieces(lane.transport, bytes)),
-        notes_(lane.transport) {
-    uint64_t place = Arena::kNowhere;
-    if (Reaches(*lane.transport, parent, bytes)) {
-      place = lane.transport->arena()->Find(data);
-      notes_.Send(parent, lane.tag, {place, 0});
+        notifications_(lane.transport) {
+    uint64_t offset = Arena::kNowhere;
+    if (MayWriteDirectly(*lane.transport, parent, bytes)) {
+      offset = lane.transport->arena()->Find(data);
+      notifications_.Send(parent, lane.tag, {offset, 0});
     }
-    if (place == Arena::kNowhere) {
+    if (offset == Arena::kNowhere) {
       messages_.emplace(lane.transport, Pipeline::Direction::kReceive, parent, lane.tag, data, bytes);
     } else {
       written_.Expect(lane.transport, parent, lane.tag);
@@ -44,21 +44,22 @@ class FromParent {
     }
   }
   size_t finished() const { return messages_ ? messages_->finished() : finished_; }
-  bool complete() { return finished() == pieces_ && notes_.Flushed(); }
+  bool complete() { return finished() == pieces_ && notifications_.Flushed(); }
 
  private:
   Lane lane_;
   int parent_;
   size_t pieces_;
-  NotesOut notes_;
-  NotesIn written_;
+  NotificationSender notifications_;
+  NotificationReceiver written_;
   size_t finished_ = 0;
   std::optional<Pipeline> messages_;
 };
 
+// Sends to a child: by messages, or by direct writes and notifications.
 class ToChild {
  public:
-  // `ready` returns how many pieces of `data` may be sent.
+  // `ready` returns the number of pieces of `data` that may be sent.
   ToChild(Lane lane, int child, char* data, size_t bytes, std::function<size_t()> ready)
       : lane_(lane),
         child_(child),
@@ -66,8 +67,8 @@ class ToChild {
         bytes_(bytes),
         pieces_(Pipeline::Pieces(lane.transport, bytes)),
         ready_(std::move(ready)),
-        notes_(lane.transport) {
-    if (Reaches(*lane.transport, child, bytes)) {
+        notifications_(lane.transport) {
+    if (MayWriteDirectly(*lane.transport, child, bytes)) {
       answer_.Expect(lane.transport, child, lane.tag);
     } else {
       UseMessages();
@@ -75,24 +76,24 @@ class ToChild {
   }
 
   void Poll() {
-    if (!messages_ && !result_ && !Hear()) return;
+    if (!messages_ && !result_ && !TakeAnswer()) return;
     if (messages_) return messages_->Poll();
     WriteSome();
   }
   size_t finished() const { return messages_ ? messages_->finished() : finished_; }
-  bool complete() { return finished() == pieces_ && notes_.Flushed(); }
+  bool complete() { return finished() == pieces_ && notifications_.Flushed(); }
 
  private:
-  static constexpr size_t kBatch = 4;  // pieces between two notes
+  static constexpr size_t kBatch = 4;  // pieces between two notifications
 
-  // Whether the child has said where its result lies.
-  bool Hear() {
+  // Whether the child has sent the offset of its result.
+  bool TakeAnswer() {
     if (!answer_.Take(lane_.transport)) return false;
-    const uint64_t place = answer_.last().place;
-    if (place == Arena::kNowhere) {
+    const uint64_t offset = answer_.last().offset;
+    if (offset == Arena::kNowhere) {
       UseMessages();
     } else {
-      result_ = lane_.transport->Reach(child_, place, bytes_);
+      result_ = lane_.transport->Reach(child_, offset, bytes_);
     }
     return true;
   }
@@ -107,7 +108,7 @@ class ToChild {
     const size_t piece = lane_.transport->piece_bytes(), begin = finished_ * piece;
     StreamCopy(result_ + begin, data_ + begin, std::min(end * piece, bytes_) - begin);
     finished_ = end;
-    notes_.Send(child_, lane_.tag, {0, finished_});
+    notifications_.Send(child_, lane_.tag, {0, finished_});
   }
 
   Lane lane_;
@@ -116,9 +117,9 @@ class ToChild {
   size_t bytes_;
   size_t pieces_;
   std::function<size_t()> ready_;
-  NotesOut notes_;
-  NotesIn answer_;
-  char* result_ = nullptr;  // the child's, in this process
+  NotificationSender notifications_;
+  NotificationReceiver answer_;
+  char* result_ = nullptr;  // the address of the child's result in this process
   size_t finished_ = 0;
   std::optional<Pipeline> messages_;
 };
@@ -130,19 +131,19 @@ class TreeBroadcast : public Collective {
         bytes_(static_cast<size_t>(buffer_.count) * SizeOf(request.dtype)),
         piece_bytes_(lane.transport->piece_bytes()) {
     const int size = lane.transport->size();
-    const int root = lane.participants->PlaceOf(request.root);
-    const int place = (lane.transport->rank() - root + size) % size;  // 0 is the root
-    char* data = static_cast<char*>(place == 0 ? const_cast<void*>(buffer_.in) : buffer_.out);
-    if (place > 0 || buffer_.in == buffer_.out) copied_ = bytes_;
+    const int root = lane.participants->IndexOf(request.root);
+    const int relative = (lane.transport->rank() - root + size) % size;  // 0 is the root
+    char* data = static_cast<char*>(relative == 0 ? const_cast<void*>(buffer_.in) : buffer_.out);
+    if (relative > 0 || buffer_.in == buffer_.out) copied_ = bytes_;
 
-    // Place p > 0 hangs below p without its lowest set bit; its children differ in a lower bit.
+    // The parent of relative rank p is p without its lowest set bit; its children differ in a lower bit.
     int mask = 1;
-    for (; mask < size && !(place & mask); mask *= 2) {
+    for (; mask < size && !(relative & mask); mask *= 2) {
     }
-    if (place > 0) from_.emplace(lane, (place - mask + root) % size, data, bytes_);
+    if (relative > 0) from_.emplace(lane, (relative - mask + root) % size, data, bytes_);
     for (mask /= 2; mask > 0; mask /= 2) {
-      if (place + mask >= size) continue;
-      to_.emplace_back(lane, (place + mask + root) % size, data, bytes_,
+      if (relative + mask >= size) continue;
+      to_.emplace_back(lane, (relative + mask + root) % size, data, bytes_,
                        [this] { return from_ ? from_->finished() : SIZE_MAX; });
     }
   }
@@ -170,7 +171,7 @@ class TreeBroadcast : public Collective {
     return complete;
   }
 
-  // The root's own result, each piece right after its children have got it, while it lies in the cache.
+  // Copies a piece of the root's own result right after sending it, while the piece is in the cache.
   bool CopyPiece() {
     size_t ready = bytes_;
     for (const ToChild& child : to_) ready = std::min(ready, child.finished() * piece_bytes_);
@@ -187,7 +188,7 @@ class TreeBroadcast : public Collective {
   size_t piece_bytes_;
   size_t copied_ = 0;  // from the root's input to its output
   std::optional<FromParent> from_;
-  std::deque<ToChild> to_;  // whose elements do not move
+  std::deque<ToChild> to_;  // a deque's elements do not move
 };
 
 }  // namespace

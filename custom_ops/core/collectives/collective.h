@@ -1,4 +1,4 @@
-// A collective in progress: started when all members have agreed on it, polled by the engine thread.
+// A collective in progress: the engine starts it once all members have agreed on it, and polls it.
 #pragma once
 
 #include <cstddef>
@@ -12,27 +12,30 @@
 
 namespace tfddl {
 
-// Each collective owns two tags of the transport, so that collectives that run at the same time, or
-// start in different orders on different members, cannot take each other's messages.
+// The transport and the tags of one collective. Each collective has two tags of its own, so collectives that
+// run at the same time cannot take each other's messages.
 struct Lane {
-  Transport* transport;  // among those that take part: its ranks are their places
-  int tag;               // and tag + 1
+  Transport* transport;  // among the participants; its ranks are their indices
+  int tag;               // the first tag; the second one is tag + 1
   const Participants* participants;
 };
 
-// From here on what messages would carry goes through memory that ranks of a host reach (transport/arena.h).
+// Runs a function on the completion thread, which may call TensorFlow.
+using Post = std::function<void(std::function<void()>)>;
+
+// Data of this size and larger travels through memory that the ranks of a host share (transport/arena.h).
 constexpr size_t kSharedBytes = size_t{32} << 10;
 
 class Collective {
  public:
   virtual ~Collective() = default;
-  // Moves what can be moved without waiting. True when complete: no memory is touched after that.
+  // Makes progress without waiting. True once the collective is complete and will touch no more memory.
   virtual bool Poll() = 0;
-  // The outcome, once complete.
+  // The result, once complete.
   virtual Status status() const { return Status(); }
 };
 
-// Reused between collectives: fresh memory costs a page fault every 4 KiB.
+// Scratch memory, reused between collectives: new memory costs a page fault every 4 KiB.
 class ScratchPool {
  public:
   std::vector<char> Take(size_t bytes);
@@ -43,22 +46,20 @@ class ScratchPool {
   size_t held_ = 0;
 };
 
-// Every element is reduced by one owner, in the order of the ranks, and copied to the others: the
-// result has the same bits on all ranks, from run to run.
+// Each element is reduced in the order of the ranks, so the result has the same bits on all ranks and in all
+// runs.
 std::unique_ptr<Collective> MakeAllreduce(Lane lane, ScratchPool* pool, const Request& request);
 
-// The same reduction, of which each rank keeps its own slice: RowsBegin() in rows.h.
+// The same reduction; each rank keeps its own rows (RowsBegin() in rows.h).
 std::unique_ptr<Collective> MakeReducescatter(Lane lane, ScratchPool* pool, const Request& request);
 
-// Binomial tree from request.root, which has to attend, in pieces that travel one behind the other.
+// A pipelined broadcast along a binomial tree. The root has to be a participant.
 std::unique_ptr<Collective> MakeBroadcast(Lane lane, const Request& request);
 
 std::unique_ptr<Collective> MakeBarrier();
 
-// Allgather and alltoall. Rows first, then each member allocates its output and says whether it could, then
-// the data.
-// `post` runs a function on the completion thread, where TensorFlow may be called.
-std::unique_ptr<Collective> MakeRowExchange(Lane lane, const Request& request,
-                                            std::function<void(std::function<void()>)> post);
+// Allgather and alltoall. The members exchange their numbers of rows, allocate their outputs, tell each other
+// whether they could, and then send the data.
+std::unique_ptr<Collective> MakeRowExchange(Lane lane, const Request& request, Post post);
 
 }  // namespace tfddl

@@ -1,5 +1,5 @@
-// Moving bytes between GPUs, as the engine sees it. Beside the Transport, not instead of it: ranks agree, and
-// tell each other sizes, over that one.
+// The interface of collectives on GPUs. The engine uses it beside a Transport, over which ranks vote and
+// exchange sizes.
 #pragma once
 
 #include <functional>
@@ -17,8 +17,8 @@ class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
 
-  // What is put on `stream` of the same GPU from now on waits for it. From any thread. Raises:
-  // std::runtime_error.
+  // Makes all later work on `stream` of the same GPU wait for this point. From any thread.
+  // Raises: std::runtime_error.
   virtual void HoldBack(void* stream) const = 0;
 };
 
@@ -27,36 +27,35 @@ class DeviceQueue {
  public:
   virtual ~DeviceQueue() = default;
 
-  // To be called in the order that all members agreed on, in which they start on the GPU. Raises nothing:
-  // what goes wrong is the collective's status when the members know it alike, else its Poll() throws and the
-  // job fails. `post` runs a function on the completion thread.
-  virtual std::unique_ptr<Collective> Start(Lane lane, const Request& request,
-                                            std::function<void(std::function<void()>)> post) = 0;
+  // The order of the calls has to be the same on all members: it is the order on the GPU. Raises nothing. An
+  // error that all members see becomes the collective's status; on any other error Poll() throws and the job
+  // fails.
+  virtual std::unique_ptr<Collective> Start(Lane lane, const Request& request, Post post) = 0;
 
-  // What is started from now on has to fit in with other sets' collectives on the same GPUs. All members call
-  // this at one point of what they agreed on.
+  // Later collectives share the GPUs with collectives of other sets. All members call this between the same
+  // two collectives.
   virtual void ShareGpu() = 0;
 
-  // The job has failed: ends what runs on the GPU. Collectives that were started are not polled any more.
+  // Ends the work on the GPU after the job has failed. Nobody polls the started collectives any more.
   virtual void Abort() = 0;
 };
 
-// The GPU of this process. Does nothing, and opens no library, before it is given work.
+// The GPU of this process. It opens no library before the first call.
 class DevicePlane {
  public:
   virtual ~DevicePlane() = default;
 
-  // For Request::ready: what was put on `stream` of GPU `ordinal` before the call is done. From any thread.
-  // Never fails: an error comes up where all members learn of it.
+  // An event after the current work on `stream` of GPU `ordinal`, for Request::ready. From any thread. Never
+  // fails: the members agree on an error later.
   virtual std::shared_ptr<DeviceEvent> Record(int ordinal, void* stream) = 0;
 
-  // Stores a number in memory of GPU `ordinal`, in the order of `stream`. From any thread.
-  virtual Status Store(int ordinal, void* stream, int* where, int value) = 0;
+  // Stores a number in memory of GPU `ordinal`, by work on `stream`. From any thread.
+  virtual Status Store(int ordinal, void* stream, int* target, int value) = 0;
 
-  // Why `request` cannot run on GPUs, equal for equal signatures; empty when it can.
+  // The reason why `request` cannot run on GPUs; empty if it can. The same for equal signatures.
   virtual std::string Objection(const Request& request, const Participants& participants) const = 0;
 
-  // `set`: in words, for errors.
+  // `set`: the name of the process set, for errors.
   virtual std::unique_ptr<DeviceQueue> Join(const std::string& set) = 0;
 };
 

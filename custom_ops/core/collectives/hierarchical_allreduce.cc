@@ -14,23 +14,23 @@
 namespace tfddl {
 namespace {
 
-// Of a slice. Hosts reduce one segment while ranks of a host reduce the next and tell each other the last.
+// The bytes of a segment that each owner reduces. The three steps of consecutive segments overlap.
 constexpr size_t kSegmentBytes = size_t{1} << 20;
 constexpr size_t kSegmentsInFlight = 4;
 
-// What the segments of an allreduce have in common.
+// The state that all segments of an allreduce share.
 struct Setting {
-  Lane local;   // this host's ranks
-  Lane across;  // those who own this rank's slice; only where there are any
+  Lane local;   // the ranks of this host
+  Lane across;  // the owners of this rank's slice; unused if this rank owns none
   ScratchPool* pool;
-  Reduction reduction;  // of this host's ranks
-  Reduction partial;    // of the hosts' partial results
+  Reduction reduction;  // among the ranks of this host
+  Reduction partial;    // of the partial results of all hosts
   int owners;
   bool owns;
   ReduceRangeBy by;
 };
 
-// A part of the range. Its steps return true once they are over, and come one after the other.
+// A part of the range. Its three steps run one after the other; each returns true once it is complete.
 class Segment {
  public:
   Segment(const Setting& setting, Range range) : setting_(setting), range_(range) {
@@ -59,8 +59,8 @@ class Segment {
     return across_->Poll();
   }
 
-  bool TellHost() {
-    if (!told_) StartTelling();
+  bool GatherOnHost() {
+    if (!gathering_) StartGather();
     bool complete = true;
     for (Pipeline& transfer : transfers_) {
       transfer.Poll();
@@ -70,8 +70,8 @@ class Segment {
   }
 
  private:
-  void StartTelling() {
-    told_ = true;
+  void StartGather() {
+    gathering_ = true;
     FinishReduction(setting_.reduction, partial_.data(), range_.out + Begin(Rank()), Count());
     using D = Pipeline::Direction;
     Transport* const transport = setting_.local.transport;
@@ -92,15 +92,15 @@ class Segment {
   const Setting& setting_;
   Range range_;
   std::vector<size_t> bounds_;  // of the slices of this host's ranks
-  std::vector<char> partial_;   // this rank's, then the result of all hosts
+  std::vector<char> partial_;   // this rank's slice: of this host, later of all hosts
   std::optional<SliceReduction> slices_;
   std::unique_ptr<Collective> across_;
-  bool told_ = false;
+  bool gathering_ = false;
   std::deque<Pipeline> transfers_;
 };
 
-// At most one segment is in each step, and they come to each in order, so that all can use the same tags.
-// Messages inside the host and across never meet: they have different ends.
+// At most one segment is in each step, and segments pass each step in order, so all segments can use the same
+// tags. Messages inside a host and messages between hosts have different peers, so they cannot be confused.
 class HierarchicalAllreduce : public Collective {
  public:
   HierarchicalAllreduce(Lane lane, ScratchPool* pool, const Reduction& reduction, Range range,
@@ -132,7 +132,7 @@ class HierarchicalAllreduce : public Collective {
     while (moved) {
       const bool on_host = Step(0, &Segment::ReduceOnHost);
       const bool across = Step(1, &Segment::ReduceAcross);
-      moved = Step(2, &Segment::TellHost) || across || on_host;
+      moved = Step(2, &Segment::GatherOnHost) || across || on_host;
     }
     return ended_[2] == count_;
   }
@@ -162,10 +162,10 @@ class HierarchicalAllreduce : public Collective {
   Range range_;
   std::optional<Setting> setting_;
   int64_t length_ = 0;  // elements of a segment
-  size_t count_ = 0;    // of segments
+  size_t count_ = 0;    // the number of segments
   size_t begun_ = 0;
-  std::array<size_t, 3> ended_{};  // how many have each step behind them
-  std::deque<Segment> segments_;   // those that have begun and not ended
+  std::array<size_t, 3> ended_{};  // for each step, the number of segments that have completed it
+  std::deque<Segment> segments_;   // in progress
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Allreduce of ranks on several hosts, of which some share one.
+// Allreduce over several hosts, with several ranks on at least one of them.
 #pragma once
 
 #include <functional>
@@ -13,10 +13,12 @@ namespace tfddl {
 
 using ReduceRangeBy = std::function<std::unique_ptr<Collective>(Lane, ScratchPool*, const Reduction&, Range)>;
 
-// The ranks of a host reduce slices among themselves, each owner of one reduces it with its owners on the
-// other hosts by `across`, and tells its host the result. So a host of n bytes and H hosts send and receive
-// 2 n (H - 1) / H; with slices for all ranks of all hosts it would be that times the ranks of a host. Partial
-// results travel in the type in which reductions accumulate, and are rounded once.
+// 1. The ranks of each host reduce among themselves; each owner gets one slice.
+// 2. The owners of the same slice on all hosts reduce it (`across`).
+// 3. Each owner sends its slice of the result to the ranks of its host.
+//
+// With H hosts and n bytes, each host sends and receives 2 n (H - 1) / H bytes, whatever its number of ranks.
+// Partial results travel in the accumulator type and are rounded once.
 std::unique_ptr<Collective> MakeHierarchicalAllreduce(Lane lane, ScratchPool* pool,
                                                       const Reduction& reduction, Range range,
                                                       const Hosts& hosts, ReduceRangeBy across);

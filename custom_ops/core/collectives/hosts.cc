@@ -13,9 +13,9 @@ Hosts::Hosts(const std::vector<int>& numbers, int rank)
   if (numbers.empty()) return;
   for (const auto& [number, ranks] : ranks_of) owners_ = std::min(owners_, static_cast<int>(ranks.size()));
   local_ = ranks_of[numbers[static_cast<size_t>(rank)]];
-  const auto place = std::find(local_.begin(), local_.end(), rank) - local_.begin();
-  if (place >= owners_) return;
-  for (const auto& [number, ranks] : ranks_of) across_.push_back(ranks[static_cast<size_t>(place)]);
+  const auto index = std::find(local_.begin(), local_.end(), rank) - local_.begin();
+  if (index >= owners_) return;
+  for (const auto& [number, ranks] : ranks_of) across_.push_back(ranks[static_cast<size_t>(index)]);
   std::sort(across_.begin(), across_.end());
 }
 

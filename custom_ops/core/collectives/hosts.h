@@ -1,4 +1,4 @@
-// Who shares a host with whom among those that take part in a collective.
+// The hosts of the participants of a collective.
 #pragma once
 
 #include <vector>
@@ -7,17 +7,18 @@ namespace tfddl {
 
 class Hosts {
  public:
-  // `numbers`: of each rank that of its host, as Transport::hosts().
+  // `numbers`: for each rank the number of its host (Transport::hosts()).
   Hosts(const std::vector<int>& numbers, int rank);
 
-  // Whether there are several, of which one has several ranks. The same on all ranks, as is owners().
+  // Whether there are several hosts and one has several ranks. The same on all ranks.
   bool worthwhile() const { return hosts_ > 1 && ranks_ > hosts_; }
   int hosts() const { return hosts_; }
   // The ranks of this host, in ascending order.
   const std::vector<int>& local() const { return local_; }
-  // The first of them on each host own slices: as many as the host with the fewest ranks has.
+  // The number of slices. The first ranks of each host own one slice each. Equal to the number of ranks on
+  // the smallest host, so the same on all ranks.
   int owners() const { return owners_; }
-  // Those who own the same slice as this rank, one on each host, in ascending order; empty: it owns none.
+  // The owners of this rank's slice, one on each host, in ascending order. Empty: this rank owns no slice.
   const std::vector<int>& across() const { return across_; }
 
  private:

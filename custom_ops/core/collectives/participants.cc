@@ -7,15 +7,15 @@ namespace tfddl {
 namespace {
 
 // -1: not among them.
-int PlaceIn(const std::vector<int>& ranks, int rank) {
+int IndexIn(const std::vector<int>& ranks, int rank) {
   const auto it = std::lower_bound(ranks.begin(), ranks.end(), rank);
   return it != ranks.end() && *it == rank ? static_cast<int>(it - ranks.begin()) : -1;
 }
 
-class PartOfTransport : public Transport {
+class SubTransport : public Transport {
  public:
-  PartOfTransport(Transport* whole, std::vector<int> ranks)
-      : whole_(whole), ranks_(std::move(ranks)), rank_(PlaceIn(ranks_, whole->rank())) {
+  SubTransport(Transport* whole, std::vector<int> ranks)
+      : whole_(whole), ranks_(std::move(ranks)), rank_(IndexIn(ranks_, whole->rank())) {
     std::vector<int> hosts;
     for (int rank : ranks_) {
       if (!whole->hosts().empty()) hosts.push_back(whole->hosts()[static_cast<size_t>(rank)]);
@@ -40,15 +40,15 @@ class PartOfTransport : public Transport {
   void Release(int peer, const void* data) override { whole_->Release(Rank(peer), data); }
   std::shared_ptr<Arena> arena() const override { return whole_->arena(); }
   char* ArenaOf(int peer) const override { return whole_->ArenaOf(Rank(peer)); }
-  char* Reach(int peer, uint64_t place, size_t bytes) override {
-    return whole_->Reach(Rank(peer), place, bytes);
+  char* Reach(int peer, uint64_t offset, size_t bytes) override {
+    return whole_->Reach(Rank(peer), offset, bytes);
   }
   bool Test(Handle handle) override { return whole_->Test(handle); }
   void Cancel(Handle handle) override { whole_->Cancel(handle); }
   bool unsent() override { return whole_->unsent(); }
 
  private:
-  int Rank(int place) const { return ranks_[static_cast<size_t>(place)]; }
+  int Rank(int index) const { return ranks_[static_cast<size_t>(index)]; }
 
   Transport* whole_;
   std::vector<int> ranks_;
@@ -57,10 +57,10 @@ class PartOfTransport : public Transport {
 
 }  // namespace
 
-int Participants::PlaceOf(int rank) const { return PlaceIn(ranks, rank); }
+int Participants::IndexOf(int rank) const { return IndexIn(ranks, rank); }
 
 std::string Objection(const Request& request, const Participants& participants) {
-  if (request.kind == Kind::kBroadcast && participants.PlaceOf(request.root) < 0) {
+  if (request.kind == Kind::kBroadcast && participants.IndexOf(request.root) < 0) {
     return "'" + request.name + "' has nothing to send, because its root, rank " +
            std::to_string(participants.members[static_cast<size_t>(request.root)]) +
            ", has joined (hvd.join()). Broadcast from a rank that has not, or before hvd.join().";
@@ -69,7 +69,7 @@ std::string Objection(const Request& request, const Participants& participants) 
 }
 
 std::unique_ptr<Transport> TransportAmong(Transport* transport, std::vector<int> ranks) {
-  return std::make_unique<PartOfTransport>(transport, std::move(ranks));
+  return std::make_unique<SubTransport>(transport, std::move(ranks));
 }
 
 }  // namespace tfddl

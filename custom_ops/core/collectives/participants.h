@@ -1,5 +1,5 @@
-// Who takes part in a collective. Members that have joined (hvd.join()) do not: leaving a member out brings
-// every reduction its neutral element, exactly and for any dtype and factor, and a gather no rows.
+// The participants of a collective: the members that have not joined (hvd.join()). A joined member
+// contributes nothing to a reduction and no rows to a gather.
 #pragma once
 
 #include <memory>
@@ -11,27 +11,27 @@
 
 namespace tfddl {
 
-// The members of a set that had not joined when a collective was agreed on, equal on all of them.
+// The members of a process set that had not joined when a collective was agreed on. The same on all of them.
 struct Participants {
-  std::vector<int> ranks;    // in ascending order; at least one
-  std::vector<int> members;  // of the set, by rank: their ranks in the job, for messages to people
+  std::vector<int> ranks;    // of the participants in the set, in ascending order; at least one
+  std::vector<int> members;  // for each rank of the set, its rank in the job, for messages
   int divisor;               // of an Average
-  // Counts the sets of ranks that have attended, alike on all members; 0: all of them. A set that comes back
-  // has a new number, since not all of its ranks need have seen it go.
-  int64_t episode = 0;
+  // The number of this group of participants, the same on all members; 0: all members take part. The number
+  // is new after each change, even if the same ranks took part before.
+  int64_t generation = 0;
 
   int set_size() const { return static_cast<int>(members.size()); }
   bool complete() const { return ranks.size() == members.size(); }
-  // A rank's place among those that attend, which is its rank in their transport; -1: it does not.
-  int PlaceOf(int rank) const;
+  // The index of a rank among the participants, which is its rank in their transport; -1: no participant.
+  int IndexOf(int rank) const;
 };
 
-// Why `request` cannot run among those that attend; empty when it can. An agreed error: equal for equal
-// signatures. A new kind of collective that cannot do without a member says so here.
+// The reason why `request` cannot run among the participants; empty if it can. The same for equal signatures,
+// so all ranks report the same error.
 std::string Objection(const Request& request, const Participants& participants);
 
-// `transport` as it is among some ranks, in ascending order, of which this is one. It has to outlive the
-// result.
+// A transport among some ranks of `transport`, in ascending order and with this rank. `transport` must
+// outlive the result.
 std::unique_ptr<Transport> TransportAmong(Transport* transport, std::vector<int> ranks);
 
 }  // namespace tfddl

@@ -1,4 +1,4 @@
-// Moves one contiguous range to or from a peer in pieces, a few in flight at a time.
+// Sends or receives one contiguous range in pieces, a few in flight at a time.
 #pragma once
 
 #include <algorithm>
@@ -19,9 +19,9 @@ class Pipeline {
  public:
   enum class Direction { kSend, kReceive, kView };
 
-  // `allowed` returns how many pieces may have started. With `slots` > 0, `data` holds only that many
-  // pieces, used in turn; `allowed` then keeps a piece from being overwritten before it was read. With
-  // kView a finished piece lies at View(), which may be elsewhere, until Release().
+  // `allowed` returns the number of pieces that may start. With `slots` > 0, `data` holds only that many
+  // pieces, used in turn, and `allowed` protects pieces that are still in use. With kView, a finished piece
+  // lies at View() until Release().
   Pipeline(Transport* transport, Direction direction, int peer, int tag, char* data, size_t bytes,
            std::function<size_t()> allowed = nullptr, size_t slots = 0)
       : transport_(transport),
@@ -57,7 +57,7 @@ class Pipeline {
   void Release(size_t piece) { transport_->Release(peer_, View(piece)); }
 
  private:
-  char* Place(size_t piece) const {
+  char* Address(size_t piece) const {
     return data_ + (slots_ ? piece % slots_ : piece) * transport_->piece_bytes();
   }
   size_t Length(size_t piece) const {
@@ -65,17 +65,17 @@ class Pipeline {
   }
 
   Transport::Handle Start() {
-    char* place = Place(started_);
+    char* address = Address(started_);
     const size_t length = Length(started_);
-    if (direction_ == Direction::kSend) return transport_->Send(peer_, tag_, place, length);
-    return transport_->ReceiveView(peer_, tag_, place, length, &views_[started_ % views_.size()]);
+    if (direction_ == Direction::kSend) return transport_->Send(peer_, tag_, address, length);
+    return transport_->ReceiveView(peer_, tag_, address, length, &views_[started_ % views_.size()]);
   }
 
-  // Brings a piece from where its sender put it, unless the transport has done that.
+  // Copies a received piece to its address, unless the transport has done so.
   void Land(size_t piece) {
-    char* place = Place(piece);
-    if (View(piece) == place) return;
-    CopyPart(place, View(piece), Length(piece), bytes_);
+    char* address = Address(piece);
+    if (View(piece) == address) return;
+    CopyPart(address, View(piece), Length(piece), bytes_);
     Release(piece);
   }
 

@@ -8,18 +8,19 @@
 namespace tfddl {
 namespace {
 
-// Members of a group travel as one: packed rank by rank, so that each rank's rows of all members are one
-// slice, which is reduced in place and unpacked. So do rows between which those of joined ranks are left out.
+// A group is packed rank by rank: the rows of all tensors for one rank form one slice, which is reduced in
+// place and unpacked. While ranks have joined, a single tensor is packed as well, without the rows of the
+// joined ranks.
 class Reducescatter : public Collective {
  public:
-  Reducescatter(Lane lane, ScratchPool* pool, const Reduction& reduction, const Request& request)
+  Reducescatter(Lane lane, ScratchPool* pool, const Request& request)
       : pool_(pool),
         buffers_(request.buffers),
         element_(SizeOf(request.dtype)),
         participants_(*lane.participants) {
-    const int place = lane.transport->rank();
-    rank_ = participants_.ranks[static_cast<size_t>(place)];
-    packed_apart_ = buffers_.size() > 1 || !participants_.complete();
+    const int index = lane.transport->rank();
+    rank_ = participants_.ranks[static_cast<size_t>(index)];
+    pack_ = buffers_.size() > 1 || !participants_.complete();
     std::vector<size_t> bounds(1, 0);
     for (int owner : participants_.ranks) {
       size_t bytes = 0;
@@ -28,19 +29,19 @@ class Reducescatter : public Collective {
     }
     const char* in = static_cast<const char*>(buffers_.at(0).in);
     slice_ = static_cast<char*>(buffers_[0].out);
-    if (packed_apart_) {
+    if (pack_) {
       Pack(bounds.back());
       in = packed_.data();
-      slice_ = packed_.data() + bounds[static_cast<size_t>(place)];
+      slice_ = packed_.data() + bounds[static_cast<size_t>(index)];
     }
-    reduction_.emplace(lane, pool, reduction, in, std::move(bounds), slice_);
+    reduction_.emplace(lane, pool, ReductionOf(lane, request), in, std::move(bounds), slice_);
   }
   ~Reducescatter() override { pool_->Give(std::move(packed_)); }
 
   bool Poll() override {
     reduction_->Poll();
     if (!reduction_->complete()) return false;
-    if (packed_apart_) Unpack();
+    if (pack_) Unpack();
     return true;
   }
 
@@ -83,19 +84,16 @@ class Reducescatter : public Collective {
   size_t element_;
   Participants participants_;
   int rank_;
-  bool packed_apart_;
+  bool pack_;
   std::vector<char> packed_;
-  char* slice_ = nullptr;  // this rank's, reduced
+  char* slice_ = nullptr;  // this rank's reduced slice
   std::optional<SliceReduction> reduction_;
 };
 
 }  // namespace
 
 std::unique_ptr<Collective> MakeReducescatter(Lane lane, ScratchPool* pool, const Request& request) {
-  const Reduction reduction{request.dtype,          request.op,
-                            request.prescale,       request.postscale,
-                            lane.transport->size(), lane.participants->divisor};
-  return std::make_unique<Reducescatter>(lane, pool, reduction, request);
+  return std::make_unique<Reducescatter>(lane, pool, request);
 }
 
 }  // namespace tfddl

@@ -16,12 +16,12 @@ constexpr char kOtherRows[] =
 
 }  // namespace
 
-RowAgreement::RowAgreement(Lane lane, const Request& request, std::function<void(std::function<void()>)> post)
+RowAgreement::RowAgreement(Lane lane, const Request& request, Post post)
     : lane_(lane),
       post_(std::move(post)),
       participants_(*lane.participants),
       size_(static_cast<size_t>(lane.transport->size())),
-      place_(static_cast<size_t>(lane.transport->rank())),
+      index_(static_cast<size_t>(lane.transport->rank())),
       buffers_(request.buffers.size()),
       splits_(request.splits),
       allocate_(request.allocate),
@@ -61,15 +61,15 @@ bool RowAgreement::Poll() {
 }
 
 void RowAgreement::Exchange(const void* mine, size_t stride, void* all, size_t bytes) {
-  for (size_t place = 0; place < size_; ++place) {
-    const char* theirs = static_cast<const char*>(mine) + stride * place;
-    char* slot = static_cast<char*>(all) + bytes * place;
-    if (place == place_) {
+  for (size_t index = 0; index < size_; ++index) {
+    const char* theirs = static_cast<const char*>(mine) + stride * index;
+    char* slot = static_cast<char*>(all) + bytes * index;
+    if (index == index_) {
       std::memcpy(slot, theirs, bytes);
       continue;
     }
-    handles_.push_back(lane_.transport->Receive(static_cast<int>(place), lane_.tag, slot, bytes));
-    handles_.push_back(lane_.transport->Send(static_cast<int>(place), lane_.tag, theirs, bytes));
+    handles_.push_back(lane_.transport->Receive(static_cast<int>(index), lane_.tag, slot, bytes));
+    handles_.push_back(lane_.transport->Send(static_cast<int>(index), lane_.tag, theirs, bytes));
   }
 }
 
@@ -83,11 +83,11 @@ bool RowAgreement::Finished() {
 
 void RowAgreement::SendOffers(const Request& request) {
   const auto arena = lane_.transport->arena();
-  for (size_t place = 0; place < size_; ++place) {
-    uint64_t* offer = &offer_[Offer(place)];
+  for (size_t index = 0; index < size_; ++index) {
+    uint64_t* offer = &offer_[Offer(index)];
     *offer++ = expected_.empty() ? 0 : 1;
     for (const Buffer& buffer : request.buffers) {
-      *offer++ = static_cast<uint64_t>(splits_.empty() ? buffer.rows : splits_[Rank(place)]);
+      *offer++ = static_cast<uint64_t>(splits_.empty() ? buffer.rows : splits_[Rank(index)]);
     }
     for (size_t i = 0; i < buffers_; ++i) {
       *offer++ = arena && !expected_.empty() ? arena->Find(expected_[i]) : Arena::kNowhere;
@@ -97,13 +97,13 @@ void RowAgreement::SendOffers(const Request& request) {
   Exchange(offer_.data(), bytes, offered_.data(), bytes);
 }
 
-// The same on all members: of an allgather each gets the same offers.
+// The same on all members, because all members of an allgather receive the same offers.
 bool RowAgreement::AllAsExpected() const {
   if (static_cast<int>(size_) != participants_.set_size()) return false;
-  for (size_t place = 0; place < size_; ++place) {
-    if (!offered_[Offer(place)]) return false;
+  for (size_t index = 0; index < size_; ++index) {
+    if (!offered_[Offer(index)]) return false;
     for (size_t i = 0; i < buffers_; ++i) {
-      if (received(i, place) != received(i, 0)) return false;
+      if (received(i, index) != received(i, 0)) return false;
     }
   }
   return true;
@@ -111,22 +111,22 @@ bool RowAgreement::AllAsExpected() const {
 
 void RowAgreement::UseExpected() {
   shared_->out = expected_;
-  for (size_t place = 0; place < size_; ++place) {
+  for (size_t index = 0; index < size_; ++index) {
     for (size_t i = 0; i < buffers_; ++i) {
-      const auto bytes = static_cast<uint64_t>(sent(i, place)) * row_bytes_[i];
-      const uint64_t mine = offer_[Offer(place) + 1 + buffers_ + i];
-      const uint64_t theirs = offered_[Offer(place) + 1 + buffers_ + i];
-      verdict_[Verdict(place) + 1 + i] = mine == Arena::kNowhere ? mine : mine + place * bytes;
-      verdicts_[Verdict(place) + 1 + i] = theirs == Arena::kNowhere ? theirs : theirs + place_ * bytes;
+      const auto bytes = static_cast<uint64_t>(sent(i, index)) * row_bytes_[i];
+      const uint64_t mine = offer_[Offer(index) + 1 + buffers_ + i];
+      const uint64_t theirs = offered_[Offer(index) + 1 + buffers_ + i];
+      verdict_[Verdict(index) + 1 + i] = mine == Arena::kNowhere ? mine : mine + index * bytes;
+      verdicts_[Verdict(index) + 1 + i] = theirs == Arena::kNowhere ? theirs : theirs + index_ * bytes;
     }
   }
 }
 
 void RowAgreement::Allocate() {
   const auto ranks = static_cast<size_t>(participants_.set_size());
-  std::vector<int64_t> rows(buffers_ * ranks);  // none from those that have joined
+  std::vector<int64_t> rows(buffers_ * ranks);  // zero for joined ranks
   for (size_t i = 0; i < buffers_; ++i) {
-    for (size_t place = 0; place < size_; ++place) rows[i * ranks + Rank(place)] = received(i, place);
+    for (size_t index = 0; index < size_; ++index) rows[i * ranks + Rank(index)] = received(i, index);
   }
   post_([shared = shared_, allocate = allocate_, rows = std::move(rows)] {
     shared->status = allocate(rows, &shared->out);
@@ -141,11 +141,11 @@ int RowAgreement::VerdictOf(const Status& status) {
 
 void RowAgreement::SendVerdicts() {
   const auto arena = lane_.transport->arena();
-  for (size_t place = 0; place < size_; ++place) {
-    uint64_t* verdict = &verdict_[Verdict(place)];
+  for (size_t index = 0; index < size_; ++index) {
+    uint64_t* verdict = &verdict_[Verdict(index)];
     verdict[0] = static_cast<uint64_t>(shared_->verdict.load());
     for (size_t i = 0; arena && i < shared_->out.size(); ++i) {
-      const size_t first = static_cast<size_t>(FirstReceived(i, place)) * row_bytes_[i];
+      const size_t first = static_cast<size_t>(FirstReceived(i, index)) * row_bytes_[i];
       verdict[1 + i] = arena->Find(static_cast<char*>(shared_->out[i]) + first);
     }
   }
@@ -155,36 +155,36 @@ void RowAgreement::SendVerdicts() {
 
 void RowAgreement::Judge() {
   status_ = shared_->status;
-  for (size_t place = 0; place < size_ && status_.ok(); ++place) {
-    const std::string rank = "rank " + std::to_string(participants_.members[Rank(place)]);
-    if (verdicts_[Verdict(place)] == kNoMemory) {
+  for (size_t index = 0; index < size_ && status_.ok(); ++index) {
+    const std::string rank = "rank " + std::to_string(participants_.members[Rank(index)]);
+    if (verdicts_[Verdict(index)] == kNoMemory) {
       status_ = Status(Code::kResourceExhausted, rank + " could not allocate its result");
-    } else if (verdicts_[Verdict(place)] == kRefused) {
+    } else if (verdicts_[Verdict(index)] == kRefused) {
       status_ = Status(Code::kInvalidArgument, rank + kOtherRows);
     }
   }
 }
 
-char* RowAgreement::OutAt(size_t buffer, size_t place) const {
-  const uint64_t offset = verdicts_[Verdict(place) + 1 + buffer];
-  const auto peer = static_cast<int>(place);
+char* RowAgreement::OutAt(size_t buffer, size_t index) const {
+  const uint64_t offset = verdicts_[Verdict(index) + 1 + buffer];
+  const auto peer = static_cast<int>(index);
   if (offset == Arena::kNowhere || !lane_.transport->ArenaOf(peer)) return nullptr;
-  return lane_.transport->Reach(peer, offset, static_cast<size_t>(sent(buffer, place)) * row_bytes_[buffer]);
+  return lane_.transport->Reach(peer, offset, static_cast<size_t>(sent(buffer, index)) * row_bytes_[buffer]);
 }
 
-bool RowAgreement::Reached(size_t buffer, size_t place) const {
-  return lane_.transport->ArenaOf(static_cast<int>(place)) &&
-         verdict_[Verdict(place) + 1 + buffer] != Arena::kNowhere;
+bool RowAgreement::Reached(size_t buffer, size_t index) const {
+  return lane_.transport->ArenaOf(static_cast<int>(index)) &&
+         verdict_[Verdict(index) + 1 + buffer] != Arena::kNowhere;
 }
 
-int64_t RowAgreement::FirstSent(size_t place) const {
+int64_t RowAgreement::FirstSent(size_t index) const {
   if (splits_.empty()) return 0;
-  return std::accumulate(splits_.begin(), splits_.begin() + static_cast<ptrdiff_t>(Rank(place)), int64_t{0});
+  return std::accumulate(splits_.begin(), splits_.begin() + static_cast<ptrdiff_t>(Rank(index)), int64_t{0});
 }
 
-int64_t RowAgreement::FirstReceived(size_t buffer, size_t place) const {
+int64_t RowAgreement::FirstReceived(size_t buffer, size_t index) const {
   int64_t rows = 0;
-  for (size_t other = 0; other < place; ++other) rows += received(buffer, other);
+  for (size_t other = 0; other < index; ++other) rows += received(buffer, other);
   return rows;
 }
 

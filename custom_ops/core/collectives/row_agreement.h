@@ -1,7 +1,11 @@
-// What comes before the data of an allgather or alltoall. Only the receiver knows whether it can allocate its
-// output, and only after it has learnt how many rows the others bring. So all say "allocated" before any data
-// moves: all succeed or all fail. Where outputs were made for equal rows beforehand, and rows are equal, one
-// exchange tells all of it.
+// The agreement on rows and outputs before the data of an allgather or alltoall moves.
+//
+// 1. The members exchange their numbers of rows (offers).
+// 2. Each member allocates its outputs.
+// 3. The members exchange whether they could (verdicts), so that all succeed or all fail.
+//
+// If all members have outputs for equal rows already (Request::expected), and the rows are equal, step 1 is
+// enough.
 #pragma once
 
 #include <atomic>
@@ -15,72 +19,70 @@ namespace tfddl {
 
 class RowAgreement {
  public:
-  // `post` runs a function on the completion thread.
-  RowAgreement(Lane lane, const Request& request, std::function<void(std::function<void()>)> post);
+  RowAgreement(Lane lane, const Request& request, Post post);
 
-  // True when complete; the others hold then, and what follows them only if status() is ok.
+  // True once complete. The members below, except status(), are valid only if status() is ok.
   bool Poll();
   const Status& status() const { return status_; }
 
-  // Rows of `buffer` between this rank and `place`, a place among those that attend, and the first of them in
-  // this rank's input or output.
-  int64_t sent(size_t buffer, size_t place) const { return Rows(offer_, buffer, place); }
-  int64_t received(size_t buffer, size_t place) const { return Rows(offered_, buffer, place); }
-  int64_t FirstSent(size_t place) const;
-  int64_t FirstReceived(size_t buffer, size_t place) const;
+  // The rows of `buffer` that this rank sends to participant `index` or receives from it, and the first of
+  // them in this rank's input or output.
+  int64_t sent(size_t buffer, size_t index) const { return Rows(offer_, buffer, index); }
+  int64_t received(size_t buffer, size_t index) const { return Rows(offered_, buffer, index); }
+  int64_t FirstSent(size_t index) const;
+  int64_t FirstReceived(size_t buffer, size_t index) const;
   void* out(size_t buffer) const { return shared_->out[buffer]; }
 
-  // Where this rank's rows belong in the output at `place`; null when it is out of reach. The one there knows
-  // that by Reached().
-  char* OutAt(size_t buffer, size_t place) const;
-  // Whether the one at `place` reaches this rank's output.
-  bool Reached(size_t buffer, size_t place) const;
+  // The address of this rank's rows in the output of participant `index`; null if that output is not mapped.
+  char* OutAt(size_t buffer, size_t index) const;
+  // Whether participant `index` gets an address from OutAt() for this rank's output.
+  bool Reached(size_t buffer, size_t index) const;
 
  private:
   enum class Phase { kRows, kAllocate, kVerdicts };
-  // Whether a rank has memory for the rows that come. A program compiled for other rows refuses them.
+  // Whether a rank could allocate its outputs. A program that was compiled for other rows refuses.
   enum : int { kNoMemory, kTaken, kRefused, kUndecided };
   static int VerdictOf(const Status& status);
-  struct Shared {  // with the completion thread, which may outlive this object when the job fails
+  struct Shared {  // with the completion thread, which may outlive this object if the job fails
     std::atomic<int> verdict{kUndecided};
     std::vector<void*> out;
     Status status;
   };
 
-  // Sends `bytes` at `mine`, and `stride` further on for each next rank; `all` receives the others', by rank.
+  // Sends `bytes` bytes from mine + i * stride to each participant i, and receives as many into
+  // all + i * bytes.
   void Exchange(const void* mine, size_t stride, void* all, size_t bytes);
   bool Finished();
-  // What this rank says of its rows, and of the outputs that it has made for equal ones; and what others say.
   void SendOffers(const Request& request);
   bool AllAsExpected() const;
   void UseExpected();
   void Allocate();
   void SendVerdicts();
-  // Where an offer to a place, or from there, begins: whether there are expected outputs, the rows of each
-  // buffer, and where each expected output lies in the arena.
-  size_t Offer(size_t place) const { return place * (1 + 2 * buffers_); }
-  int64_t Rows(const std::vector<uint64_t>& offers, size_t buffer, size_t place) const {
-    return static_cast<int64_t>(offers[Offer(place) + 1 + buffer]);
+  // The begin of the offer to or from a participant: whether there are expected outputs (1 or 0), the rows of
+  // each buffer, and the offset of each expected output in the arena.
+  size_t Offer(size_t index) const { return index * (1 + 2 * buffers_); }
+  int64_t Rows(const std::vector<uint64_t>& offers, size_t buffer, size_t index) const {
+    return static_cast<int64_t>(offers[Offer(index) + 1 + buffer]);
   }
-  size_t Verdict(size_t place) const { return place * (1 + buffers_); }
+  // The begin of the verdict to or from a participant: kNoMemory, kTaken or kRefused, and for each output the
+  // offset, in the sender's arena, of the
+  // receiver's rows.
+  size_t Verdict(size_t index) const { return index * (1 + buffers_); }
   void Judge();
-  size_t Rank(size_t place) const { return static_cast<size_t>(participants_.ranks[place]); }
+  size_t Rank(size_t index) const { return static_cast<size_t>(participants_.ranks[index]); }
 
   Lane lane_;
-  std::function<void(std::function<void()>)> post_;
+  Post post_;
   Participants participants_;
-  size_t size_;  // of those that attend, and this rank's place among them
-  size_t place_;
+  size_t size_;   // the number of participants
+  size_t index_;  // of this rank
   size_t buffers_;
   std::vector<size_t> row_bytes_;  // of each buffer
   std::vector<int64_t> splits_;
   decltype(Request::allocate) allocate_;
   std::vector<void*> expected_;
-  std::vector<uint64_t> offer_, offered_;  // to each place, and what each place has sent
-  // For each place: whether this rank could allocate its outputs, and where the rows from there belong in
-  // each, in its arena.
-  std::vector<uint64_t> verdict_;
-  std::vector<uint64_t> verdicts_;  // what each place says of itself
+  std::vector<uint64_t> offer_, offered_;     // sent and received, for all participants
+  std::vector<uint64_t> verdict_, verdicts_;  // sent and received, for all participants
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
   Phase phase_ = Phase::kRows;
   Status status_;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/collectives/collective.h"
-#include "core/collectives/notes.h"
+#include "core/collectives/notifications.h"
 #include "core/collectives/pipeline.h"
 #include "core/collectives/row_agreement.h"
 #include "transport/copy.h"
@@ -13,17 +13,18 @@
 namespace tfddl {
 namespace {
 
-constexpr size_t kStepBytes = size_t{16} << 10;  // past the caches: short, so that reads and writes overlap
+constexpr size_t kStepBytes = size_t{16}
+                              << 10;  // of streaming copies; short, so that reads and writes overlap
 
-// Each rank sends rows to each other: to all of them the same ones, or parts of its own.
+// Each rank sends rows to each rank: all its rows (allgather), or a part of them (alltoall).
 class RowExchange : public Collective {
  public:
-  RowExchange(Lane lane, const Request& request, std::function<void(std::function<void()>)> post)
+  RowExchange(Lane lane, const Request& request, Post post)
       : lane_(lane),
         buffers_(request.buffers),
         element_(SizeOf(request.dtype)),
         agreement_(lane, request, std::move(post)),
-        notes_(lane.transport),
+        notifications_(lane.transport),
         writers_(static_cast<size_t>(lane.transport->size())) {}
 
   bool Poll() override {
@@ -37,22 +38,22 @@ class RowExchange : public Collective {
       for (Pipeline& transfer : transfers_) transfer.Poll();
     } while (CopyPieces());
     return std::all_of(transfers_.begin(), transfers_.end(), [](auto& t) { return t.complete(); }) &&
-           AllWritten() && notes_.Flushed();
+           AllWritten() && notifications_.Flushed();
   }
 
   Status status() const override { return agreement_.status(); }
 
  private:
-  struct Copy {  // rows from this rank to itself, or to where they belong at a peer that it reaches
-    size_t place;
+  struct Copy {  // rows from this rank to its own output, or to the output of a peer in an arena
+    size_t receiver;
     char* out;
     const char* in;
     size_t bytes;
     size_t copied = 0;
   };
-  struct Writer {  // a peer that writes into this rank's outputs
+  struct Writer {  // a peer that writes to this rank's outputs directly
     bool waited_for = false;
-    NotesIn note;
+    NotificationReceiver written;
   };
 
   void StartData() {
@@ -86,11 +87,11 @@ class RowExchange : public Collective {
       }
       if (!writes) continue;
       writers_[peer].waited_for = true;
-      writers_[peer].note.Expect(lane_.transport, static_cast<int>(peer), lane_.tag);
+      writers_[peer].written.Expect(lane_.transport, static_cast<int>(peer), lane_.tag);
     }
   }
 
-  // The members of a group share a tag, so that all pieces of one have to start before those of the next.
+  // The tensors of a group share a tag, so all pieces of a tensor have to start before those of the next one.
   const Pipeline* Add(Pipeline::Direction direction, size_t peer, char* data, size_t bytes,
                       const Pipeline* last) {
     if (bytes == 0) return last;
@@ -101,8 +102,8 @@ class RowExchange : public Collective {
     return &transfers_.back();
   }
 
-  // A piece of each copy, in turns, so that what goes to several places is read once, while others' rows are
-  // under way. False when there is none left.
+  // Copies a piece of each copy, in turns: rows for several ranks are read once, and messages can move in
+  // between. False if no copy is left.
   bool CopyPieces() {
     const size_t piece = lane_.transport->piece_bytes();
     const bool past_caches =
@@ -115,26 +116,26 @@ class RowExchange : public Collective {
         copy.copied += length;
       }
     }
-    TellWhatIsWritten();
+    NotifyReceivers();
     return !copies_.empty();
   }
 
-  // A peer hears of its rows once all of them are there.
-  void TellWhatIsWritten() {
+  // Notifies each peer once all its rows are written.
+  void NotifyReceivers() {
     std::set<size_t> ended, open;
-    for (const Copy& copy : copies_) (copy.copied == copy.bytes ? ended : open).insert(copy.place);
+    for (const Copy& copy : copies_) (copy.copied == copy.bytes ? ended : open).insert(copy.receiver);
     const auto over = [](const Copy& copy) { return copy.copied == copy.bytes; };
     copies_.erase(std::remove_if(copies_.begin(), copies_.end(), over), copies_.end());
-    for (size_t place : ended) {
-      if (open.count(place) != 0 || place == static_cast<size_t>(lane_.transport->rank())) continue;
-      notes_.Send(static_cast<int>(place), lane_.tag, {0, 1});
+    for (size_t receiver : ended) {
+      if (open.count(receiver) != 0 || receiver == static_cast<size_t>(lane_.transport->rank())) continue;
+      notifications_.Send(static_cast<int>(receiver), lane_.tag, {0, 1});
     }
   }
 
   bool AllWritten() {
     bool all = true;
     for (Writer& writer : writers_) {
-      if (writer.waited_for && writer.note.Take(lane_.transport)) writer.waited_for = false;
+      if (writer.waited_for && writer.written.Take(lane_.transport)) writer.waited_for = false;
       all &= !writer.waited_for;
     }
     return all;
@@ -145,16 +146,15 @@ class RowExchange : public Collective {
   size_t element_;
   RowAgreement agreement_;
   bool agreed_ = false;
-  NotesOut notes_;
+  NotificationSender notifications_;
   std::vector<Copy> copies_;
-  std::vector<Writer> writers_;     // by place; they do not move
-  std::deque<Pipeline> transfers_;  // they refer to each other
+  std::vector<Writer> writers_;     // by index; they do not move
+  std::deque<Pipeline> transfers_;  // a deque's elements do not move: transfers refer to each other
 };
 
 }  // namespace
 
-std::unique_ptr<Collective> MakeRowExchange(Lane lane, const Request& request,
-                                            std::function<void(std::function<void()>)> post) {
+std::unique_ptr<Collective> MakeRowExchange(Lane lane, const Request& request, Post post) {
   return std::make_unique<RowExchange>(lane, request, std::move(post));
 }
 

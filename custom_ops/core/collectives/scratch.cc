@@ -5,7 +5,7 @@
 namespace tfddl {
 namespace {
 
-// What one gradient bucket needs; more than a few of them idle would only hold memory.
+// Enough for a few gradient buckets. More would only hold memory.
 constexpr size_t kMaxHeldBytes = size_t{256} << 20;
 
 }  // namespace

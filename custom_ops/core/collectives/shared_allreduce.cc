@@ -6,16 +6,17 @@
 #include <utility>
 #include <vector>
 
-#include "core/collectives/notes.h"
+#include "core/collectives/notifications.h"
 #include "transport/copy.h"
 
 namespace tfddl {
 namespace {
 
-constexpr size_t kPieceBytes = size_t{128} << 10;  // what ranks tell each other of
-constexpr size_t kLead = 8;  // pieces staged ahead of what is reduced: they are still in the caches when read
+constexpr size_t kPieceBytes = size_t{128} << 10;  // the unit of notifications
+constexpr size_t kLead =
+    8;  // staged pieces ahead of the reduction; they are in the caches when they are read
 constexpr size_t kChunkBytes = size_t{16} << 10;  // reduced, then copied from the first-level cache
-constexpr size_t kBlockBytes = 512;  // or past them: so short that reads, sums and writes of several overlap
+constexpr size_t kBlockBytes = 512;  // with streaming stores; short, so that reads, sums and writes overlap
 
 class SharedAllreduce : public Collective {
  public:
@@ -26,7 +27,7 @@ class SharedAllreduce : public Collective {
         range_(range),
         bytes_(static_cast<size_t>(range.count) * SizeOf(reduction.dtype)),
         otherwise_(std::move(otherwise)),
-        place_(lane.transport->arena()->Find(range.out)),
+        offset_(lane.transport->arena()->Find(range.out)),
         out_(lane.transport) {
     for (int rank = 0; rank < reduction.size; ++rank) {
       if (rank == lane.transport->rank()) continue;
@@ -34,7 +35,7 @@ class SharedAllreduce : public Collective {
       peers_.back().rank = rank;
       peers_.back().pieces = Pieces(rank);
     }
-    const bool unstaged = InPlace() || place_ == Arena::kNowhere;
+    const bool unstaged = InPlace() || offset_ == Arena::kNowhere;
     for (Peer& peer : peers_) {
       peer.staged = unstaged ? peer.pieces : 0;
       peer.staging.Expect(lane.transport, peer.rank, lane.tag);
@@ -44,10 +45,10 @@ class SharedAllreduce : public Collective {
   }
 
   bool Poll() override {
-    if (instead_) return instead_->Poll();
-    Hear();
+    if (fallback_) return fallback_->Poll();
+    TakeNotifications();
     if (!agreed_) {
-      if (std::any_of(peers_.begin(), peers_.end(), [](auto& peer) { return !peer.heard; })) return false;
+      if (std::any_of(peers_.begin(), peers_.end(), [](auto& peer) { return !peer.known; })) return false;
       if (!Agree()) return false;
     }
     bool staged = true;
@@ -58,25 +59,25 @@ class SharedAllreduce : public Collective {
     }
     ReduceReady();
     const bool over = std::all_of(peers_.begin(), peers_.end(), [](auto& peer) { return peer.over; });
-    return staged && over && told_ && out_.Flushed();
+    return staged && over && notified_ && out_.Flushed();
   }
 
  private:
   struct Peer {
     int rank = 0;
-    size_t pieces = 0;     // of its slice
-    size_t staged = 0;     // of those, how many lie in my result for it to read
-    size_t announced = 0;  // and of how many of them it has been told
-    char* result = nullptr;
-    size_t ready = 0;    // of my slice, how many pieces lie in its result
-    bool heard = false;  // where its result lies
-    bool over = false;   // it has written its slice of mine
-    NotesIn staging, reducing;
+    size_t pieces = 0;       // of the peer's slice
+    size_t staged = 0;       // pieces of the peer's slice in this rank's result
+    size_t announced = 0;    // of the staged pieces, the number that the peer knows of
+    char* result = nullptr;  // the address of the peer's result in this process
+    size_t ready = 0;        // pieces of this rank's slice in the peer's result
+    bool known = false;      // the peer has sent the offset of its result
+    bool over = false;       // the peer has written its reduced slice to this rank's result
+    NotificationReceiver staging, reducing;
   };
 
   bool InPlace() const { return range_.in == range_.out; }
 
-  // Slices begin on lines of their own.
+  // Slices are aligned to cache lines.
   size_t Begin(int rank) const {
     constexpr size_t kLine = 64;
     const auto size = static_cast<size_t>(reduction_.size);
@@ -84,13 +85,13 @@ class SharedAllreduce : public Collective {
     return std::min(slice * static_cast<size_t>(rank), bytes_);
   }
   size_t Pieces(int rank) const { return (Begin(rank + 1) - Begin(rank) + kPieceBytes - 1) / kPieceBytes; }
-  // Where a piece of a rank's slice begins in the range, and its length.
+  // The offset of a piece of a rank's slice in the range, and its length.
   std::pair<size_t, size_t> Piece(int rank, size_t piece) const {
     const size_t begin = Begin(rank) + piece * kPieceBytes;
     return {begin, std::min(kPieceBytes, Begin(rank + 1) - begin)};
   }
 
-  // Through the caches at every size: its owner reads it next, and writes the same lines.
+  // No streaming stores, whatever the size: the owner reads and overwrites these lines next.
   void StagePiece(Peer* peer) {
     if (peer->staged == peer->pieces) return;
     if (reduced_ < Pieces(lane_.transport->rank()) && peer->staged >= reduced_ + kLead) return;
@@ -100,17 +101,17 @@ class SharedAllreduce : public Collective {
 
   void Announce(Peer* peer) {
     peer->announced = peer->staged;
-    out_.Send(peer->rank, lane_.tag, {place_, peer->staged});
+    out_.Send(peer->rank, lane_.tag, {offset_, peer->staged});
   }
 
-  void Hear() {
+  void TakeNotifications() {
     for (Peer& peer : peers_) {
       while (peer.staging.Take(lane_.transport)) {
-        const Note& note = peer.staging.last();
-        peer.heard = true;
-        peer.ready = note.pieces;
-        if (note.place != Arena::kNowhere && !peer.result) {
-          peer.result = lane_.transport->Reach(peer.rank, note.place, bytes_);
+        const Notification& notification = peer.staging.last();
+        peer.known = true;
+        peer.ready = notification.pieces;
+        if (notification.offset != Arena::kNowhere && !peer.result) {
+          peer.result = lane_.transport->Reach(peer.rank, notification.offset, bytes_);
         }
         if (agreed_) ExpectMore(&peer);
       }
@@ -124,13 +125,13 @@ class SharedAllreduce : public Collective {
     }
   }
 
-  // All have heard of all. Until then each has sent one note and expects no other, so that what comes instead
-  // can have the lane.
+  // Called once this rank knows the offsets of all results. Up to here each rank has sent one notification to
+  // each peer and expects no other, so the fallback can use the lane.
   bool Agree() {
-    const bool all = place_ != Arena::kNowhere &&
+    const bool all = offset_ != Arena::kNowhere &&
                      std::all_of(peers_.begin(), peers_.end(), [](auto& peer) { return peer.result; });
     if (!all) {
-      if (out_.Flushed()) instead_ = otherwise_();
+      if (out_.Flushed()) fallback_ = otherwise_();
       return false;
     }
     agreed_ = true;
@@ -150,9 +151,9 @@ class SharedAllreduce : public Collective {
       const auto [begin, length] = Piece(rank, reduced_);
       ReducePiece(begin, length);
     }
-    if (told_ || reduced_ < pieces) return;
-    for (const Peer& peer : peers_) out_.Send(peer.rank, lane_.tag + 1, {place_, pieces});
-    told_ = true;
+    if (notified_ || reduced_ < pieces) return;
+    for (const Peer& peer : peers_) out_.Send(peer.rank, lane_.tag + 1, {offset_, pieces});
+    notified_ = true;
   }
 
   void ReducePiece(size_t begin, size_t length) {
@@ -164,7 +165,7 @@ class SharedAllreduce : public Collective {
       char* const reduced = past_caches ? block : range_.out + at;
       ReduceTo(reduced, at, bytes);
       if (past_caches) StreamUnfenced(range_.out + at, reduced, bytes);
-      // Its lines have just been read, so that they lie in this core's caches.
+      // A plain copy: this core has just read these lines, so they are in its caches.
       for (const Peer& peer : peers_) std::memcpy(peer.result + at, reduced, bytes);
     }
     if (past_caches) StreamFence();
@@ -182,14 +183,14 @@ class SharedAllreduce : public Collective {
   Range range_;
   size_t bytes_;
   std::function<std::unique_ptr<Collective>()> otherwise_;
-  std::unique_ptr<Collective> instead_;
-  uint64_t place_;
-  NotesOut out_;
-  std::deque<Peer> peers_;  // whose elements do not move
+  std::unique_ptr<Collective> fallback_;
+  uint64_t offset_;  // of this rank's result in its arena
+  NotificationSender out_;
+  std::deque<Peer> peers_;  // a deque's elements do not move
   std::vector<const void*> sources_;
   bool agreed_ = false;
-  size_t reduced_ = 0;  // pieces of my slice
-  bool told_ = false;   // the peers, that my slice is reduced
+  size_t reduced_ = 0;     // pieces of this rank's slice
+  bool notified_ = false;  // the peers know that this rank's slice is reduced
 };
 
 }  // namespace

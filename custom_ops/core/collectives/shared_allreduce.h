@@ -1,4 +1,4 @@
-// Allreduce of ranks that reach each other's memory: nothing goes through messages but word of what is ready.
+// Allreduce between ranks that have mapped each other's arenas: messages carry notifications only.
 #pragma once
 
 #include <functional>
@@ -16,12 +16,13 @@ struct Range {
   int64_t count;
 };
 
-// Whether those that take part in `transport` can do it; the same on all of them.
+// Whether all members of `transport` have mapped each other's arenas. The same on all members.
 bool ReachEachOther(const Transport& transport);
 
-// Each rank puts the slices that others own from its input into its result, where their owner reads them, and
-// then writes the reduced slice over them on all ranks. Where a rank's result lies in no arena, all hear of
-// it with the first message, and run what `otherwise` makes of the same lane.
+// Each rank copies its input to its result, except for its own slice (staging). The owner of a slice reads it
+// from all results, reduces it and writes the reduced slice to all results. If the result of any rank lies
+// outside of its arena, the first notification says so, and all ranks run the collective that `otherwise`
+// returns for the same lane.
 std::unique_ptr<Collective> MakeSharedAllreduce(Lane lane, const Reduction& reduction, Range range,
                                                 std::function<std::unique_ptr<Collective>()> otherwise);
 

@@ -18,14 +18,14 @@ SliceReduction::SliceReduction(Lane lane, ScratchPool* pool, const Reduction& re
       pieces_(Pipeline::Pieces(lane.transport, Bytes(rank_))) {
   using D = Pipeline::Direction;
   const size_t peers = static_cast<size_t>(reduction.size) - 1;
-  // Of many ranks each owns little: without the limit 64 of them would hold gigabytes for a small tensor.
+  // With many ranks, a slice may be smaller than the slots: 64 ranks would hold gigabytes for a small tensor.
   const size_t slots_bytes = std::min(kPiecesInFlight * piece_bytes_, Bytes(rank_));
   scratch_ = pool->Take(peers * slots_bytes);
   auto unread = [this] { return reduced_ + kPiecesInFlight; };
   for (int peer = 0; peer < reduction.size; ++peer) {
     if (peer == rank_) continue;
     char* slots = scratch_.data() + peers_.size() * slots_bytes;
-    char* part = const_cast<char*>(in_) + Begin(peer);  // only read: the direction is kSend
+    char* part = const_cast<char*>(in_) + Begin(peer);  // kSend only reads it
     peers_.push_back(
         {Pipeline(lane.transport, D::kSend, peer, lane.tag, part, Bytes(peer)),
          Pipeline(lane.transport, D::kView, peer, lane.tag, slots, Bytes(rank_), unread, kPiecesInFlight),

@@ -1,5 +1,5 @@
-// The first half of an allreduce and the whole of a reducescatter: each rank owns a slice of a range, gets
-// the others' parts of it in pieces, and reduces those in the order of the ranks.
+// Reduce-scatter over contiguous slices: each rank owns a slice of a range, receives it from all ranks in
+// pieces, and reduces it in the order of the ranks. Also the first half of an allreduce.
 #pragma once
 
 #include <vector>
@@ -10,11 +10,18 @@
 
 namespace tfddl {
 
+// The reduction of a request, over all participants.
+inline Reduction ReductionOf(const Lane& lane, const Request& request) {
+  return {request.dtype,          request.op,
+          request.prescale,       request.postscale,
+          lane.transport->size(), lane.participants->divisor};
+}
+
 class SliceReduction {
  public:
-  // `bounds` are offsets in bytes: rank r owns in[bounds[r]] up to in[bounds[r + 1]]. The reduced slice of
-  // this rank goes to `out`, which may be where it lies in `in`. Uses the lane's first tag. `partly`: see
-  // ReducePartly().
+  // Rank r owns the bytes from bounds[r] to bounds[r + 1]. The reduced slice of this rank goes to `out`,
+  // which may be its own slice of `in`. Uses the lane's first tag. `partly`: `out` gets accumulators
+  // (ReducePartly()).
   SliceReduction(Lane lane, ScratchPool* pool, const Reduction& reduction, const char* in,
                  std::vector<size_t> bounds, char* out, bool partly = false);
   ~SliceReduction() { pool_->Give(std::move(scratch_)); }
@@ -23,16 +30,17 @@ class SliceReduction {
 
   void Poll();
   bool complete() const;
-  // How many pieces of this rank's slice are reduced, and how many of `peer`'s slice have been sent.
+  // The number of pieces of this rank's slice that are reduced.
   size_t reduced() const { return reduced_; }
+  // The number of pieces of `peer`'s slice that are sent.
   size_t sent(int peer) const {
     return peers_[static_cast<size_t>(peer < rank_ ? peer : peer - 1)].send.finished();
   }
 
  private:
   struct Peer {
-    Pipeline send;          // my part of the peer's slice
-    Pipeline contribution;  // its part of mine
+    Pipeline send;          // this rank's input for the peer's slice
+    Pipeline contribution;  // the peer's input for this rank's slice
     int rank;
   };
 
@@ -48,7 +56,7 @@ class SliceReduction {
   bool partly_;
   int rank_;
   size_t piece_bytes_;
-  size_t pieces_;  // of my slice
+  size_t pieces_;  // of this rank's slice
   std::vector<char> scratch_;
   std::vector<Peer> peers_;
   size_t reduced_ = 0;

@@ -48,7 +48,7 @@ WaitState Watchdog::MyWaitState() const {
   std::stable_sort(mine.waiting.begin(), mine.waiting.end(),
                    [](auto& a, auto& b) { return a.waited_us > b.waited_us; });
   if (last) {
-    mine.last = "its last collective was '" + last->name.substr(0, 200) + "' (" + last->what + ") " +
+    mine.last = "its last collective was '" + last->name.substr(0, 200) + "' (" + last->type + ") " +
                 Seconds(NowMicros() - last->time_us) + " ago";
   } else {
     mine.last = "it has not called any collective yet";

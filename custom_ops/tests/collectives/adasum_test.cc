@@ -1,4 +1,4 @@
-// The adaptive sum of several ranks against the tree that adasum.h describes, in plain loops.
+// Compares Adasum with plain loops along the tree of adasum.h.
 #include "core/collectives/adasum.h"
 
 #include <cmath>
@@ -44,8 +44,7 @@ Vector Tree(std::vector<Vector> vectors) {
   return vectors[0];
 }
 
-// Submits a group of tensors on each rank and returns what each rank gets, after having checked that all get
-// the same bits.
+// Submits a group of tensors on each rank, checks that all ranks get the same bits, and returns the results.
 Group Run(const std::vector<Group>& in) {
   Job job(static_cast<int>(in.size()), 3);
   std::vector<Group> out = in;
@@ -100,7 +99,7 @@ void TestTree(int size, const std::vector<size_t>& counts) {
   }
 }
 
-// What travels with a tensor does not change a bit of its result.
+// The result of a tensor does not depend on the other tensors of its group.
 void TestCompany(int size) {
   const auto together = Normal(size, {70001, 0, 3, 20});
   const Group out = Run(together);
@@ -111,7 +110,7 @@ void TestCompany(int size) {
   }
 }
 
-// Equal vectors give themselves, orthogonal ones their sum, zeros change nothing.
+// The sum of equal vectors is that vector; orthogonal vectors add up; zeros change nothing.
 void TestEqualAndOrthogonal(int size) {
   const auto ranks = static_cast<size_t>(size);
   const Vector same = Normal(1, {1000})[0][0];
@@ -138,7 +137,7 @@ void TestNotFinite(int size) {
   }
 }
 
-// 16 bits: dot products that would not fit, and one rounding.
+// 16-bit types: dot products do not overflow, and the result is rounded once.
 template <typename T, typename Make>
 void TestNarrow(DataType dtype, Make make) {
   std::vector<T> a(100, make(300.0f)), b(100, make(-300.0f)), out(100);

@@ -1,5 +1,5 @@
-// Allreduce of ranks on several hosts: engines as threads, shared memory inside a host, the in-memory
-// transport across.
+// Allreduce over several hosts. Each engine is a thread; shared memory connects the ranks of a host, the
+// in-memory transport connects the hosts.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -48,7 +48,7 @@ class CountingTransport : public Transport {
   std::atomic<size_t>* sent_;
 };
 
-// Engines of which those with equal numbers share a host.
+// One engine for each rank. Ranks with equal host numbers share a host.
 class Cluster {
  public:
   Cluster(const std::vector<int>& hosts, bool hierarchical) : network_(static_cast<int>(hosts.size()), 3) {
@@ -59,13 +59,13 @@ class Cluster {
     }
     for (size_t rank = 0; rank < size; ++rank) {
       std::vector<int> local(size, -1);
-      int places = 0;
+      int locals = 0;
       for (size_t peer = 0; peer < size; ++peer) {
-        if (hosts[peer] == hosts[rank]) local[peer] = places++;
+        if (hosts[peer] == hosts[rank]) local[peer] = locals++;
       }
       std::unique_ptr<Transport> transport =
           std::make_unique<CountingTransport>(network_.Join(static_cast<int>(rank)), &sent);
-      if (places > 1) {
+      if (locals > 1) {
         auto near = worlds_[static_cast<size_t>(hosts[rank])].Join(local[rank]);
         transport = MakeHostTransport(std::move(near), std::move(transport), local);
       }
@@ -74,7 +74,7 @@ class Cluster {
     }
   }
 
-  // Every rank submits what `request` makes; each gives a status.
+  // Every rank submits the result of `request(rank)`. Returns the status of each rank.
   template <typename Make>
   void Run(Make request) {
     Outcomes outcomes(engines.size());
@@ -104,7 +104,7 @@ const std::vector<std::vector<int>> kLayouts = {
     {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 0, 1}, {1, 0, 0, 0, 2, 0, 1}, {0, 0, 0, 1, 1, 1, 2, 2, 2},
 };
 
-// Values of which no sum needs rounding in the type that accumulates, but in float16 and bfloat16.
+// Values whose sums are exact in the accumulator type, but not in float16 and bfloat16.
 std::vector<char> Whole(DataType dtype, size_t rank, size_t count) {
   std::vector<char> data(count * SizeOf(dtype));
   for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>((i * 37 + rank * 101) % 251);
@@ -112,8 +112,8 @@ std::vector<char> Whole(DataType dtype, size_t rank, size_t count) {
     char* const at = data.data() + i * SizeOf(dtype);
     const auto value = static_cast<float>((i * 7 + rank * 1009) % 2039);
     const double wide = value;
-    const auto store = [at](auto stored, size_t place = 0) {
-      std::memcpy(at + place * sizeof stored, &stored, sizeof stored);
+    const auto store = [at](auto stored, size_t index = 0) {
+      std::memcpy(at + index * sizeof stored, &stored, sizeof stored);
     };
     switch (dtype) {
       case DataType::kFloat16:
@@ -158,7 +158,7 @@ Request Like(const Reduction& reduction, size_t count) {
   return request;
 }
 
-// Every dtype and operation: what one rank makes of all inputs, and the inputs stay.
+// For every dtype and operation, the result equals that of a single rank, and the inputs do not change.
 void TestAgainstOneRank(Cluster* cluster, Reduction reduction, size_t count, bool in_place) {
   const size_t size = cluster->engines.size();
   reduction.size = reduction.divisor = static_cast<int>(size);
@@ -186,7 +186,7 @@ void TestTypes(Cluster* cluster) {
     for (auto op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
       if (!Supports(op, dtype)) continue;
       const bool floats = dtype <= DataType::kFloat64 || dtype >= DataType::kComplex64;
-      if (floats && op == ReduceOp::kProduct) continue;  // rounded, in another order
+      if (floats && op == ReduceOp::kProduct) continue;  // rounding depends on the order
       TestAgainstOneRank(cluster, {dtype, op, 1.0, 1.0, 0, 0}, 40001, type % 2 == 0);
     }
   }
@@ -195,7 +195,7 @@ void TestTypes(Cluster* cluster) {
   TestAgainstOneRank(cluster, {DataType::kUInt8, ReduceOp::kAverage, 1.0, 1.0, 0, 0}, 40001, false);
 }
 
-// Several segments, and lengths around them; many at once.
+// Ranges of several segments, with lengths near a multiple of a segment; several collectives at once.
 void TestLengths(Cluster* cluster) {
   for (size_t count :
        {size_t{0}, size_t{1}, size_t{20000}, size_t{262144}, size_t{524289}, size_t{2000003}}) {
@@ -204,7 +204,7 @@ void TestLengths(Cluster* cluster) {
   }
 }
 
-// Numbers that need rounding: the same bits on all ranks, from run to run.
+// With numbers that need rounding, all ranks and all runs give the same bits.
 void TestBits(const std::vector<int>& hosts) {
   constexpr size_t kCount = 700001;
   std::vector<std::vector<float>> first;
@@ -227,7 +227,7 @@ void TestBits(const std::vector<int>& hosts) {
   }
 }
 
-// The bytes that leave a host: 2 n (H - 1) / H of each, however many ranks it has.
+// Each host sends 2 n (H - 1) / H bytes, whatever its number of ranks.
 void TestTraffic(const std::vector<int>& hosts) {
   constexpr size_t kCount = 600000;
   size_t sent[2];
@@ -245,7 +245,7 @@ void TestTraffic(const std::vector<int>& hosts) {
   CHECK(sent[false] > sent[true] + sent[true] / 4);
 }
 
-// Who has joined owns no slice, also where a host is left with one rank or none.
+// A joined rank owns no slice, even if its host keeps one active rank or none.
 void TestJoined(const std::vector<int>& hosts, const std::vector<size_t>& joined) {
   constexpr size_t kCount = 50000;
   const size_t size = hosts.size();
@@ -289,7 +289,8 @@ int main() {
   tfddl::TestHosts();
   for (const auto& hosts : tfddl::kLayouts) {
     tfddl::Cluster cluster(hosts, true);
-#if defined(__SANITIZE_THREAD__)  // which sees no type, and takes a minute for all of them on all layouts
+#if defined(__SANITIZE_THREAD__)  // takes a minute for all types on all layouts, and types do not matter to
+                                  // it
     if (&hosts == &tfddl::kLayouts.front())
 #endif
       tfddl::TestTypes(&cluster);

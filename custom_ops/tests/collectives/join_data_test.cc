@@ -1,4 +1,4 @@
-// While ranks have joined, the others' collectives of every kind and dtype run without them.
+// While ranks have joined, collectives of every kind and dtype run among the other ranks.
 #include <random>
 
 #include "base/support.h"
@@ -16,8 +16,7 @@ std::vector<size_t> ActiveOf(size_t ranks, unsigned mask) {
   return active;
 }
 
-// One reduction of `count` elements of any type, whose bytes come from a generator, against Reduce() over the
-// active ranks alone.
+// Compares a reduction of `count` random elements with Reduce() over the active ranks.
 void TestReduction(Job* job, DataType dtype, ReduceOp op, AverageOver over, int64_t count, unsigned mask) {
   const auto active = ActiveOf(job->engines.size(), mask);
   const size_t bytes = static_cast<size_t>(count) * SizeOf(dtype);
@@ -101,7 +100,7 @@ void TestReducescatter(int size, unsigned mask, std::vector<int64_t> rows, int64
   job.End();
 }
 
-// Rank r sends r + 1 rows to rank 0, r + 2 to rank 1 and so on; in an allgather r + 1 rows to everybody.
+// Alltoall: rank r sends r + 1 rows to rank 0, r + 2 to rank 1 and so on. Allgather: r + 1 rows to each rank.
 void TestRows(int size, unsigned mask, Kind kind, size_t row) {
   Job job(size, 3);
   const auto ranks = static_cast<size_t>(size);
@@ -157,7 +156,7 @@ void TestRows(int size, unsigned mask, Kind kind, size_t row) {
   job.End();
 }
 
-// From a rank that has not joined it works; from one that has, all others get the same error, and go on.
+// A broadcast from an active rank works. With a joined root, all active ranks get the same error and go on.
 void TestBroadcastAndBarrier(int size, unsigned mask) {
   Job job(size, 3);
   const auto active = ActiveOf(job.engines.size(), mask);

@@ -1,4 +1,4 @@
-// The arithmetic of reductions, against plain loops.
+// Compares the arithmetic of reductions with plain loops.
 #include "core/arithmetic/reduce.h"
 
 #include <algorithm>
@@ -50,7 +50,7 @@ void TestBFloat16() {
   CHECK(ToBFloat16(1.0f + 3 * std::ldexp(1.0f, -8)).bits == 0x3f82);
 }
 
-// 2048 + 1 + 1 is 2050 in float16 only when the sum is formed in float32.
+// 2048 + 1 + 1 is 2050 in float16 only if the sum accumulates in float32.
 void TestAccumulation() {
   const Float16 parts[3] = {ToFloat16(2048.0f), ToFloat16(1.0f), ToFloat16(1.0f)};
   const void* sources[3] = {&parts[0], &parts[1], &parts[2]};
@@ -93,7 +93,7 @@ void TestExtremes() {
   const std::vector<float> parts = {3.0f, -2.0f, 7.0f};
   CHECK(ReduceOne(DataType::kFloat32, ReduceOp::kMin, parts) == -2.0f);
   CHECK(ReduceOne(DataType::kFloat32, ReduceOp::kMax, parts) == 7.0f);
-  CHECK(ReduceOne(DataType::kFloat32, ReduceOp::kMax, parts, -1.0, 10.0) == 20.0f);  // the scaled ones
+  CHECK(ReduceOne(DataType::kFloat32, ReduceOp::kMax, parts, -1.0, 10.0) == 20.0f);  // of the scaled values
   for (size_t i = 0; i < 3; ++i) {
     std::vector<float> with_nan = parts;
     with_nan[i] = nan;
@@ -119,7 +119,7 @@ void TestProducts() {
   CHECK(ReduceOne<C>(DataType::kComplex64, ReduceOp::kAverage, {{1, 2}, {3, -1}}) == C(2, 0.5));
 }
 
-// What a factor makes of an integer stays within the type: outside of it the conversion is undefined.
+// A scaled integer is clamped to its type: outside of it the conversion would be undefined.
 void TestFactorsOnIntegers() {
   CHECK(ReduceOne<int8_t>(DataType::kInt8, ReduceOp::kSum, {100}, 2.0) == 127);
   CHECK(ReduceOne<int8_t>(DataType::kInt8, ReduceOp::kSum, {-100}, 2.0) == -128);
@@ -135,8 +135,8 @@ void TestFactorsOnIntegers() {
   CHECK(ReduceOne<int8_t>(DataType::kInt8, ReduceOp::kSum, {100, 100}) == -56);
 }
 
-// The bits do not depend on where a piece begins, nor on whether the result overwrites a source, and are
-// those of a plain loop. The numbers are such that the order of additions shows.
+// The result has the bits of a plain loop. It depends neither on the begin of a piece nor on whether the
+// result overwrites a source. The sums depend on the order of additions.
 template <typename T>
 void TestPieces(DataType dtype, ReduceOp op, int size, double postscale) {
   constexpr int64_t kCount = 3001;
@@ -157,13 +157,13 @@ void TestPieces(DataType dtype, ReduceOp op, int size, double postscale) {
   }
   const Reduction reduction{dtype, op, 1.0, postscale, size, size};
   for (int64_t piece : {kCount, int64_t{1024}, int64_t{17}}) {
-    for (size_t target = 0; target <= parts.size(); ++target) {  // beyond the sources: memory of its own
+    for (size_t target = 0; target <= parts.size(); ++target) {  // the last target is not a source
       auto sources = parts;
       sources.emplace_back(kCount);
       for (int64_t begin = 0; begin < kCount; begin += piece) {
-        std::vector<const void*> places;
-        for (auto& source : sources) places.push_back(source.data() + begin);
-        Reduce(reduction, places.data(), sources[target].data() + begin, std::min(piece, kCount - begin));
+        std::vector<const void*> addresses;
+        for (auto& source : sources) addresses.push_back(source.data() + begin);
+        Reduce(reduction, addresses.data(), sources[target].data() + begin, std::min(piece, kCount - begin));
       }
       CHECK(sources[target] == expected);
     }
@@ -183,8 +183,7 @@ void TestAllPieces() {
 
 bool IsFloating(DataType dtype) { return dtype <= DataType::kFloat64 || dtype >= DataType::kComplex64; }
 
-// Any bits but those of NaN and infinity, which one source alone has once: of two NaNs either may be the
-// result.
+// Random bits without NaN and infinity. One source gets one of each: of two NaNs, either may be the result.
 std::vector<char> AnyValues(DataType dtype, int rank, size_t count) {
   const size_t element = SizeOf(dtype), part = dtype >= DataType::kComplex64 ? element / 2 : element;
   std::vector<char> values(count * element);
@@ -198,7 +197,7 @@ std::vector<char> AnyValues(DataType dtype, int rank, size_t count) {
   return values;
 }
 
-// Whatever instructions a processor has, the bits are the same.
+// All instruction sets give the same bits.
 void TestEveryWidth(DataType dtype, ReduceOp op, int size, double prescale, double postscale) {
   constexpr int64_t kCount = 2100;  // two blocks and a part of one
   const Reduction reduction{dtype, op, prescale, postscale, size, size};

@@ -1,4 +1,4 @@
-// Collectives that split and join rows: groups, uneven rows, ranks and members without any.
+// Collectives that split and join rows: groups, uneven rows, ranks and tensors without rows.
 #include "tests/engine/job.h"
 
 namespace tfddl {
@@ -18,7 +18,7 @@ Request Rows(Kind kind, const std::vector<std::vector<float>>& members, const st
   return request;
 }
 
-// Makes the outputs of an allgather or alltoall in `outputs`.
+// Allocates the outputs of an allgather or alltoall in `outputs`.
 decltype(Request::allocate) AllocateIn(std::vector<std::vector<float>>* outputs, std::vector<int64_t> row) {
   return [outputs, row](const std::vector<int64_t>& rows, std::vector<void*>* out) {
     const size_t ranks = rows.size() / row.size();
@@ -62,7 +62,7 @@ void TestReducescatter(int size, const std::vector<int64_t>& rows, const std::ve
   job.End();
 }
 
-// Rank r brings r times `rows` rows of each member.
+// Rank r brings r * `rows` rows of each tensor.
 void TestGroupedAllgather(int size, const std::vector<int64_t>& rows, const std::vector<int64_t>& row) {
   Job job(size, 3);
   const auto ranks = static_cast<size_t>(size);
@@ -85,14 +85,14 @@ void TestGroupedAllgather(int size, const std::vector<int64_t>& rows, const std:
   job.End();
 }
 
-// Which ranks have made outputs for equal rows, and whether rows are.
+// The ranks with outputs for equal rows (Request::expected), and whether the rows are equal.
 struct Expectation {
   bool all_expect;
   bool equal;
 };
 
-// Every rank brings 2 * `rows` rows of each member; where they are not equal, the last brings none. Outputs
-// that were made before are used if all ranks have them and rows are equal; otherwise new ones are.
+// Every rank brings 2 * `rows` rows of each tensor; in the unequal case the last rank brings none. The
+// expected outputs are used if all ranks have them and the rows are equal, else new ones.
 void TestExpected(int size, const std::vector<int64_t>& rows, const std::vector<int64_t>& row,
                   Expectation e) {
   Job job(size, 3);
@@ -125,7 +125,7 @@ void TestExpected(int size, const std::vector<int64_t>& rows, const std::vector<
   job.End();
 }
 
-// Rank r sends (r + peer) % 3 times `unit` rows to each peer, and keeps one more to itself.
+// Rank r sends (r + peer) % 3 * `unit` rows to each peer, and one row more to itself.
 void TestAlltoall(int size, int64_t unit, int64_t row) {
   Job job(size, 3);
   const auto ranks = static_cast<size_t>(size);

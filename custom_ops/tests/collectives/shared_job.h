@@ -1,4 +1,4 @@
-// Results that lie where peers reach them, or not.
+// Engines of one host whose results lie in their arenas or elsewhere.
 #pragma once
 
 #include <cmath>
@@ -14,10 +14,10 @@ namespace tfddl {
 
 constexpr size_t kArena = size_t{8} << 20;
 
-// Where the results of a rank lie.
+// The memory of a rank's results.
 enum class Home { kArena, kArenaInPlace, kElsewhere };
 
-// Memory of a result, in an arena or not.
+// The memory of one result.
 struct Memory {
   Memory(Engine* engine, Home home, size_t bytes) {
     if (home != Home::kElsewhere) block = engine->arena()->Allocate(bytes);
@@ -30,7 +30,7 @@ struct Memory {
   std::vector<char> own;
 };
 
-// Sums of these depend on the order of addition.
+// Values whose sums depend on the order of additions.
 inline float Rough(size_t rank, size_t i) {
   return static_cast<float>(std::sin(static_cast<double>(i * 7 + rank * 1000003))) * 3.3f;
 }

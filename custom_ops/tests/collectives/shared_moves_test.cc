@@ -1,5 +1,4 @@
-// Broadcast, allgather and alltoall into results that peers reach, and where some results, or all, lie
-// elsewhere.
+// Broadcast, allgather and alltoall into results in arenas; also if some or all results lie elsewhere.
 #include <functional>
 #include <memory>
 #include <string>
@@ -23,7 +22,7 @@ void Broadcast(Job* job, const std::string& name, int root, const std::vector<Ho
     request.kind = Kind::kBroadcast;
     request.signature = name;
     request.root = root;
-    // The root's result is a copy of its input, or its input.
+    // The root's result is its input or a copy of it.
     const bool copied = static_cast<int>(rank) != root || homes[rank] != Home::kArenaInPlace;
     const void* in = sent.data();
     void* out = copied ? results[rank]->data() : const_cast<void*>(in);
@@ -55,12 +54,12 @@ void TestBroadcast(size_t size) {
   job.End();
 }
 
-// Rows of two members, for each peer equally many in an allgather. What a rank brings differs by rank.
+// Rows of two tensors. The numbers differ by rank; in an allgather each peer gets equally many.
 struct Rows {
   Kind kind;
   size_t unit;
   size_t size;
-  bool expected = false;  // equal rows, for which outputs are there before
+  bool expected = false;  // equal rows, with outputs in Request::expected
   static constexpr size_t kRow[2] = {3, 1};
 
   size_t members() const { return kind == Kind::kAllgather ? 2 : 1; }
@@ -103,7 +102,7 @@ void Exchange(Job* job, const std::string& name, const Rows& rows, const std::ve
     request.signature = name;
     for (size_t member = 0; member < rows.members(); ++member) {
       inputs[rank].push_back(rows.Input(rank, member));
-      // Of a group the second member's result lies in the arena only where the first one's does not.
+      // Of the two results, exactly one lies in the arena.
       const bool turned = member == 1 && homes[rank] != Home::kElsewhere;
       const Home home = turned ? Home::kElsewhere : member == 1 ? Home::kArena : homes[rank];
       const auto bytes = rows.Output(rank, member).size() * sizeof(float);
@@ -156,7 +155,7 @@ void TestRows(size_t size) {
   job.End();
 }
 
-// Rows of which some go past the caches and others do not.
+// Streaming copies for some rows, plain copies for others.
 void TestLargeRows() {
   constexpr size_t kUnit = (kStreamBytes / sizeof(float) / Rows::kRow[0] + 1003) / 2;
   Job::arena_bytes = size_t{32} << 20;

@@ -1,5 +1,5 @@
-// Allreduce of ranks that reach each other's results: the same bits as over messages, also where some
-// results, or all, lie elsewhere.
+// Allreduce with results in arenas gives the same bits as with messages; also if some or all results lie
+// elsewhere.
 #include <cstring>
 #include <memory>
 #include <string>
@@ -35,7 +35,7 @@ Request Average(const std::string& name, size_t count) {
   return request;
 }
 
-// `homes` by rank.
+// `homes`: by rank.
 void Allreduce(Job* job, const std::string& name, const std::vector<Home>& homes, size_t count) {
   const size_t size = homes.size();
   const auto expected = Reduced(size, count);
@@ -77,8 +77,7 @@ void TestAllreduce(size_t size) {
   job.End();
 }
 
-// What does not fit the caches is written past them; beside a rank that has its input there, and in pieces of
-// which the last is short.
+// Ranges for streaming stores, with a short last piece; one rank reduces in place.
 void TestLarge(size_t size) {
   Job::arena_bytes = size_t{24} << 20;
   Job job(static_cast<int>(size));
@@ -93,7 +92,7 @@ void TestLarge(size_t size) {
   Job::arena_bytes = kArena;
 }
 
-// Several at once, of sizes of their own, on a rank in one order and on the next in another.
+// Several collectives of different sizes at once, in a different order on each rank.
 void TestManyAtOnce(size_t size) {
   Job job(static_cast<int>(size));
   constexpr size_t kMany = 6;
@@ -118,7 +117,7 @@ void TestManyAtOnce(size_t size) {
   job.End();
 }
 
-// A group is packed in the arena, on a rank without room elsewhere; its room comes back.
+// A group is packed in the arena, or elsewhere on a rank whose arena is full. The block is freed afterwards.
 void TestGroup(size_t size, bool full) {
   Job job(static_cast<int>(size));
   const std::vector<size_t> counts{40000, 0, 3, 50001};
@@ -147,7 +146,7 @@ void TestGroup(size_t size, bool full) {
   job.End();
 }
 
-// Ranks 0 and 2 share a host, so do 1 and 3: what goes between hosts goes by messages.
+// Ranks 0 and 2 share a host, and so do ranks 1 and 3. Messages connect the hosts.
 void TestTwoHosts() {
   const ShmWorld hosts[2] = {ShmWorld(2, SmallGeometry(), kArena), ShmWorld(2, SmallGeometry(), kArena)};
   MemoryWorld network(4, 3);

@@ -255,7 +255,7 @@ void TestLeftBehind() {
     void* out = values.data();
     Call call = MakeCall(Kind::kAllreduce, rank, 2, {{1}});
     CHECK(StartCall(engine, call, &in, nullptr, {1, -1, nullptr}).ok());
-    const auto done = [](const Event& event) { return std::string(event.what) == "done"; };
+    const auto done = [](const Event& event) { return std::string(event.type) == "done"; };
     for (bool ended = false; !ended; std::this_thread::yield()) {
       const auto events = engine->recorder().Events();
       ended = std::any_of(events.begin(), events.end(), done);

@@ -1,4 +1,4 @@
-// Blocks of an arena: where they lie, when there is no room, who keeps the memory.
+// Blocks of an arena: their offsets, a full arena, the lifetime of the memory.
 #include "transport/arena.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ struct Fixture {
       return true;
     });
   }
-  uint64_t Place(const std::shared_ptr<char>& block) const { return arena->Find(block.get()); }
+  uint64_t OffsetOf(const std::shared_ptr<char>& block) const { return arena->Find(block.get()); }
 
   std::shared_ptr<char> memory;
   std::shared_ptr<Arena> arena;
@@ -36,20 +36,20 @@ struct Fixture {
   bool freed = false;
 };
 
-void TestPlaces() {
+void TestOffsets() {
   Fixture f(kMega);
   auto a = f.arena->Allocate(1), b = f.arena->Allocate(65), c = f.arena->Allocate(64);
-  CHECK(f.Place(a) == 0 && f.Place(b) == 64 && f.Place(c) == 192);
+  CHECK(f.OffsetOf(a) == 0 && f.OffsetOf(b) == 64 && f.OffsetOf(c) == 192);
   CHECK(f.arena->Find(f.memory.get() + kMega - 1) == kMega - 1);
   CHECK(f.arena->Find(f.memory.get() + kMega) == Arena::kNowhere);
   CHECK(f.arena->Find(&f) == Arena::kNowhere && f.arena->Find(nullptr) == Arena::kNowhere);
   b.reset();
-  CHECK(f.Place(f.arena->Allocate(129)) == 256);  // too large for the gap, and gone again
+  CHECK(f.OffsetOf(f.arena->Allocate(129)) == 256);  // too large for the gap; freed at once
   b = f.arena->Allocate(128);
-  CHECK(f.Place(b) == 64);
+  CHECK(f.OffsetOf(b) == 64);
 }
 
-// However blocks are given back, the whole is one range again.
+// Whatever the order of freeing, the free ranges merge into one.
 void TestGaps() {
   for (unsigned seed = 0; seed < 20; ++seed) {
     Fixture f(kMega);
@@ -58,7 +58,7 @@ void TestGaps() {
     CHECK(blocks.size() > 50);
     std::shuffle(blocks.begin(), blocks.end(), std::minstd_rand(seed));
     while (!blocks.empty()) blocks.pop_back();
-    CHECK(f.Place(f.arena->Allocate(kMega)) == 0);
+    CHECK(f.OffsetOf(f.arena->Allocate(kMega)) == 0);
   }
 }
 
@@ -74,7 +74,7 @@ void TestFull() {
   CHECK(f.arena->Allocate(1));
 }
 
-// Memory is asked for as it is used, each part once; where there is none left, there is no block.
+// The arena commits memory as it fills, each part once. Without memory there is no block.
 void TestCommit() {
   Fixture f(9 * kMega, 6 * kMega);
   auto a = f.arena->Allocate(kMega);
@@ -83,7 +83,7 @@ void TestCommit() {
   CHECK(f.commits == (std::vector<std::pair<size_t, size_t>>{{0, 2 * kMega}, {2 * kMega, 6 * kMega}}));
   CHECK(!f.arena->Allocate(2 * kMega));
   a.reset();
-  CHECK(f.Place(f.arena->Allocate(kMega)) == 0 && f.commits.size() == 2);
+  CHECK(f.OffsetOf(f.arena->Allocate(kMega)) == 0 && f.commits.size() == 2);
 }
 
 // A tensor may outlive the job.
@@ -98,7 +98,7 @@ void TestLife() {
   CHECK(f.freed);
 }
 
-// TensorFlow's threads take and drop results while the engine's takes room for packing.
+// TensorFlow's threads allocate and free results while the engine's thread allocates blocks for packing.
 void TestThreads() {
   Fixture f(kMega);
   std::vector<std::thread> threads;
@@ -122,14 +122,14 @@ void TestThreads() {
     });
   }
   for (auto& thread : threads) thread.join();
-  CHECK(f.Place(f.arena->Allocate(kMega)) == 0);
+  CHECK(f.OffsetOf(f.arena->Allocate(kMega)) == 0);
 }
 
 }  // namespace
 }  // namespace tfddl
 
 int main() {
-  tfddl::TestPlaces();
+  tfddl::TestOffsets();
   tfddl::TestGaps();
   tfddl::TestFull();
   tfddl::TestCommit();

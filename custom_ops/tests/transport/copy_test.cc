@@ -1,4 +1,4 @@
-// Copies past the caches: every length and alignment, and nothing beside the target.
+// Streaming copies of every length and alignment write the target and nothing else.
 #include "transport/copy.h"
 
 #include <algorithm>

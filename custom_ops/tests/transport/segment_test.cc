@@ -1,4 +1,4 @@
-// How the members of a host come to share memory, and that they fall back together.
+// The members of a host share memory, or all of them fall back.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/statvfs.h>
@@ -19,11 +19,11 @@
 
 namespace {
 
-uint64_t megabytes = 1 << 20, megabytes_left = 1 << 20;  // of every file system, as far as this program knows
+uint64_t megabytes = 1 << 20, megabytes_left = 1 << 20;  // the size and free space that statvfs reports
 
 }  // namespace
 
-// Instead of the system's.
+// Replaces the function of the C library.
 extern "C" int fstatvfs(int /*file*/, struct statvfs* system) {
   *system = {};
   system->f_frsize = 1 << 20;
@@ -39,7 +39,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kBytes = 100000;
 
-// The gather of MPI, for threads.
+// An allgather between threads.
 class Meeting {
  public:
   explicit Meeting(size_t size) : texts_(size) {}
@@ -84,7 +84,7 @@ std::vector<Outcome> ShareAll(const std::vector<ShmOptions>& options) {
   return outcomes;
 }
 
-// What one member writes, the others read, at the segment of the same rank.
+// Each member reads what another member writes to the segment of the same rank.
 void CheckShared(const std::vector<Outcome>& outcomes) {
   for (size_t rank = 0; rank < outcomes.size(); ++rank) {
     CHECK(outcomes[rank].segments.size() == outcomes.size());
@@ -105,7 +105,7 @@ size_t OpenFiles() {
   return count;
 }
 
-// Which way all went, when each has been given its own options.
+// The way that all members used, given the options of each.
 void TestWays(const fs::path& directory) {
   const ShmOptions both{true, directory.string()}, files{false, directory.string()};
   const ShmOptions memfd{true, "/nonexistent"}, none{false, "/nonexistent"};
@@ -115,7 +115,7 @@ void TestWays(const fs::path& directory) {
   CheckShared(outcomes);
   CHECK(outcomes[0].why.empty());
 
-  outcomes = ShareAll({both, files, both});  // one cannot: all use files
+  outcomes = ShareAll({both, files, both});  // one member has no memfd, so all use files
   CheckShared(outcomes);
   for (const Outcome& outcome : outcomes) CHECK(outcome.why == "local rank 1: memfd is turned off");
 
@@ -146,7 +146,7 @@ std::vector<ShmArenas> MakeArenas(const std::vector<ShmOptions>& options) {
   return arenas;
 }
 
-// What one member writes into a block of its arena, or the others do, all read; or nobody has an arena.
+// All members read what one of them writes to a block of an arena; or no member has an arena.
 void TestArenas(const std::vector<ShmOptions>& options, bool made) {
   const size_t open_files = OpenFiles();
   {
@@ -156,16 +156,16 @@ void TestArenas(const std::vector<ShmOptions>& options, bool made) {
       if (!made) continue;
       const auto gap = arenas[owner].mine->Allocate(size_t{3} << 20),
                  block = arenas[owner].mine->Allocate(kBytes);
-      const uint64_t place = arenas[owner].mine->Find(block.get());
+      const uint64_t offset = arenas[owner].mine->Find(block.get());
       for (const ShmArenas& peer : arenas)
-        std::snprintf(peer.all[owner].get() + place, 40, "owner %zu", owner);
+        std::snprintf(peer.all[owner].get() + offset, 40, "owner %zu", owner);
       CHECK(block.get() == "owner " + std::to_string(owner));
     }
   }
   CHECK(OpenFiles() == open_files);
 }
 
-// Half of what a file system had left stays free, also when all members take memory at once.
+// Half of the free space of a file system stays free, even if all members commit at the same time.
 void TestRoomForOthers(const ShmOptions& files) {
   constexpr size_t kBlock = size_t{2} << 20;
   megabytes_left = 16;
@@ -178,11 +178,11 @@ void TestRoomForOthers(const ShmOptions& files) {
   CHECK(block);
   megabytes_left = 0;
   CHECK(!arena->Allocate(kBlock));
-  megabytes = 0;  // without a limit
+  megabytes = 0;  // no limit
   CHECK(arena->Allocate(kBlock));
 }
 
-// How many pages this process can touch without a fault.
+// The number of pages that this process can touch without a fault.
 size_t Present(const char* memory, size_t pages, size_t page_bytes) {
   std::vector<uint64_t> entries(pages);
   const int map = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
@@ -194,7 +194,7 @@ size_t Present(const char* memory, size_t pages, size_t page_bytes) {
       std::count_if(entries.begin(), entries.end(), [](uint64_t entry) { return entry >> 63; }));
 }
 
-// Pages of a peer are written without a fault each, where the system can do that.
+// MapUpTo() enters the pages of a peer, if the system can do so.
 void TestMapUpTo() {
   constexpr size_t kPage = 4096, kPages = 512;
   constexpr int kPopulateRead = 22;
@@ -207,7 +207,7 @@ void TestMapUpTo() {
   if (madvise(there, kPage, kPopulateRead) == 0) {
     CHECK(MapUpTo(there, 0, 2 * kPage + 1) == 3 * kPage);
     CHECK(MapUpTo(there, 3 * kPage, kPage) == 3 * kPage);
-    CHECK(Present(there, kPages, kPage) < kPages / 2);  // a system may take neighbours along
+    CHECK(Present(there, kPages, kPage) < kPages / 2);  // the system may map neighbours as well
     CHECK(MapUpTo(there, 3 * kPage, kPages * kPage) == kPages * kPage);
     CHECK(Present(there, kPages, kPage) == kPages);
     there[kPages * kPage - 1] = 1;

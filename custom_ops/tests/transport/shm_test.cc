@@ -1,4 +1,4 @@
-// The shared-memory transport: rings and slots that run out, errors.
+// The shared-memory transport: full rings and slots, cancelled receives, errors.
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -11,7 +11,7 @@ namespace {
 
 using Handle = Transport::Handle;
 
-// Two members that one thread drives in turn, so that the order of events is the test's own.
+// Two members that one thread drives in turn, so that the test decides the order of events.
 struct Pair {
   explicit Pair(const ShmGeometry& geometry = SmallGeometry())
       : world(2, geometry), a(world.Join(0)), b(world.Join(1)) {}
@@ -19,7 +19,7 @@ struct Pair {
   void Finish(Transport* transport, Handle handle) {
     while (!transport->Test(handle)) Turn();
   }
-  // Lets both sides do what they can.
+  // Lets both members make progress.
   void Turn() {
     if (!idle_a) idle_a = a->Receive(1, kIdleTag, &unused, 1);
     if (!idle_b) idle_b = b->Receive(0, kIdleTag, &unused, 1);
@@ -33,7 +33,7 @@ struct Pair {
   char unused = 0;
 };
 
-// A member that does not call in: its ring fills, Send does not block, and all arrives in order.
+// If a member makes no calls, its ring fills, Send does not block, and all messages arrive in order.
 void TestRingOverflow() {
   Pair pair;
   const int count = 100;
@@ -54,7 +54,7 @@ void TestRingOverflow() {
   CHECK(received == sent && !pair.a->unsent());
 }
 
-// What leaves at once is progress too: a member that does nothing else must not be taken for an idle one.
+// A transfer that completes at once counts as progress: the member must not look idle.
 void TestProgress() {
   Pair pair;
   const auto data = Pattern(kPiece, 3);
@@ -65,7 +65,7 @@ void TestProgress() {
   CHECK(pair.a->completed() == before + 2);
 }
 
-// What has no handle leaves once there is room, by asking whether it has left.
+// unsent() sends control messages once there is room.
 void TestUnsent() {
   Pair pair;
   const auto bulk = Pattern(kLong, 8);
@@ -74,15 +74,15 @@ void TestUnsent() {
   const size_t room = SmallGeometry().ring_bytes / sizeof(ShmRecord) - 1;
   for (size_t i = 0; i < room; ++i) CHECK(pair.a->Send(1, 2, nullptr, 0) == Transport::kNothing);
   const Handle receive = pair.b->Receive(0, 1, got.data(), kLong);
-  CHECK(!pair.b->unsent());  // the word that memory stands ready has left
+  CHECK(!pair.b->unsent());  // the kReady is sent
   CHECK(pair.a->Test(send) && pair.a->unsent());
   CHECK(!pair.b->Test(receive));  // but now its ring is empty
   CHECK(!pair.a->unsent());
   CHECK(pair.b->Test(receive) && got == bulk);
 }
 
-// Messages that nobody has posted a receive for hold nothing that others need, whether they wait at their
-// sender or have left unasked; each receive gets its own.
+// Messages without a receive block no other messages, whether they are eager or wait at their sender. Each
+// receive gets its own message.
 void TestUnpostedMessages(size_t bytes, size_t leave) {
   Pair pair;
   const auto other = Pattern(bytes, 2), bulk = Pattern(kLong, 4), word = Pattern(8, 3);
@@ -106,7 +106,7 @@ void TestUnpostedMessages(size_t bytes, size_t leave) {
     CHECK(got == message);
   }
   for (Handle handle : sends) pair.Finish(pair.a.get(), handle);
-  // What has left unasked leaves nothing behind that a later message could meet.
+  // Eager messages leave no state behind that a later message could match.
   const auto receive = pair.b->Receive(0, 1, got.data(), bytes);
   const auto send = pair.a->Send(1, 1, other.data(), bytes);
   pair.Finish(pair.b.get(), receive);
@@ -114,8 +114,8 @@ void TestUnpostedMessages(size_t bytes, size_t leave) {
   CHECK(got == other);
 }
 
-// A message that has left unasked lies in its slot until then, and is read there.
-void TestUnaskedView() {
+// An eager message stays in its slot until Release(), and its receiver reads it there.
+void TestEagerView() {
   Pair pair;
   const auto piece = Pattern(kPiece, 1);
   std::vector<char> scratch(kPiece);
@@ -129,7 +129,7 @@ void TestUnaskedView() {
   }
 }
 
-// Views that are never given back leave room for all else; some do lie in the sender's slots.
+// Views that are never released leave slots for other messages. Some views do lie in the sender's slots.
 void TestViewsHeld() {
   Pair pair;
   const auto piece = Pattern(8192, 4), bulk = Pattern(kLong, 5);
@@ -153,7 +153,7 @@ void TestViewsHeld() {
   for (Handle handle : sends) pair.Finish(pair.a.get(), handle);
 }
 
-// Whichever side comes first, and whichever side is the longer one.
+// Messages and receives of different lengths fail, whichever comes first and whichever is longer.
 void TestLengthMismatch(size_t sent, size_t expected, bool receive_first) {
   Pair pair;
   const auto data = Pattern(kLong, 6);
@@ -173,7 +173,7 @@ void TestLengthMismatch(size_t sent, size_t expected, bool receive_first) {
   CHECK(error.find("receive of " + std::to_string(expected)) != std::string::npos);
 }
 
-// After a cancelled receive the next one gets the next message, also when the peer knew of the memory.
+// After a cancelled receive, the next receive gets the next message, even if the peer has seen the kReady.
 void TestCancel(size_t bytes) {
   Pair pair;
   const auto data = Pattern(bytes, 7);
@@ -188,8 +188,8 @@ void TestCancel(size_t bytes) {
   CHECK(got == data && never == std::vector<char>(bytes));
 }
 
-// The bytes leave before word comes that memory stands ready, and that it does no longer.
-void TestCancelUnasked() {
+// The eager message leaves before the kReady and the kWithdraw arrive.
+void TestCancelEager() {
   Pair pair;
   const auto first = Pattern(kPiece, 1), second = Pattern(kPiece, 2);
   std::vector<char> never(kPiece), got(kPiece);
@@ -214,7 +214,7 @@ int main() {
   tfddl::TestProgress();
   tfddl::TestUnpostedMessages(tfddl::kLong, 0);
   tfddl::TestUnpostedMessages(tfddl::kPiece, tfddl::SmallGeometry().slots / 4);
-  tfddl::TestUnaskedView();
+  tfddl::TestEagerView();
   tfddl::TestViewsHeld();
   for (bool receive_first : {true, false}) {
     tfddl::TestLengthMismatch(8, 9, receive_first);
@@ -226,7 +226,7 @@ int main() {
   tfddl::TestCancel(100);
   tfddl::TestCancel(6000);
   tfddl::TestCancel(20000);
-  tfddl::TestCancelUnasked();
+  tfddl::TestCancelEager();
   std::puts("shm: ok");
   return 0;
 }

@@ -1,4 +1,4 @@
-// The shared-memory transport under random traffic, alone and beside a network.
+// The shared-memory transport under random traffic, alone and together with a network.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -14,7 +14,7 @@ namespace {
 
 using Handle = Transport::Handle;
 
-// What a member sends another: the k-th message of a tag, of a size and with bytes that both know.
+// The k-th message of a tag from one member to another. Both sides compute its size and bytes.
 struct Message {
   int tag;
   std::vector<char> data;
@@ -31,8 +31,8 @@ std::vector<Message> Traffic(int from, int to, int count) {
   return messages;
 }
 
-// One member's part in random traffic: posts what it has to send and to receive in an order of its own
-// in which only messages of one tag stay in order, and holds views for a while.
+// One member in random traffic. It posts its sends and receives in random order, except that messages of one
+// tag stay in order, and holds views for a while.
 class Member {
  public:
   Member(std::unique_ptr<Transport> transport, int count) : transport_(std::move(transport)) {
@@ -93,7 +93,7 @@ class Member {
       flight->handle = transport_->Send(queue->peer, message.tag, message.data.data(), message.data.size());
       flight->expected = nullptr;
     } else {
-      // Kept until the end: the queues' own elements are swapped, their messages stay where they are.
+      // Valid until the end: swaps of queues do not move their messages.
       expected_.push_back(std::make_unique<std::vector<char>>(message.data));
       flight->expected = expected_.back().get();
       flight->memory.resize(message.data.size() + 1);
@@ -154,7 +154,7 @@ void TestRandomTraffic(int size) {
   RunMembers(std::move(transports), 300);
 }
 
-// Ranks 0 and 2 share a host, so do 1 and 3; the network is the in-memory transport.
+// Ranks 0 and 2 share a host, and so do ranks 1 and 3. The network is the in-memory transport.
 void TestTwoHosts() {
   const ShmWorld hosts[2] = {ShmWorld(2), ShmWorld(2)};
   MemoryWorld network(4, 3);

@@ -1,5 +1,5 @@
-// Members of the shared-memory transport that are threads of one process, over ordinary memory: the
-// sanitizers see every access, which they would not through several mappings of the same pages.
+// Members of the shared-memory transport as threads of one process, over ordinary memory. The sanitizers see
+// every access; with several mappings of the same pages they would not.
 #pragma once
 
 #include <cstdlib>
@@ -11,11 +11,11 @@
 
 namespace tfddl {
 
-// So small that rings and slots run out all the time.
+// Small, so that rings and slots are often full.
 inline ShmGeometry SmallGeometry() { return {size_t{16} << 10, size_t{8} << 10, 4}; }
 
-constexpr size_t kLong = 30000;  // bytes of a message that takes several of its slots
-constexpr size_t kPiece = 6000;  // and of one that fits a slot, but not the ring
+constexpr size_t kLong = 30000;  // bytes of a message that takes several slots
+constexpr size_t kPiece = 6000;  // bytes of a message that fits a slot, but not the ring
 
 inline std::vector<char> Pattern(size_t bytes, unsigned seed) {
   std::vector<char> data(bytes);
@@ -25,7 +25,7 @@ inline std::vector<char> Pattern(size_t bytes, unsigned seed) {
 
 class ShmWorld {
  public:
-  // Arenas of `arena_bytes` each; 0: none.
+  // `arena_bytes`: the size of each arena; 0: none.
   explicit ShmWorld(int size, const ShmGeometry& geometry = SmallGeometry(), size_t arena_bytes = 0)
       : geometry_(geometry), arena_bytes_(arena_bytes) {
     for (int rank = 0; rank < size; ++rank) {
