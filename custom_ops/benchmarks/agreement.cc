@@ -1,26 +1,20 @@
-// What agreement costs: N engines as threads of this process over the in-memory transport, R requests a step.
+// Measures the cost of agreement: N engines as threads over the in-memory transport, R requests a step.
 //
 //     cmake --build build/core --target agreement_benchmark && build/core/agreement_benchmark [--json FILE]
 //
-// Each request is a barrier, which is the vote alone: no bytes move behind it. The members of a step submit
-// all of their requests, then wait for all of them, as a gradient computation does whose buckets are ready at
-// once. Columns:
+// Each request is a barrier: a vote without data. In a step, each member submits all its requests and then
+// waits for all, like a gradient computation whose buckets are ready at once. Columns:
 //
-// - votes: of a step, on average over steps and members. 1 is the least; more where the first request opened
-// a vote that
-//   the others came too late for.
-// - bytes: of a member's message in a vote.
-// - messages: that a member sends in a vote: log2 of the members, rounded down, and one or two more where
-// they are no
-//   power of two.
-// - cpu us: processor time of a member in a step, all of its threads and the in-memory transport included.
-// - step us: wall time of a step, median. The members share the cores of this machine, so with many of them
-// it is their
-//   processor time that shows and not what a step waits.
-// - of its own: what a step would wait were each member alone on a core and a message under way for a
-// microsecond, as
-//   between two cores that share memory: votes x rounds x 1 us + cpu us. For a network put its latency in the
-//   1's place.
+// - votes: per step, average over steps and members. At least 1; more if the first request opened a vote and
+//   the others missed it.
+// - bytes: the size of a member's message in a vote.
+// - messages: sent by a member in a vote: log2 of the members, rounded down, and one or two more unless
+//   their number is a power of two.
+// - cpu us: processor time of a member in a step, with all its threads and the in-memory transport.
+// - step us: wall time of a step, median. The members share the cores of this machine: with many members this
+//   column shows their processor time, not the latency.
+// - of its own: the estimated latency of a step if each member had its own core and a message took 1 us, as
+//   between cores with shared memory: votes x rounds x 1 us + cpu us. For a network, replace the 1 us.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -94,7 +88,7 @@ class Job {
   }
 
   Row Measure(int requests, int steps) {
-    for (int step = 0; step < 3; ++step) Step(requests);  // the plan learns the names
+    for (int step = 0; step < 3; ++step) Step(requests);  // warm-up: the plan learns the names
     const double votes = Votes(), cpu = CpuMicros();
     std::vector<double> times;
     for (int step = 0; step < steps; ++step) times.push_back(Step(requests));

@@ -29,8 +29,8 @@ struct Planned {
   int calls_left;
 };
 
-// Never destroyed: threads of streams live until the process ends.
-struct Book {
+// Never destroyed, because the threads of streams live until the process ends.
+struct State {
   std::mutex mutex;
   std::map<std::string, long> calls;
   std::map<std::string, Planned> planned;
@@ -70,12 +70,12 @@ void FailOnFaults() {
   }
 }
 
-Book& TheBook() {
-  static Book* book = [] {
+State& GetState() {
+  static State* state = [] {
     std::atexit(FailOnFaults);
-    return new Book;
+    return new State;
   }();
-  return *book;
+  return *state;
 }
 
 NamedSetting& Find(const char* name) {
@@ -87,17 +87,17 @@ NamedSetting& Find(const char* name) {
   std::abort();
 }
 
-void Note(std::vector<std::string> Book::* list, const char* kind, const std::string& what) {
-  std::fprintf(stderr, "GPU double: %s: %s\n", kind, what.c_str());
-  std::lock_guard<std::mutex> lock(TheBook().mutex);
-  (TheBook().*list).push_back(what);
+void Append(std::vector<std::string> State::* list, const char* kind, const std::string& text) {
+  std::fprintf(stderr, "GPU double: %s: %s\n", kind, text.c_str());
+  std::lock_guard<std::mutex> lock(GetState().mutex);
+  (GetState().*list).push_back(text);
 }
 
-int Take(std::vector<std::string> Book::* list, char* text, size_t bytes) {
+int Take(std::vector<std::string> State::* list, char* text, size_t bytes) {
   std::vector<std::string> taken;
   {
-    std::lock_guard<std::mutex> lock(TheBook().mutex);
-    taken.swap(TheBook().*list);
+    std::lock_guard<std::mutex> lock(GetState().mutex);
+    taken.swap(GetState().*list);
   }
   std::string all;
   for (const std::string& line : taken) all += line + "\n";
@@ -108,18 +108,18 @@ int Take(std::vector<std::string> Book::* list, char* text, size_t bytes) {
 }  // namespace
 
 int Enter(const char* function) {
-  Book& book = TheBook();
-  std::lock_guard<std::mutex> lock(book.mutex);
-  ++book.calls[function];
-  const auto planned = book.planned.find(function);
-  if (planned == book.planned.end() || --planned->second.calls_left > 0) return 0;
+  State& state = GetState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  ++state.calls[function];
+  const auto planned = state.planned.find(function);
+  if (planned == state.planned.end() || --planned->second.calls_left > 0) return 0;
   const int code = planned->second.code;
-  book.planned.erase(planned);
+  state.planned.erase(planned);
   return code;
 }
 
-void Fault(const std::string& what) { Note(&Book::faults, "fault", what); }
-void Warn(const std::string& what) { Note(&Book::warnings, "warning", what); }
+void Fault(const std::string& text) { Append(&State::faults, "fault", text); }
+void Warn(const std::string& text) { Append(&State::warnings, "warning", text); }
 long Setting(const char* name) { return Find(name).value; }
 
 void SleepMicroseconds(long microseconds) {
@@ -133,31 +133,31 @@ void tfddl_fake_set(const char* name, long value) { fake::Find(name).value = val
 long tfddl_fake_get(const char* name) { return fake::Setting(name); }
 
 long tfddl_fake_calls(const char* function) {
-  fake::Book& book = fake::TheBook();
-  std::lock_guard<std::mutex> lock(book.mutex);
-  const auto found = book.calls.find(function);
-  return found == book.calls.end() ? 0 : found->second;
+  fake::State& state = fake::GetState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  const auto found = state.calls.find(function);
+  return found == state.calls.end() ? 0 : found->second;
 }
 
 void tfddl_fake_fail_call(const char* function, int code, int nth) {
-  fake::Book& book = fake::TheBook();
-  std::lock_guard<std::mutex> lock(book.mutex);
-  book.planned[function] = {code, nth};
+  fake::State& state = fake::GetState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  state.planned[function] = {code, nth};
 }
 
-int tfddl_fake_take_faults(char* text, size_t bytes) { return fake::Take(&fake::Book::faults, text, bytes); }
+int tfddl_fake_take_faults(char* text, size_t bytes) { return fake::Take(&fake::State::faults, text, bytes); }
 
 int tfddl_fake_take_warnings(char* text, size_t bytes) {
-  return fake::Take(&fake::Book::warnings, text, bytes);
+  return fake::Take(&fake::State::warnings, text, bytes);
 }
 
 void tfddl_fake_reset() {
   fake::Find("devices");
   fake::RestoreSettings();
-  fake::Book& book = fake::TheBook();
-  std::lock_guard<std::mutex> lock(book.mutex);
-  book.calls.clear();
-  book.planned.clear();
-  book.faults.clear();
-  book.warnings.clear();
+  fake::State& state = fake::GetState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  state.calls.clear();
+  state.planned.clear();
+  state.faults.clear();
+  state.warnings.clear();
 }

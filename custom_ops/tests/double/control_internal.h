@@ -1,4 +1,4 @@
-// The double's own side of control.h.
+// The functions of control.cc that the doubles call.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace fake {
 
-// Counts the call; the code to return instead of doing anything, or 0.
+// Counts a call. Returns the code of a planned failure, or 0.
 int Enter(const char* function);
 
-void Fault(const std::string& what);
-void Warn(const std::string& what);
+void Fault(const std::string& text);
+void Warn(const std::string& text);
 long Setting(const char* name);
 void SleepMicroseconds(long microseconds);
 

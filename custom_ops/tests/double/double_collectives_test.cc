@@ -1,4 +1,4 @@
-// The double of NCCL: each collective, type and operator against a plain loop.
+// The double of NCCL: compares each collective, type and operator with a plain loop.
 #include <cmath>
 #include <numeric>
 #include <type_traits>
@@ -12,7 +12,7 @@ namespace {
 using tfddl::BFloat16;
 using tfddl::Float16;
 
-// More than fits into the double's slots at once, and not a multiple of them.
+// Exceeds the double's slots, and is no multiple of a slot.
 constexpr size_t kLong = 70001;
 
 double ValueOf(Float16 element) { return tfddl::ToFloat(element); }
@@ -32,7 +32,7 @@ T Element(double value) {
     return static_cast<T>(value);
 }
 
-// Small enough for products of three in 8 bits; a bfloat16 has them exactly.
+// Small enough for products of three values in 8 bits, and exact in bfloat16.
 double Input(int rank, size_t i) { return static_cast<double>(1 + (i + 3 * rank) % 5); }
 
 template <typename T>
@@ -63,7 +63,7 @@ template <typename T>
 void CheckReduced(const std::vector<T>& values, int op, int size, size_t first) {
   for (size_t i = 0; i < values.size(); ++i) {
     const double expected = Reduced(op, size, first + i, std::is_integral_v<T>);
-    // Only an average of floats is not exact.
+    // Only averages of floats are inexact.
     const double tolerance = op == ncclAvg ? expected * (sizeof(T) == 2 ? 0.01 : 1e-6) : 0;
     CHECK(std::abs(ValueOf(values[i]) - expected) <= tolerance);
   }

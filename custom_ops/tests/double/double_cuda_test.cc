@@ -1,4 +1,4 @@
-// The double of libcuda: devices, streams, events and memory, and what it reports.
+// The double of libcuda: devices, streams, events, memory, and faults.
 #include <cstring>
 
 #include "tests/double/rank.h"
@@ -50,7 +50,7 @@ void TestDevices() {
   CHECK(cuGetErrorString(12345, &text) == CUDA_ERROR_INVALID_VALUE && !text);
 }
 
-// A stream works in order, behind the caller's back.
+// A stream runs its work in order and asynchronously.
 void TestStreamsAreAsynchronous() {
   UseDevice(0);
   const CUstream stream = NewStream();
@@ -72,7 +72,7 @@ void TestEvents() {
   const CUstream producer = NewStream(), consumer = NewStream();
   const CUevent event = NewEvent();
   Array<int> x({1}), y({0});
-  // Never recorded: done, and nothing to wait for.
+  // An event without a record is complete.
   CHECK(cuEventQuery(event) == CUDA_SUCCESS && cuStreamWaitEvent(consumer, event, 0) == CUDA_SUCCESS);
   CHECK(cuStreamSynchronize(consumer) == CUDA_SUCCESS);
 
@@ -83,7 +83,7 @@ void TestEvents() {
   CHECK(cuStreamWaitEvent(consumer, event, 0) == CUDA_SUCCESS);
   CHECK(cuMemcpyDtoDAsync_v2(y.pointer(), x.pointer(), 4, consumer) == CUDA_SUCCESS);
   CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY && cuStreamQuery(consumer) == CUDA_ERROR_NOT_READY);
-  // The next record re-arms the event; the wait above stays with the one before.
+  // The next record re-arms the event; the wait above belongs to the record before.
   Gate second;
   second.Close(producer);
   CHECK(cuEventRecord(event, producer) == CUDA_SUCCESS);
@@ -113,7 +113,7 @@ void TestElapsedTime() {
   tfddl_fake_set("stream_delay_us", 0);
 }
 
-// On a device of its own each, since an illegal access is the end of a device.
+// Each case uses another device, because an illegal access makes a device unusable.
 void TestMemoryFaults() {
   UseDevice(3);
   const CUstream stream = NewStream();
@@ -121,7 +121,7 @@ void TestMemoryFaults() {
   CHECK(cuMemAlloc_v2(&gone, 8) == CUDA_SUCCESS && cuMemAlloc_v2(&kept, 8) == CUDA_SUCCESS);
   Gate gate;
   gate.Close(stream);
-  // Valid when enqueued, freed when it runs.
+  // The memory is valid when the work is enqueued, but freed when it runs.
   CHECK(cuMemcpyDtoDAsync_v2(kept, gone, 8, stream) == CUDA_SUCCESS);
   CHECK(cuMemFree_v2(gone) == CUDA_SUCCESS);
   CHECK(TakeFaults().empty());

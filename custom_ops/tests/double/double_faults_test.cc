@@ -1,4 +1,4 @@
-// What the double of NCCL reports, and the failures it can be asked for.
+// The faults that the double of NCCL reports, and the failures that a test can plan.
 #include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 namespace fake {
 namespace {
 
-// Ranks whose communicator ends by an abort. The array, of 1 2 3 4, outlives that.
+// Ranks that end their communicator by an abort. The array (1 2 3 4) outlives the communicator.
 void OnDoomedRanks(int size, const std::function<void(int, ncclComm_t, CUstream, const Array<int>&)>& body) {
   ncclUniqueId id;
   CHECK(ncclGetUniqueId(&id) == ncclSuccess);
@@ -74,7 +74,7 @@ void TestReceiveMismatch() {
   CHECK(Has(TakeFaults(), "rank 1: ncclRecv of 1 int32, peer 0 does not match what the peer sends: 2 int32"));
 }
 
-// Two communicators in opposite order on one stream each: nobody can go on, and that is told.
+// Two communicators in opposite orders on one stream each: a deadlock, which the double reports.
 void TestOppositeOrder() {
   tfddl_fake_set("stuck_ms", 50);
   std::atomic<bool> told{false};
@@ -112,7 +112,7 @@ void TestAskedError() {
   CHECK(TakeFaults().empty());
 }
 
-// Freed while a collective waits for its stream.
+// Memory is freed while a collective waits for its stream.
 void TestFreedEarly() {
   ncclUniqueId id;
   CHECK(ncclGetUniqueId(&id) == ncclSuccess);
@@ -141,7 +141,7 @@ void TestUses() {
   int count;
   CHECK(ncclCommCount(comm, &count) == ncclInvalidArgument);
   CHECK(Has(TakeFaults(), "ncclCommCount: no such communicator"));
-  // The id's segment went with the communicator.
+  // The segment of the id has ended with the communicator.
   CHECK(ncclCommInitRank(&comm, 1, id, 0) == ncclSystemError && comm == nullptr);
 }
 
@@ -150,7 +150,7 @@ void TestMissingSymbols() {
     void* handle =
         dlopen((std::string(TFDDL_FAKE_DIR "/lib") + library + ".so").c_str(), RTLD_NOW | RTLD_LOCAL);
     CHECK(handle);
-    // Found or not in this library itself, whatever the process has loaded besides.
+    // Looks in this library only, not in other libraries of the process.
     Dl_info info;
     void* address = dlsym(handle, symbol);
     return address && dladdr(address, &info) && Has(info.dli_fname, std::string(library) + ".so");
@@ -162,7 +162,7 @@ void TestMissingSymbols() {
   CHECK(!has("tfddl_fake_cuda_broken", "cuStreamWaitEvent") && has("tfddl_fake_cuda_broken", "cuInit"));
 }
 
-// A fault that nobody took is the end of the process.
+// A fault that no test takes ends the process.
 void TestFaultAtExit() {
   const pid_t child = fork();
   if (child == 0) {

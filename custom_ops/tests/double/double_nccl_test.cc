@@ -1,4 +1,4 @@
-// The double of NCCL: communicators, groups, sends and receives, operators of the user's.
+// The double of NCCL: communicators, groups, sends and receives, custom operators.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -21,7 +21,7 @@ void TestBlockingAndNot() {
     UseDevice(rank);
     ncclComm_t comm = nullptr;
     if (rank == 0) {
-      // Alone it cannot be ready.
+      // Not ready without the other ranks.
       ncclConfig_t config = NonBlocking();
       CHECK(ncclCommInitRankConfig(&comm, 2, id, 0, &config) == ncclInProgress);
       int state, count;
@@ -48,7 +48,7 @@ void TestConfig() {
   config.magic = 1;
   CHECK(ncclCommInitRankConfig(&comm, 1, NewId(), 0, &config) == ncclInvalidArgument);
   CHECK(Has(ncclGetLastError(nullptr), "not initialized"));
-  // What lies behind `size` is not read.
+  // Fields beyond `size` are not read.
   config = NonBlocking();
   config.size = offsetof(ncclConfig_t, blocking);
   CHECK(ncclCommInitRankConfig(&comm, 1, NewId(), 0, &config) == ncclSuccess);
@@ -75,15 +75,15 @@ void TestSameDevice(bool allowed) {
   tfddl_fake_set("nccl_version", 22707);
 }
 
-// Colors are the parity; keys turn the order around. Rank 2 of 3 is left out in a second split.
+// The color is the parity, and keys reverse the order. A second split leaves out rank 2 of 3.
 void TestSplit() {
   OnRanks(3, [](Rank& rank) {
     ncclComm_t child = nullptr;
     CHECK(ncclCommSplit(rank.comm, rank.rank % 2, -rank.rank, &child, nullptr) == ncclInProgress);
     CHECK(Settle(rank.comm) == ncclSuccess && Settle(child) == ncclSuccess);
-    int place, count;
-    CHECK(ncclCommUserRank(child, &place) == ncclSuccess && ncclCommCount(child, &count) == ncclSuccess);
-    CHECK(count == (rank.rank % 2 ? 1 : 2) && place == (rank.rank == 0 ? 1 : 0));
+    int child_rank, count;
+    CHECK(ncclCommUserRank(child, &child_rank) == ncclSuccess && ncclCommCount(child, &count) == ncclSuccess);
+    CHECK(count == (rank.rank % 2 ? 1 : 2) && child_rank == (rank.rank == 0 ? 1 : 0));
     Array<int> x({rank.rank});
     const int code = ncclAllReduce(x.get(), x.get(), 1, ncclInt32, ncclSum, child, rank.stream);
     CHECK(code == ncclInProgress && Settle(child) == ncclSuccess);
@@ -98,7 +98,7 @@ void TestSplit() {
   });
 }
 
-// Every rank sends i + 1 blocks to rank i, its own included, more than a pipe holds.
+// Each rank sends i + 1 blocks to each rank i (itself too), more than a pipe holds.
 void TestSendAndReceive(int size) {
   constexpr size_t kBlock = 20000;
   OnRanks(size, [size](Rank& rank) {
@@ -139,7 +139,7 @@ void TestMessagesInOrder() {
   });
 }
 
-// Each rank has a factor of its own, read at once or when the collective runs.
+// Each rank has its own factor, which is read at once or when the collective runs.
 void TestPreMulSum(int residence) {
   OnRanks(3, [residence](Rank& rank) {
     Array<float> x({1, 2}), scalar({0});
@@ -162,14 +162,14 @@ void TestPreMulSum(int residence) {
 void TestGroups() {
   OnRanks(2, [](Rank& rank) {
     Array<int> x({1}), y({2});
-    // Nothing starts before the outermost end.
+    // No work starts before the end of the outermost group.
     CHECK(ncclGroupStart() == ncclSuccess && ncclGroupStart() == ncclSuccess);
     CHECK(ncclAllReduce(x.get(), x.get(), 1, ncclInt32, ncclSum, rank.comm, rank.stream) == ncclSuccess);
     CHECK(ncclGroupEnd() == ncclSuccess && cuStreamQuery(rank.stream) == CUDA_SUCCESS);
     CHECK(ncclBroadcast(y.get(), y.get(), 1, ncclInt32, 0, rank.comm, rank.stream) == ncclSuccess);
     CHECK(ncclGroupEnd() == ncclInProgress && Settle(rank.comm) == ncclSuccess);
     CHECK(x.Read(rank.stream)[0] == 2 && y.Read(rank.stream)[0] == 2);
-    // A call that is refused takes the group with it.
+    // A refused call fails the whole group.
     CHECK(ncclGroupStart() == ncclSuccess);
     CHECK(ncclAllReduce(x.get(), x.get(), 1, ncclInt32, ncclSum, rank.comm, rank.stream) == ncclSuccess);
     CHECK(ncclBroadcast(y.get(), y.get(), 1, 99, 0, rank.comm, rank.stream) == ncclInvalidArgument);
@@ -179,8 +179,7 @@ void TestGroups() {
   });
 }
 
-// The communicator is busy, and an event recorded now covers nothing, until the group is really on the
-// stream.
+// Until the group is on the stream, the communicator is busy and a new event does not cover the group.
 void TestLateEnqueue() {
   UseDevice(0);
   Rank rank(NewId(), 0, 1, 0);

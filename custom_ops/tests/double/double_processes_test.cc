@@ -1,4 +1,4 @@
-// The doubles between processes: two ranks of one host, which find each other by the unique id.
+// The doubles with two processes on one host, which connect by the unique id.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,14 +11,14 @@
 namespace fake {
 namespace {
 
-// Starts this program again as `what`, with both ranks of an id to come over a pipe's two ends.
+// Starts this executable again, to run the function `program` as a rank. The id comes through a pipe.
 struct Child {
   pid_t process;
   int id_from = -1;  // the id of rank 0
   int id_to = -1;
 };
 
-Child StartRank(int rank, const char* what, const char* devices) {
+Child StartRank(int rank, const char* program, const char* devices) {
   int from[2], to[2];
   CHECK(!pipe(from) && !pipe(to));
   const pid_t process = fork();
@@ -26,7 +26,7 @@ Child StartRank(int rank, const char* what, const char* devices) {
   if (process == 0) {
     CHECK(dup2(to[0], 0) == 0 && dup2(from[1], 3) == 3);
     setenv("CUDA_VISIBLE_DEVICES", devices, 1);
-    execl("/proc/self/exe", "rank", what, rank ? "1" : "0", nullptr);
+    execl("/proc/self/exe", "rank", program, rank ? "1" : "0", nullptr);
     _exit(127);
   }
   close(from[1]);
@@ -76,7 +76,7 @@ int ReduceAndExchange(int number) {
   return 0;
 }
 
-// Rank 1 dies in the middle of a job; rank 0 gets out by an abort.
+// Rank 1 dies during a job; rank 0 ends its communicator by an abort.
 int Die(int number) {
   const ncclUniqueId id = Id(number);
   UseDevice(0);
@@ -93,7 +93,7 @@ int Die(int number) {
   return 0;
 }
 
-// Both ranks see one GPU, the same one, each as its device 0.
+// Both ranks see the same GPU as device 0.
 int Share(int number) {
   UseDevice(0);
   ncclComm_t comm = nullptr;
@@ -102,9 +102,9 @@ int Share(int number) {
   return 0;
 }
 
-void TestJob(const char* what, const char* first_devices, const char* second_devices, int second_status) {
-  const Child first = StartRank(0, what, first_devices);
-  const Child second = StartRank(1, what, second_devices);
+void TestJob(const char* program, const char* first_devices, const char* second_devices, int second_status) {
+  const Child first = StartRank(0, program, first_devices);
+  const Child second = StartRank(1, program, second_devices);
   Introduce(first, second);
   CHECK(Status(second) == second_status);
   CHECK(Status(first) == 0);
@@ -115,11 +115,11 @@ void TestJob(const char* what, const char* first_devices, const char* second_dev
 
 int main(int argc, char** argv) {
   if (argc == 3) {
-    const std::string what = argv[1];
+    const std::string program = argv[1];
     const int rank = std::atoi(argv[2]);
-    return what == "reduce" ? fake::ReduceAndExchange(rank)
-           : what == "die"  ? fake::Die(rank)
-                            : fake::Share(rank);
+    return program == "reduce" ? fake::ReduceAndExchange(rank)
+           : program == "die"  ? fake::Die(rank)
+                               : fake::Share(rank);
   }
   fake::TestJob("reduce", "3", "1,2", 0);
   fake::TestJob("die", "0", "1", SIGKILL);

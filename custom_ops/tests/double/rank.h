@@ -1,5 +1,4 @@
-// What the tests of the doubles need again and again: ranks as threads, each with a GPU, a stream and a
-// communicator.
+// Helpers for the tests of the doubles: ranks as threads, each with a GPU, a stream and a communicator.
 #pragma once
 
 #include <atomic>
@@ -27,7 +26,7 @@ inline std::string TakeWarnings() {
   return text;
 }
 
-// Makes the device's context the thread's own.
+// Makes the device's context current on this thread.
 inline void UseDevice(int device) {
   CUcontext context = nullptr;
   CHECK(cuInit(0) == CUDA_SUCCESS);
@@ -35,7 +34,7 @@ inline void UseDevice(int device) {
   CHECK(cuCtxSetCurrent(context) == CUDA_SUCCESS);
 }
 
-// Polls until the communicator's last operation has ended; its code.
+// Polls until the communicator's last operation has ended. Returns its code.
 inline int Settle(ncclComm_t comm) {
   int state = ncclInProgress;
   while (state == ncclInProgress) {
@@ -47,7 +46,7 @@ inline int Settle(ncclComm_t comm) {
 
 inline ncclConfig_t NonBlocking() { return {sizeof(ncclConfig_t), kNcclMagic, 22707, 0}; }
 
-// Device memory with values in it.
+// Device memory with values.
 template <typename T>
 class Array {
  public:
@@ -61,7 +60,7 @@ class Array {
 
   T* get() const { return reinterpret_cast<T*>(pointer_); }
   CUdeviceptr pointer() const { return pointer_; }
-  // Once the stream has done what it has to do.
+  // The values after all work of the stream.
   std::vector<T> Read(CUstream stream) const {
     CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
     std::vector<T> values(size_);
@@ -74,7 +73,7 @@ class Array {
   CUdeviceptr pointer_ = 0;
 };
 
-// Holds a stream up until it is opened.
+// Blocks a stream until it is opened.
 class Gate {
  public:
   void Close(CUstream stream) { CHECK(cuLaunchHostFunc(stream, Pass, this) == CUDA_SUCCESS); }
@@ -104,7 +103,7 @@ struct Rank {
     CHECK(cuStreamDestroy_v2(stream) == CUDA_SUCCESS);
   }
 
-  // A call was accepted, and its work is on the stream.
+  // Checks that a call was accepted and its work is on the stream.
   void Enqueued(int code) const {
     CHECK(code == ncclSuccess || code == ncclInProgress);
     CHECK(Settle(comm) == ncclSuccess);
@@ -116,7 +115,7 @@ struct Rank {
   ncclComm_t comm = nullptr;
 };
 
-// One thread per number.
+// Runs body(number) on one thread for each number.
 inline void OnThreads(int threads, const std::function<void(int)>& body) {
   std::vector<std::thread> running;
   for (int number = 0; number < threads; ++number) running.emplace_back(body, number);

@@ -1,4 +1,4 @@
-// A job whose ranks have a GPU each, of the doubles of CUDA and NCCL. The product's loader opens those.
+// A job whose ranks have a GPU each. tfddl's loader opens the doubles of CUDA and NCCL.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,8 @@ inline GpuLibraries Doubles() {
 }
 
 struct GpuJob {
-  // `ordinals`: by rank, its GPU; empty: its rank's. `planes`: of another job with the same processes.
+  // `ordinals`: the GPU of each rank; empty: GPU r for rank r. `planes`: of another job in the same
+  // processes.
   explicit GpuJob(int size, std::vector<int> ordinals = {}, EngineOptions options = {},
                   std::vector<std::shared_ptr<DevicePlane>> others = {}, WatchdogOptions watch = {})
       : gpus(std::move(ordinals)), planes(std::move(others)) {
@@ -37,7 +38,7 @@ struct GpuJob {
   size_t size() const { return planes.size(); }
   void Use(size_t rank) const { fake::UseDevice(gpus[rank]); }
 
-  // As a kernel does: the ready event comes last.
+  // Submits as a kernel does: the ready event is recorded last.
   void Submit(size_t rank, Request request) {
     request.device = Device::kGpu;
     request.ready = planes[rank]->Record(gpus[rank], streams[rank]);
@@ -75,7 +76,7 @@ double NumberOf(T element) {
   }
 }
 
-// Element `i` of what `rank` brings: small enough for products in 8 bits.
+// Element `i` of the input of `rank`; small enough for products in 8 bits.
 inline double Brought(size_t rank, size_t i) { return static_cast<double>(1 + (i + 3 * rank) % 4); }
 
 template <typename T>
@@ -85,7 +86,7 @@ std::vector<T> Bring(size_t rank, size_t count, size_t first = 0) {
   return values;
 }
 
-// A tensor on a GPU; one without elements has no memory.
+// A tensor on a GPU. A tensor without elements has no memory.
 template <typename T>
 class GpuTensor {
  public:

@@ -6,7 +6,7 @@
 #include "tests/double/control.h"
 #include "tests/gpu/gpu_job.h"
 
-// A failed engine leaves behind what transfers may still touch.
+// A failed engine leaks memory that transfers may still touch.
 extern "C" __attribute__((visibility("default"))) const char* __asan_default_options() {
   return "detect_leaks=0";
 }
@@ -33,7 +33,7 @@ std::vector<Status> Reduce(GpuJob& job, std::vector<Floats>* x, const std::strin
   return outcomes.Wait();
 }
 
-// NCCL says so later, while the ranks wait for the result.
+// NCCL reports an error while the ranks wait for the result.
 void TestAsynchronousError(int size) {
   tfddl_fake_reset();
   std::vector<Floats> x;
@@ -61,7 +61,7 @@ void TestFailingCall(int size, const char* function) {
   }
 }
 
-// Two ranks on one GPU, which NCCL answers by an error of its own, if it does.
+// Two ranks on one GPU.
 void TestSharedGpu() {
   tfddl_fake_reset();
   std::vector<Floats> x;
@@ -73,7 +73,7 @@ void TestSharedGpu() {
   job.End();
 }
 
-// Tensors on two GPUs of one process.
+// A process with tensors on two GPUs.
 void TestTwoGpus() {
   tfddl_fake_reset();
   std::vector<Floats> x;
@@ -85,7 +85,7 @@ void TestTwoGpus() {
   }
 }
 
-// The program ends while the GPUs still work at something: its limit is kept and what waits raises.
+// A shutdown while the GPUs are busy keeps its time limit, and pending requests raise.
 void TestShutdownInFlight(int size) {
   tfddl_fake_reset();
   std::vector<Floats> x;

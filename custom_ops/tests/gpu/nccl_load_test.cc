@@ -1,4 +1,4 @@
-// The libraries for GPUs: found, missing, broken, too old, each told in one sentence.
+// The libraries for GPUs may be found, missing, broken or too old. Each error is one sentence.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -69,7 +69,7 @@ void TestDefaults() {
   CHECK(FindNccl(&error) == 0 && Has(error, "/mine/libnccl.so.2"));
 }
 
-// A plane opens nothing before it has work.
+// A plane opens no library before its first work.
 void TestInert() {
   const auto plane = MakeNcclPlane({"/nowhere/libcuda.so.1", "/nowhere/libnccl.so.2"});
   const long before = tfddl_fake_calls("cuInit");
@@ -77,7 +77,7 @@ void TestInert() {
   CHECK(tfddl_fake_calls("cuInit") == before);
 }
 
-// What one rank lacks, all ranks are told.
+// If one rank lacks a library, all ranks get its error.
 void TestOneRankWithout() {
   GpuJob job(3, {}, {},
              {MakeNcclPlane(Doubles()), MakeNcclPlane({Doubles().cuda, "/nowhere/libnccl.so.2"}),

@@ -1,4 +1,5 @@
-// Order on GPUs: after what the caller's stream does, in one order on all ranks, done when it is done.
+// Order on GPUs: collectives start after the caller's stream, in one order on all ranks, and end when the GPU
+// ends.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -11,10 +12,10 @@ namespace {
 
 using Floats = std::unique_ptr<GpuTensor<float>>;
 
-// Long enough for what must not happen to happen, where it would.
+// Waits long enough for a wrong event to happen.
 void Linger() { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }
 
-// Keeps streams from going on until it is opened.
+// Blocks streams until it is opened.
 class Gate {
  public:
   void Bar(CUstream stream) {
@@ -36,7 +37,7 @@ Request Sum(const std::string& name, float* x, int64_t count, std::function<void
   return request;
 }
 
-// What is reduced comes late on the callers' streams, rank by rank.
+// The inputs become ready late on the callers' streams, rank by rank.
 void TestLateProducer(int size) {
   GpuJob job(size);
   std::vector<Floats> x;
@@ -69,7 +70,7 @@ void TestLateProducer(int size) {
   job.End();
 }
 
-// Memory allocated for a result is still in use by what its stream did before.
+// Earlier work on the caller's stream still uses the memory that is allocated for a result.
 void TestAllocatedLate(int size) {
   GpuJob job(size);
   std::vector<Floats> in;
@@ -106,7 +107,7 @@ void TestAllocatedLate(int size) {
   job.End();
 }
 
-// NCCL has returned and has put nothing on the stream yet: nothing is done, and nothing else is begun.
+// While NCCL has returned but not yet enqueued its work, no collective ends and no other one starts.
 void TestLateEnqueue(int size) {
   GpuJob job(size);
   tfddl_fake_set("enqueue_hold", 1);
@@ -137,7 +138,7 @@ void TestLateEnqueue(int size) {
   job.End();
 }
 
-// Each rank submits in an order of its own; all start, and end, in one.
+// Each rank submits in a different order; all collectives start and end in one order.
 void TestAnyOrder(int size) {
   constexpr size_t kNames = 12;
   GpuJob job(size);
@@ -171,7 +172,7 @@ void TestAnyOrder(int size) {
   job.End();
 }
 
-// A rank whose tensor lies elsewhere: all are told, of a bucket as well.
+// If one rank's tensor is on the CPU, all ranks get an error; the same for a bucket.
 void TestOtherDevice(bool bucket) {
   GpuJob job(2);
   Outcomes outcomes(2);

@@ -1,4 +1,4 @@
-// Reductions through the engine and NCCL's double, against plain loops.
+// Compares reductions through the engine and NCCL's double with plain loops.
 #include <algorithm>
 #include <cmath>
 
@@ -35,7 +35,7 @@ void CheckClose(const std::vector<T>& values, const std::function<double(size_t)
   }
 }
 
-// A group: one member apart from its result, one without elements, one in place.
+// A group of three tensors: one with a separate result, one without elements, one in place.
 template <typename T>
 void TestAllreduce(GpuJob& job, DataType dtype, ReduceOp op, double prescale = 1, double postscale = 1) {
   const size_t size = job.size();
@@ -66,7 +66,7 @@ void TestAllreduce(GpuJob& job, DataType dtype, ReduceOp op, double prescale = 1
     const auto kept = in[rank]->Read(job.streams[rank]);
     for (size_t i = 0; i < kept.size(); ++i) CHECK(NumberOf(kept[i]) == Brought(rank, i));
   }
-  // Also where there is one rank only.
+  // One rank calls NCCL as well.
   CHECK(tfddl_fake_calls("ncclAllReduce") == static_cast<long>(2 * size));
   CHECK(tfddl_fake_calls("ncclRedOpCreatePreMulSum") == tfddl_fake_calls("ncclRedOpDestroy"));
 }
@@ -115,7 +115,7 @@ void TestType(GpuJob& job, DataType dtype) {
   TestReducescatter<T>(job, dtype, ReduceOp::kAverage);
 }
 
-// What NCCL has not is refused on all ranks alike, naming the way by the CPU; the next request works.
+// All ranks refuse a request that NCCL cannot run, and name the CPU as the alternative. The next one works.
 void TestRefused(GpuJob& job) {
   struct Case {
     ReduceOp op;

@@ -9,7 +9,7 @@ namespace {
 
 using Floats = std::unique_ptr<GpuTensor<float>>;
 
-// Allocates outputs of one rank as TensorFlow does: on the completion thread, on the rank's GPU.
+// Allocates the outputs of a rank as TensorFlow does: on the completion thread, on the rank's GPU.
 decltype(Request::allocate) AllocateOn(const GpuJob& job, size_t rank, std::vector<Floats>* outputs,
                                        std::vector<int64_t> row) {
   return [&job, rank, outputs, row](const std::vector<int64_t>& rows, std::vector<void*>* out) {
@@ -26,7 +26,7 @@ decltype(Request::allocate) AllocateOn(const GpuJob& job, size_t rank, std::vect
   };
 }
 
-// Rank r brings `rows(r)` rows to one member of the group and 2 to the other.
+// Rank r brings `rows(r)` rows of one tensor of the group and 2 rows of the other one.
 void TestAllgather(GpuJob& job, const std::function<int64_t(size_t)>& rows) {
   const size_t size = job.size();
   std::vector<Floats> in;
@@ -93,7 +93,7 @@ void TestAlltoall(GpuJob& job) {
   }
 }
 
-// Bytes move whatever they mean: 16-bit integers are none that NCCL reduces.
+// Collectives that move bytes take any dtype, such as int16, which NCCL cannot reduce.
 void TestBroadcast(GpuJob& job) {
   const size_t size = job.size();
   std::vector<std::unique_ptr<GpuTensor<int16_t>>> in, out;
@@ -124,7 +124,7 @@ void TestBarrier(GpuJob& job) {
   CHECK(tfddl_fake_calls("ncclAllReduce") - before == static_cast<long>(job.size()));
 }
 
-// One rank cannot allocate: all are told, nothing moves, and the queues go on.
+// If one rank cannot allocate, all ranks get an error, no data moves, and the queues go on.
 void TestNoMemory(GpuJob& job) {
   const size_t size = job.size();
   std::vector<Floats> in;
@@ -153,7 +153,7 @@ void TestNoMemory(GpuJob& job) {
   TestBroadcast(job);
 }
 
-// While a rank has joined the others have communicators of their own, also when it is another one's turn.
+// While a rank has joined, the other ranks use another communicator. The joined rank may change.
 void TestJoin() {
   GpuJob job(3);
   const auto reduce = [&](const std::vector<size_t>& ranks, ReduceOp op, float expected) {

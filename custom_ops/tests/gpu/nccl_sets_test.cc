@@ -1,4 +1,4 @@
-// Process sets that share GPUs: whatever order their ranks submit in, every GPU gets all in one that fits.
+// Process sets that share GPUs: in whatever order the ranks submit, the orders of all GPUs are compatible.
 #include <algorithm>
 #include <atomic>
 #include <random>
@@ -16,14 +16,14 @@ using Floats = std::unique_ptr<GpuTensor<float>>;
 
 constexpr size_t kRanks = 3;
 
-// All ranks' set, and further ones with the same processes.
+// The set of all ranks, and further sets in the same processes.
 struct GpuSets {
   explicit GpuSets(std::vector<Ranks> further) : ranks(std::move(further)) {
     ranks.insert(ranks.begin(), {0, 1, 2});
     jobs.push_back(std::make_unique<GpuJob>(kRanks));
   }
 
-  // As hvd.add_process_set() does before the first.
+  // As hvd.add_process_set() does before it adds the first set.
   void Add() {
     Outcomes outcomes(kRanks);
     for (size_t rank = 0; rank < kRanks; ++rank) {
@@ -64,7 +64,7 @@ struct Call {
   size_t name;
 };
 
-// What `member` of the call's set brings, and all of them together.
+// The input of `member` of the call's set, and the sum of all inputs.
 float Brings(const Call& call, size_t member) {
   return static_cast<float>(1 + member + 10 * call.name + 3 * call.set);
 }
@@ -81,7 +81,7 @@ Request SumOf(const Call& call, float* x, int64_t count, std::function<void(cons
   return request;
 }
 
-// A rank's program: every collective of the sets that it is in, in an order of its own.
+// A rank's program: all collectives of its sets, in random order.
 void Run(GpuSets& sets, size_t rank, size_t names, unsigned seed) {
   std::vector<Call> calls;
   for (size_t set = 0; set < sets.jobs.size(); ++set) {
@@ -114,7 +114,7 @@ void RunAll(GpuSets& sets, size_t names, unsigned seed) {
   for (auto& thread : threads) thread.join();
 }
 
-// The set of all ranks has its GPUs for itself at first.
+// At first the set of all ranks shares no GPU.
 void TestOverlapping(std::vector<Ranks> further) {
   tfddl_fake_reset();
   GpuSets sets(std::move(further));
@@ -124,8 +124,8 @@ void TestOverlapping(std::vector<Ranks> further) {
   sets.End();
 }
 
-// One that waits for its members is in the way of what has a later time only, and nothing that comes after it
-// has started may come before it.
+// A collective without a final time blocks only collectives with a later time. No collective gets a time
+// before that of a started one.
 void TestTimes() {
   NcclOrder order;
   int a, b, c;
@@ -133,7 +133,7 @@ void TestTimes() {
   CHECK(order.Propose(&b, "B", 4) == 2);
   CHECK(!order.IsNext(&a) && !order.IsNext(&b));
   order.Settle(&b, 2);
-  CHECK(!order.IsNext(&b));  // `a` may be given the time 1
+  CHECK(!order.IsNext(&b));  // `a` may get the time 1
   order.Settle(&a, 7);
   CHECK(order.IsNext(&b) && !order.IsNext(&a));
   order.Leave(&b);
@@ -148,7 +148,7 @@ void TestTimes() {
   CHECK(order.IsNext(&c));
 }
 
-// At one time the sets' names decide, then the tags, alike on all ranks.
+// If times are equal, the names of the sets decide, then the tags.
 void TestEqualTimes() {
   NcclOrder order;
   int a, b, c;
@@ -162,7 +162,7 @@ void TestEqualTimes() {
   }
 }
 
-// A rank that has joined takes no part, in the order neither.
+// A joined rank takes no part in collectives and in their order.
 void TestJoined() {
   tfddl_fake_reset();
   GpuSets sets({{0, 1}, {1, 2}});

@@ -1,11 +1,11 @@
-// The timeline of requests that lie on a GPU, over NCCL's double.
+// The timeline of requests on a GPU, with NCCL's double.
 #include "tests/engine/timeline_file.h"
 #include "tests/gpu/gpu_job.h"
 
 namespace tfddl {
 namespace {
 
-// Each has its place in the queue of the stream as a phase of its own, whatever it needs before its launch.
+// The timeline shows the time on the stream as a separate phase, for every kind of collective.
 void TestPhases(int size) {
   const auto ranks = static_cast<size_t>(size);
   std::vector<TimelineFile> files(ranks);

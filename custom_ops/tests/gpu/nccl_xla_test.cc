@@ -1,4 +1,4 @@
-// The handlers that programs of XLA call on GPUs, through the engine, to the doubles of CUDA and NCCL.
+// The handlers of XLA programs on GPUs, through the engine and the doubles of CUDA and NCCL.
 #include <atomic>
 #include <functional>
 #include <thread>
@@ -20,7 +20,7 @@ Call MakeCall(Kind kind, const std::string& name, int size, const std::vector<Sh
 
 using Floats = GpuTensor<float>;
 
-// As a compiled program: in place, a start and an end, on the thread of a rank.
+// A compiled program on the thread of a rank: a start and a finish, in place.
 struct Program {
   Program(const std::string& name, int size, std::vector<float> values)
       : call(MakeCall(Kind::kAllreduce, name, size, {{static_cast<int64_t>(values.size())}})), x(values) {}
@@ -41,8 +41,8 @@ void OnRanks(GpuJob* job, const std::function<void(int)>& body) {
 
 void NextRun() { ++here.run; }
 
-// Two buckets under way at once; the stream goes on with the results only. Several runs, of which the host
-// does not wait for the last one's end.
+// Two buckets at once, in several runs. The stream waits for the results; the host does not wait for the last
+// run.
 void TestBuckets(int size) {
   GpuJob job(size);
   OnRanks(&job, [&](int rank) {
@@ -68,7 +68,7 @@ void TestBuckets(int size) {
   job.End();
 }
 
-// What is reduced comes late on the stream, and the host does not wait for it.
+// The input becomes ready late on the stream, and the host does not wait for it.
 void TestLateProducer(int size) {
   GpuJob job(size);
   fake::Gate gate;
@@ -88,7 +88,7 @@ void TestLateProducer(int size) {
   job.End();
 }
 
-// Inputs and outputs that lie apart, and calls without data.
+// Calls with separate inputs and outputs, and calls without data.
 void TestRows(int size) {
   GpuJob job(size);
   OnRanks(&job, [&](int rank) {
@@ -114,7 +114,7 @@ void TestRows(int size) {
   job.End();
 }
 
-// All ranks get it; what else the run has started ends too, and the next run works.
+// All ranks get an error; the other calls of the run end too, and the next run works.
 void TestError(int size) {
   GpuJob job(size);
   OnRanks(&job, [&](int rank) {
@@ -126,7 +126,7 @@ void TestError(int size) {
     const std::string error = wrong.Finish();
     CHECK(fake::Has(error, "'wrong' with different arguments: rank 0"));
     CHECK(fake::Has(other.Finish(), "has not started"));
-    other.Read();  // nothing of it is under way any more
+    other.Read();  // it has ended
     NextRun();
     Program next("next", size, {2});
     CHECK(next.Start().empty() && next.Finish().empty());
@@ -135,7 +135,7 @@ void TestError(int size) {
   job.End();
 }
 
-// XLA must keep the results where they were.
+// XLA must not move the results between start and finish.
 void TestMoved() {
   GpuJob job(1);
   OnRanks(&job, [&](int) {
@@ -154,7 +154,7 @@ void TestMoved() {
   job.End();
 }
 
-// The watchdog names who does not come, and the program ends.
+// The watchdog names the missing rank, and the program ends.
 void TestAPeerThatNeverComes(int size) {
   WatchdogOptions watch;
   watch.warning_s = 0.1;

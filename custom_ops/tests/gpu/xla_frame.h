@@ -1,5 +1,5 @@
-// What XLA is to the handlers of custom calls on GPUs: frames made by hand, a rank's stream, and what takes
-// their errors. The engine is that of the thread's rank.
+// Stands in for XLA, which calls the handlers on GPUs: call frames, the stream of a rank, and the receiver of
+// errors. Each thread has the engine of its rank.
 #pragma once
 
 #include <cstring>
@@ -28,7 +28,7 @@ namespace tfddl {
 inline thread_local XLA_FFI_ExecutionContext here;
 inline thread_local std::string last_error;
 
-// What api/call_api.cc does for the engine of the process, for that of the thread's rank.
+// As api/call_api.cc, but with the engine of the thread's rank.
 inline int Answer(const Status& status) {
   last_error = status.message();
   return static_cast<int>(status.code());
@@ -50,7 +50,7 @@ inline int Finish(const char* call, size_t length, void* const* out, int gpu, vo
 }
 inline const char* LastError() { return last_error.c_str(); }
 
-// For the handlers, which are another object: there even if everything here is inlined.
+// The handlers are in another object file and need this function, even if all calls here are inlined.
 __attribute__((used)) inline TfddlEngineFunctions& EngineFunctions() {
   static TfddlEngineFunctions functions = {nullptr, Start, Finish, nullptr, LastError};
   return functions;

@@ -1,4 +1,4 @@
-// The CUDA driver API as libcuda.so.1 exports it, as far as the double has it. Values are those of cuda.h.
+// The part of the CUDA driver API that the double exports. Values are as in cuda.h.
 #pragma once
 
 #include <cstddef>

@@ -53,7 +53,7 @@ std::vector<int> ReadVisible() {
     for (int device = 0; device < devices; ++device) visible.push_back(device);
     return visible;
   }
-  // As the driver reads it: the list ends at the first entry that is no device.
+  // As in the driver, the list ends at the first entry that is no device.
   while (*text) {
     char* end = nullptr;
     const long device = std::strtol(text, &end, 10);
@@ -85,8 +85,8 @@ int CurrentDevice() { return contexts.empty() ? -1 : contexts.back(); }
 int DeviceError(int device) { return errors[device]; }
 void* ContextHandle(int device) { return reinterpret_cast<void*>(kFirstContext + 16 * device); }
 
-void DeviceFault(int device, const std::string& what) {
-  Fault("device " + std::to_string(device) + ": " + what);
+void DeviceFault(int device, const std::string& text) {
+  Fault("device " + std::to_string(device) + ": " + text);
   errors[device] = CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 

@@ -21,7 +21,7 @@ struct Allocation {
   bool freed;
 };
 
-// Freed memory stays mapped, and its addresses out of use, for long enough to see who still uses it.
+// Freed memory stays mapped for a while and its addresses are not reused, so that late accesses are found.
 struct Memory {
   std::mutex mutex;
   std::map<uintptr_t, Allocation> allocations;
@@ -34,7 +34,7 @@ Memory& TheMemory() {
   return *memory;
 }
 
-// The allocation that the address lies in, or the end; under the lock.
+// The allocation of an address, or end(). Call it under the lock.
 std::map<uintptr_t, Allocation>::iterator Containing(Memory& memory, uintptr_t address) {
   auto next = memory.allocations.upper_bound(address);
   if (next == memory.allocations.begin()) return memory.allocations.end();
@@ -62,7 +62,7 @@ void* Pointer(CUdeviceptr pointer) { return reinterpret_cast<void*>(pointer); }
 
 }  // namespace
 
-bool CheckAccess(int device, const void* pointer, size_t bytes, const std::string& what) {
+bool CheckAccess(int device, const void* pointer, size_t bytes, const std::string& user) {
   if (!bytes) return true;
   const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
   std::string wrong;
@@ -78,7 +78,7 @@ bool CheckAccess(int device, const void* pointer, size_t bytes, const std::strin
       wrong = "beyond the end of an allocation of " + std::to_string(found->second.bytes) + " bytes";
   }
   if (wrong.empty()) return true;
-  DeviceFault(device, what + " uses " + Where(address, bytes) + ", " + wrong);
+  DeviceFault(device, user + " uses " + Where(address, bytes) + ", " + wrong);
   return false;
 }
 
@@ -113,8 +113,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr* pointer, size_t bytes) {
   return CUDA_SUCCESS;
 }
 
-// The real one waits for the device first. This one does not, so that memory freed too early is seen: an
-// allocator on top of CUDA, such as TensorFlow's, hands it out again without waiting either.
+// The real function waits for the device. This one does not, so that memory that is freed too early is found:
+// allocators on top of CUDA, such as TensorFlow's, reuse memory without waiting.
 CUresult cuMemFree_v2(CUdeviceptr pointer) {
   FAKE_ENTER();
   if (!pointer) return CUDA_SUCCESS;

@@ -139,7 +139,7 @@ CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent event_handle, unsigne
   FAKE_STREAM(stream, stream_handle);
   FAKE_EVENT(event, event_handle);
   if (flags > 1) return CUDA_ERROR_INVALID_VALUE;
-  // The record that counts is the last one before this call; without one there is nothing to wait for.
+  // Waits for the last record before this call, if there is one.
   if (const auto fence = event->Last()) stream->Push([fence] { fence->Wait(); });
   return CUDA_SUCCESS;
 }

@@ -1,6 +1,6 @@
-// A plugin for TensorFlow that shows the double's GPUs as "GPU" devices, so that the kernels for GPUs run
-// where there is none. TensorFlow tells nobody the handle of a plugin's stream: they get the null one, which
-// is an ordinary stream of the device here. So that one is every stream of the plugin.
+// A TensorFlow plugin that shows the double's GPUs as "GPU" devices, so that the GPU kernels run without a
+// GPU. TensorFlow does not pass on the handle of a plugin's stream: kernels get the null stream, which is an
+// ordinary stream in the double. So the plugin uses the null stream for all its streams.
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
@@ -22,7 +22,7 @@ namespace {
 
 SP_Stream_st the_stream;
 
-// The device's context is current while it lives.
+// Makes the device's context current for its lifetime.
 class Current {
  public:
   explicit Current(const SP_Device* device) { cuCtxPushCurrent_v2(device->device_handle); }
@@ -46,7 +46,7 @@ void Allocate(const SP_Device* device, uint64_t size, int64_t, SP_DeviceMemoryBa
   memory->size = size;
 }
 
-// Runs `work` when the stream comes to it.
+// Enqueues `work` on the stream.
 int Launch(std::function<void()> work) {
   const auto run = [](void* data) {
     const std::unique_ptr<std::function<void()>> own(static_cast<std::function<void()>*>(data));
@@ -55,8 +55,8 @@ int Launch(std::function<void()> work) {
   return cuLaunchHostFunc(nullptr, run, new std::function<void()>(std::move(work)));
 }
 
-// In the order of the stream, as TensorFlow's allocators hand memory out again: whoever still uses it on
-// another stream is seen.
+// Frees memory in the order of the stream, as TensorFlow's allocators reuse it. A use on another stream after
+// that is found.
 void Deallocate(const SP_Device* device, SP_DeviceMemoryBase* memory) {
   const Current current(device);
   if (const CUdeviceptr pointer = Address(memory)) Launch([pointer] { cuMemFree_v2(pointer); });
@@ -262,7 +262,7 @@ void SE_InitPlugin(SE_PlatformRegistrationParams* params, TF_Status* status) {
   platform.struct_size = SP_PLATFORM_STRUCT_SIZE;
   platform.name = "TFDDL_DOUBLE";
   platform.type = "GPU";
-  platform.use_bfc_allocator = 0;  // each tensor has memory of its own, whose end the double sees
+  platform.use_bfc_allocator = 0;  // each tensor has its own allocation, so the double sees when it is freed
   *params->platform_fns = {SP_PLATFORM_FNS_STRUCT_SIZE,
                            nullptr,
                            Count,

@@ -1,4 +1,4 @@
-// Opaque handles: numbers that are never used twice, so that a handle used after its end is seen.
+// Opaque handles: numbers that are never used twice, so that the use of an ended handle is found.
 #pragma once
 
 #include <cstdint>

@@ -82,7 +82,7 @@ void Stream::Run() {
     }
     SleepMicroseconds(Setting("stream_delay_us"));
     work();
-    work = nullptr;  // what it holds ends before anybody hears of its end
+    work = nullptr;  // destroys the captures of the work before its fence completes
     {
       std::lock_guard<std::mutex> lock(mutex_);
       ++finished_;

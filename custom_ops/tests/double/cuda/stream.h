@@ -1,4 +1,4 @@
-// A stream is a thread that executes in order, an event's record a fence in that order.
+// A stream is a thread that runs work in order. The record of an event is a fence in that order.
 #pragma once
 
 #include <chrono>
@@ -28,7 +28,7 @@ struct Event {
   int device;
   bool timed;
   std::mutex mutex;
-  std::shared_ptr<Fence> fence;  // of the last record; null: never recorded
+  std::shared_ptr<Fence> fence;  // of the last record; null: no record
 
   std::shared_ptr<Fence> Last() {
     std::lock_guard<std::mutex> lock(mutex);
@@ -38,13 +38,13 @@ struct Event {
 
 class Stream {
  public:
-  // The thread lives until Close() and the end of all work, whoever holds the stream.
+  // The thread lives until Close() and the end of all work, even if the stream object is kept.
   static std::shared_ptr<Stream> Start(int device, int priority);
 
   void Push(std::function<void()> work);
   std::shared_ptr<Fence> PushFence();
   bool Idle() const;
-  void Synchronize();  // waits for what has been pushed before
+  void Synchronize();  // waits for all work so far
   void Close();
   int device() const { return device_; }
   int priority() const { return priority_; }

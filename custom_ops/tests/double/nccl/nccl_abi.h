@@ -1,4 +1,4 @@
-// NCCL's API as libnccl.so.2 exports it, as far as the double has it. Values are those of nccl.h.
+// The part of NCCL's API that the double exports. Values are as in nccl.h.
 #pragma once
 
 #include <climits>
@@ -45,8 +45,8 @@ constexpr unsigned kNcclMagic = 0xcafebeef;
 constexpr int kNcclUndefined = INT_MIN;
 constexpr int kNcclNoColor = -1;
 
-// The part that every version since 2.14 has. `size` says how much the caller passes; what follows is not
-// read.
+// The fields that all versions since 2.14 have. `size`: the bytes that the caller passes; the library ignores
+// later fields.
 struct ncclConfig_t {
   size_t size;
   unsigned magic;

@@ -1,4 +1,4 @@
-// The calls of the collectives, of sends and receives, and of operators: what NCCL refuses at once.
+// The functions for collectives, sends and receives, and operators. They check their arguments as NCCL does.
 #include <cstring>
 
 #include "tests/double/control_internal.h"
@@ -18,7 +18,7 @@ bool Reduces(Kind kind) {
   return kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter;
 }
 
-// Operators that the user made become kPreMulSum, read as they are now: they may be destroyed after the call.
+// Copies custom operators, as kPreMulSum: the user may destroy them after the call.
 int ResolveOp(Operation* operation, int op) {
   operation->op = op < ncclNumOps ? op : 0;
   if (op < 0) return Refuse(*operation, "no such operator");

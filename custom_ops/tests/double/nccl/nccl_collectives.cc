@@ -1,5 +1,5 @@
-// What a collective does on the thread of its stream: all ranks say what they call, then chunks of the data
-// go through slots that all can read.
+// Runs a collective on the thread of its stream: the ranks compare their calls, then exchange the data in
+// chunks through slots that all ranks can read.
 #include <algorithm>
 #include <cstring>
 
@@ -19,14 +19,14 @@ class Collective {
   explicit Collective(const Operation& operation)
       : operation_(operation),
         comm_(*operation.comm),
-        what_("rank " + std::to_string(comm_.rank) + ": " + Describe(operation)),
+        label_("rank " + std::to_string(comm_.rank) + ": " + Describe(operation)),
         element_(SizeOfType(operation.type)),
         bytes_(operation.count * element_) {}
 
   void Run() {
     ++comm_.collectives;
     if (comm_.rank == Setting("fail_rank") && comm_.collectives == Setting("fail_at")) return Hang();
-    // Again after: memory freed while the collective ran was freed too early.
+    // Checks again, because memory may have been freed during the collective.
     if (!Accessible() || !Agreed() || !MoveData()) return;
     Accessible();
   }
@@ -53,14 +53,14 @@ class Collective {
   }
 
   bool Accessible() {
-    if (CheckAccess(comm_.device, operation_.in, InBytes(), what_ + " (in)") &&
-        CheckAccess(comm_.device, operation_.out, OutBytes(), what_ + " (out)") && NoOverlap())
+    if (CheckAccess(comm_.device, operation_.in, InBytes(), label_ + " (in)") &&
+        CheckAccess(comm_.device, operation_.out, OutBytes(), label_ + " (out)") && NoOverlap())
       return true;
-    comm_.Fail(ncclUnhandledCudaError, what_);
+    comm_.Fail(ncclUnhandledCudaError, label_);
     return false;
   }
 
-  // In place means at one offset; anything else in common is undefined.
+  // In place means at the same offset; any other overlap is undefined.
   bool NoOverlap() {
     const char* in = static_cast<const char*>(operation_.in);
     const char* out = static_cast<const char*>(operation_.out);
@@ -69,14 +69,14 @@ class Collective {
     const bool in_place = operation_.kind == Kind::kAllGather       ? in == out + mine
                           : operation_.kind == Kind::kReduceScatter ? out == in + mine
                                                                     : in == out;
-    if (!apart && !in_place) Fault(what_ + ": in and out overlap, and not as in place");
+    if (!apart && !in_place) Fault(label_ + ": in and out overlap, and not as in place");
     return apart || in_place;
   }
 
   bool Agreed() {
     uint64_t factor = operation_.factor;
     if (operation_.factor_pointer) {
-      if (!CheckAccess(comm_.device, operation_.factor_pointer, element_, what_ + " (scalar)")) return false;
+      if (!CheckAccess(comm_.device, operation_.factor_pointer, element_, label_ + " (scalar)")) return false;
       std::memcpy(&factor, operation_.factor_pointer, element_);
     }
     const Announcement call{static_cast<int>(operation_.kind), operation_.type, operation_.op,
@@ -88,7 +88,7 @@ class Collective {
       const Announcement& theirs = Area(peer).call;
       if (!std::memcmp(&theirs, &call, sizeof call)) continue;
       Fault("collective " + std::to_string(comm_.collectives) + " of a communicator does not match: " +
-            what_ + "; rank " + std::to_string(peer) + ": " + Describe(theirs));
+            label_ + "; rank " + std::to_string(peer) + ": " + Describe(theirs));
       comm_.Fail(ncclInvalidUsage, "the ranks call different collectives");
       return false;
     }
@@ -113,7 +113,7 @@ class Collective {
     return true;
   }
 
-  // One block of the input, as long as `count`, for one rank or for all.
+  // One block of the input with `count` elements, for one rank or for all ranks.
   bool MoveBlock(size_t from, int target) {
     constexpr size_t kChunk = kSlotBytes / 8 * 8;
     for (size_t offset = 0; offset < bytes_; offset += kChunk) {
@@ -158,7 +158,7 @@ class Collective {
 
   const Operation& operation_;
   Comm& comm_;
-  const std::string what_;
+  const std::string label_;
   const size_t element_;
   const size_t bytes_;
   uint64_t factor_ = 0;

@@ -21,7 +21,7 @@ std::shared_ptr<Comm> Known(std::shared_ptr<Comm> comm, const char* caller) {
   return comm;
 }
 
-// Two ranks may share a GPU from NCCL 2.30.3 on, where the user asks for it.
+// Since NCCL 2.30.3, two ranks may share a GPU if the user asks for it.
 bool MayShareDevices() {
   const char* enabled = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   return Setting("nccl_version") >= 23003 && enabled && std::string(enabled) == "1";
@@ -64,7 +64,7 @@ int Comm::CheckDevices() {
   return ncclSuccess;
 }
 
-bool Comm::Meet(std::atomic<int64_t> RankArea::* step, const std::string& what) {
+bool Comm::Meet(std::atomic<int64_t> RankArea::* step, const std::string& call) {
   const int64_t reached = (segment->ranks[rank].*step).load(std::memory_order_relaxed) + 1;
   (segment->ranks[rank].*step).store(reached, std::memory_order_release);
   const auto start = std::chrono::steady_clock::now();
@@ -77,7 +77,7 @@ bool Comm::Meet(std::atomic<int64_t> RankArea::* step, const std::string& what) 
       if (warned || !limit || std::chrono::steady_clock::now() - start < std::chrono::milliseconds(limit))
         continue;
       warned = true;
-      Warn("rank " + std::to_string(rank) + ": " + what + " waits for rank " + std::to_string(peer) +
+      Warn("rank " + std::to_string(rank) + ": " + call + " waits for rank " + std::to_string(peer) +
            ", which is dead, late or in another collective");
     }
   }

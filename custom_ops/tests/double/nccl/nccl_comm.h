@@ -25,33 +25,32 @@ class Comm : public std::enable_shared_from_this<Comm> {
   Comm(int rank, int size, int device, bool blocking)
       : rank(rank), size(size), device(device), blocking(blocking) {}
 
-  int rank;  // of a child of a split, as its size, known when the job has ended
+  int rank;  // of the child of a split, like the size, valid after the end of the job
   int size;
   const int device;
   const bool blocking;
   std::shared_ptr<Segment> segment;  // from the end of the first job on
 
-  // Meets the other ranks of `id`; the code that the job ends with.
+  // Connects to the other ranks of `id`. Returns the code of the job.
   int Connect(const ncclUniqueId& id);
 
-  // All ranks reach this point; false when this one is aborted first. Host jobs and streams meet apart.
-  bool Meet(std::atomic<int64_t> RankArea::* step, const std::string& what);
+  // A barrier; false if this rank aborts first. Host jobs and streams have separate barriers.
+  bool Meet(std::atomic<int64_t> RankArea::* step, const std::string& call);
 
-  // A job changes the communicator and must have ended before the next call: inline when blocking, else on a
-  // thread of its own, with ncclInProgress as the state. Returns the code for the caller.
+  // Runs a job that changes the communicator: inline if blocking, else on a thread of its own with the state
+  // ncclInProgress. It has to end before the next call. Returns the code for the caller.
   static int Run(const std::shared_ptr<Comm>& comm, std::function<int()> job);
   void BeginJob() { ++jobs_; }
   void EndJob(int code);
 
   int State() const;
-  void Fail(int code, const std::string& why);  // the first one stays
+  void Fail(int code, const std::string& why);  // keeps the first failure
   std::string LastError() const;
   bool aborted() const { return aborted_; }
-  void Abort();        // returns when nothing of it runs any more
-  bool WaitForWork();  // what has been launched; false when aborted
+  void Abort();        // returns after all work has ended
+  bool WaitForWork();  // waits for all launched work; false if aborted
 
-  // Work that follows all earlier work of this communicator, whatever its stream. The stream goes on after
-  // `work`.
+  // Enqueues work after all earlier work of this communicator on all streams. The stream waits for `work`.
   void Launch(const std::shared_ptr<Stream>& stream, std::function<void()> work);
 
   int AddFactor(const Factor& factor);
@@ -75,11 +74,11 @@ class Comm : public std::enable_shared_from_this<Comm> {
 };
 
 void* AddComm(std::shared_ptr<Comm> comm);
-// Null, after a fault, when there is no such communicator.
+// Null after a fault if there is no such communicator.
 std::shared_ptr<Comm> FindComm(void* handle, const char* caller);
 std::shared_ptr<Comm> RemoveComm(void* handle, const char* caller);
 
-// For calls that have to wait for the last job: ncclSuccess, or the code to return.
+// For calls that need the last job to have ended: ncclSuccess, or the code to return.
 int Ready(const Comm& comm, const char* caller);
 void SetThreadError(const std::string& why);  // ncclGetLastError without a communicator
 int GroupDepth();

@@ -1,4 +1,4 @@
-// Groups, and the way of an operation from its call onto its stream.
+// Groups: they collect operations and enqueue them on streams.
 #include <map>
 #include <utility>
 #include <vector>
@@ -16,8 +16,8 @@ struct Group {
 };
 thread_local Group group;
 
-// Collectives in the order of their calls, then the sends and receives of each communicator and stream
-// together.
+// Enqueues the collectives in the order of their calls, then the sends and receives of each communicator and
+// stream as one operation.
 void Enqueue(const std::vector<Operation>& operations) {
   std::map<std::pair<Comm*, Stream*>, std::vector<Operation>> messages;
   for (const Operation& operation : operations) {
@@ -40,7 +40,7 @@ std::vector<std::shared_ptr<Comm>> Comms(const std::vector<Operation>& operation
   return list;
 }
 
-// A non-blocking communicator may return long before the work is on the stream.
+// A nonblocking communicator may return long before the work is on the stream.
 void EnqueueLate(const std::vector<Operation>& operations) {
   SleepMicroseconds(Setting("enqueue_delay_us"));
   while (Setting("enqueue_hold") && !operations.front().comm->aborted()) SleepMicroseconds(100);

@@ -1,4 +1,4 @@
-// Communicators: their start, split and end.
+// Creates, splits and destroys communicators.
 #include <cstring>
 #include <string>
 
@@ -12,7 +12,7 @@ namespace {
 
 thread_local std::string thread_error;
 
-// Whether the configuration asks for a blocking communicator, in *blocking; false when it is none of NCCL's.
+// Sets *blocking to the setting of the configuration. False if it is no NCCL configuration.
 bool ReadConfig(const ncclConfig_t* config, bool* blocking) {
   if (!config) return true;
   if (config->magic != kNcclMagic || config->size < sizeof(size_t) + 2 * sizeof(unsigned)) return false;
@@ -38,7 +38,7 @@ int Start(ncclComm_t* handle, int ranks, const ncclUniqueId& id, int rank, const
   if (CurrentDevice() < 0) return ncclUnhandledCudaError;
   auto comm = std::make_shared<Comm>(rank, ranks, CurrentDevice(), blocking);
   *handle = AddComm(comm);
-  // NCCL gives no communicator back when a blocking initialization fails.
+  // NCCL returns no communicator if a blocking initialization fails.
   const int code = Comm::Run(comm, [raw = comm.get(), id] { return raw->Connect(id); });
   if (code != ncclSuccess && code != ncclInProgress) {
     SetThreadError(comm->LastError());
@@ -48,49 +48,49 @@ int Start(ncclComm_t* handle, int ranks, const ncclUniqueId& id, int rank, const
   return code;
 }
 
-// The members of this rank's new communicator, by key, then by rank: how many, and which one this rank is.
-struct Place {
+// The child communicator of this rank, whose members are sorted by key, then by rank.
+struct SplitResult {
   int first;
   int rank = 0;
   int size = 0;
 };
 
-Place PlaceIn(const Comm& parent) {
+SplitResult ResultFor(const Comm& parent) {
   const auto& ranks = parent.segment->ranks;
   const SplitCall& mine = ranks[parent.rank].split;
-  Place place{parent.rank};
+  SplitResult result{parent.rank};
   for (int peer = 0; peer < parent.size; ++peer) {
     const SplitCall& theirs = ranks[peer].split;
     if (theirs.color != mine.color) continue;
-    ++place.size;
+    ++result.size;
     const auto before = [&](int a, int b) {
       return std::make_pair(ranks[a].split.key, a) < std::make_pair(ranks[b].split.key, b);
     };
-    if (before(peer, parent.rank)) ++place.rank;
-    if (before(peer, place.first)) place.first = peer;
+    if (before(peer, parent.rank)) ++result.rank;
+    if (before(peer, result.first)) result.first = peer;
   }
-  return place;
+  return result;
 }
 
-// The child's rank and size are known only when all have called.
+// The child's rank and size are known only after all ranks have called.
 int Split(Comm* parent, int color, int key, Comm* child) {
   SplitCall& mine = parent->segment->ranks[parent->rank].split;
   mine = {color, key, {}};
   if (!parent->Meet(&RankArea::host_step, "ncclCommSplit")) return ncclInternalError;
-  const Place place = PlaceIn(*parent);
-  if (child && place.first == parent->rank && !MakeSegment(&mine.id)) return ncclSystemError;
+  const SplitResult result = ResultFor(*parent);
+  if (child && result.first == parent->rank && !MakeSegment(&mine.id)) return ncclSystemError;
   if (!parent->Meet(&RankArea::host_step, "ncclCommSplit")) return ncclInternalError;
   int code = ncclSuccess;
   if (child) {
-    child->rank = place.rank;
-    child->size = place.size;
-    code = child->Connect(parent->segment->ranks[place.first].split.id);
+    child->rank = result.rank;
+    child->size = result.size;
+    code = child->Connect(parent->segment->ranks[result.first].split.id);
   }
-  // Until here no member may start another split, which would overwrite what others read.
+  // No member may start another split before this point: it would overwrite data that other members read.
   return parent->Meet(&RankArea::host_step, "ncclCommSplit") ? code : ncclInternalError;
 }
 
-// All that this rank launched has run, so that its peers' parts have been read and written too.
+// Waits for all work of this rank, so that its accesses to the peers' memory have ended.
 int Finish(Comm* comm) { return comm->WaitForWork() ? ncclSuccess : ncclInternalError; }
 
 }  // namespace
@@ -182,7 +182,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t handle) {
   return fake::Comm::Run(comm, [raw = comm.get()] { return fake::Finish(raw); });
 }
 
-// Finalizes what is not finalized; for a communicator with an error that is for ncclCommAbort.
+// Finalizes a communicator first, if necessary. One with an error needs ncclCommAbort instead.
 ncclResult_t ncclCommDestroy(ncclComm_t handle) {
   FAKE_ENTER();
   const auto comm = fake::RemoveComm(handle, __func__);

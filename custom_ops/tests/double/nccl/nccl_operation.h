@@ -1,4 +1,4 @@
-// A collective, or a send or receive, as it waits for its stream.
+// A collective, send or receive that waits for its stream.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ struct Operation {
   Kind kind;
   const void* in;
   void* out;
-  size_t count;  // as in the call: of the smaller buffer
+  size_t count;  // as in the call: elements of the smaller buffer
   int type;
   int op = 0;
   int root = 0;  // or the peer
@@ -31,14 +31,14 @@ struct Operation {
 // "ncclAllReduce of 4 float, sum"
 std::string Describe(const Operation& operation);
 
-// On the stream's thread.
+// Runs on the stream's thread.
 void RunCollective(const Operation& operation);
 void RunPointToPoint(const std::vector<Operation>& operations);
 
 // Enqueues the operation at the end of the thread's group, or of a group of its own.
 int Submit(const Operation& operation);
 
-// A call of the thread's group has failed: the group's end returns that and launches nothing.
+// Marks the thread's group as failed: ncclGroupEnd returns the code and launches nothing.
 void FailGroup(int code);
 
 }  // namespace fake

@@ -1,4 +1,4 @@
-// The sends and receives of a group run together, as in NCCL: none waits for another one's turn.
+// The sends and receives of a group run at the same time, as in NCCL.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -42,7 +42,7 @@ class Message {
     return false;
   }
 
-  // Whether anything moved.
+  // Whether bytes moved.
   bool Progress() {
     const size_t before = moved_;
     if (sends_)
@@ -101,7 +101,7 @@ class Message {
   bool done_ = false;
 };
 
-// Messages of one direction to one peer go one after the other; true when all are done.
+// Messages in one direction to one peer move one after the other. True once all are done.
 bool Round(std::vector<Message>* messages, bool* moved) {
   std::set<std::pair<int, bool>> busy;
   for (Message& message : *messages) {

@@ -71,7 +71,7 @@ void ReduceAs(void* out, const char* const* in, int ranks, size_t n, int op, uin
   std::memcpy(&factor, &factor_bits, sizeof factor);
   Wide scale = Arithmetic<T>::Load(factor);
   bool scaled = op == kPreMulSum;
-  // As NCCL: floats are multiplied by 1/n before, integers divided after.
+  // As in NCCL: floats are multiplied by 1/n before the sum, integers divided by n after it.
   if (op == ncclAvg && !std::is_integral_v<Wide>) {
     scale = Wide(1) / static_cast<Wide>(ranks);
     scaled = true;

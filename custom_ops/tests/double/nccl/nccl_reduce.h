@@ -1,4 +1,4 @@
-// Arithmetic of the double, in rank order. 16-bit floats are added up in float32.
+// The arithmetic of the double, in rank order. 16-bit floats accumulate in float32.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ size_t SizeOfType(int type);
 const char* NameOfType(int type);
 const char* NameOfOp(int op);
 
-// Of n elements each. `factor` holds a scalar of the type, for kPreMulSum.
+// Each array has n elements. `factor` points to a scalar of the type, for kPreMulSum.
 void Reduce(void* out, const char* const* in, int ranks, size_t n, int type, int op, uint64_t factor);
 
 }  // namespace fake

@@ -81,7 +81,7 @@ std::shared_ptr<Segment> MapSegment(const ncclUniqueId& id) {
   Segment* segment = Map(descriptor);
   close(descriptor);
   if (!segment) return nullptr;
-  if (segment->nonce != address.nonce) {  // the descriptor's number is something else's by now
+  if (segment->nonce != address.nonce) {  // another file has this descriptor now
     Unmap(segment);
     return nullptr;
   }

@@ -1,5 +1,5 @@
-// The memory that the ranks of a communicator share, be they threads or processes of one host: a memfd, found
-// by the process and descriptor in the unique id, so that nothing is left behind by a crash.
+// The memory that the ranks of a communicator share, as threads or processes of one host. It is a memfd,
+// found by the process and descriptor in the unique id, so a crash leaves nothing behind.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ namespace fake {
 constexpr int kMaxRanks = 16;
 constexpr size_t kSlotBytes = size_t{32} << 10;
 
-// What a rank is about to do; all must say the same, but for a PreMulSum's factor.
+// The next collective of a rank. All ranks must have the same, except for the factor of a PreMulSum.
 struct Announcement {
   int32_t kind;
   int32_t type;
@@ -40,7 +40,7 @@ struct RankArea {
   alignas(64) char slot[kSlotBytes];
 };
 
-// From one rank to another: a ring of bytes, each message behind its header.
+// A ring of bytes from one rank to another. Each message follows its header.
 struct Pipe {
   std::atomic<uint64_t> written;
   std::atomic<uint64_t> read;
@@ -53,14 +53,14 @@ struct Segment {
   Pipe pipes[kMaxRanks][kMaxRanks];  // [from][to]
 };
 
-// A fresh segment's address; false when the system has no room.
+// Creates a segment and returns its address; false if the system has no memory.
 bool MakeSegment(ncclUniqueId* id);
 
-// Mapped once per process, so that the thread sanitizer sees what its threads do; null: the id is of no live
-// segment.
+// Maps a segment once per process, so that the thread sanitizer sees the accesses of all threads. Null if no
+// segment has this id.
 std::shared_ptr<Segment> MapSegment(const ncclUniqueId& id);
 
-// All ranks have mapped it: the process that made it closes its descriptor.
+// Called after all ranks have mapped the segment: its creator closes the descriptor.
 void SegmentMapped(const ncclUniqueId& id);
 
 }  // namespace fake
