@@ -4,7 +4,7 @@ import dataclasses
 import math
 import numbers
 import warnings
-from typing import Any
+from typing import Any, Self, TypedDict
 
 import numpy as np
 
@@ -12,6 +12,21 @@ from tfddl.gradients.gradient_groups import checked_groups
 from tfddl.ops.compression import Compression, Compressor, check_compression
 from tfddl.ops.constants import NAMES, Adasum, Average, Sum
 from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set
+
+
+class GradientKeywords(TypedDict, total=False):
+    """The keyword arguments of `GradientOptions`, for editors and type checkers."""
+
+    op: int
+    compression: type[Compressor]
+    sparse_as_dense: bool
+    gradient_predivide_factor: float
+    groups: Any
+    process_set: ProcessSet
+    scale_local_gradients: bool
+    num_groups: int
+    device_dense: str
+    device_sparse: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,6 +61,23 @@ class GradientOptions:
     num_groups: dataclasses.InitVar[int] = 0
     device_dense: dataclasses.InitVar[str] = ""
     device_sparse: dataclasses.InitVar[str] = ""
+
+    @classmethod
+    def of(cls, function: str, keywords: GradientKeywords) -> Self:
+        """The options that a public function was called with.
+
+        Raises:
+            TypeError: For an unknown keyword, and as the class does.
+            ValueError: As the class does.
+        """
+        known = GradientKeywords.__annotations__
+        for name in keywords:
+            if name not in known:
+                raise TypeError(
+                    f"{function}() got an unexpected keyword argument {name!r}. "
+                    f"Options of gradients are: {', '.join(known)}."
+                )
+        return cls(**keywords)
 
     def __post_init__(self, num_groups: int, device_dense: str, device_sparse: str) -> None:
         _refuse_devices(device_dense=device_dense, device_sparse=device_sparse)
@@ -110,7 +142,7 @@ def _one_of(num_groups: int, groups: Any) -> Any:
             "Give `groups` or the deprecated `num_groups`, not both. "
             f"Received: num_groups={num_groups!r}, groups={groups!r}"
         )
-    warnings.warn("`num_groups` is deprecated; use groups=", DeprecationWarning, stacklevel=5)
+    warnings.warn("`num_groups` is deprecated; use groups=", DeprecationWarning, stacklevel=6)
     return num_groups
 
 

@@ -1,10 +1,10 @@
 """`DistributedGradientTape`: a `tf.GradientTape` that combines gradients over all ranks."""
 
-from typing import Any
+from typing import Any, Unpack
 
 import tensorflow as tf
 
-from tfddl.gradients.gradient_options import GradientOptions
+from tfddl.gradients.gradient_options import GradientKeywords, GradientOptions
 from tfddl.gradients.local_sources import LocalSources, check_layers
 from tfddl.gradients.reduction import reduce_gradients
 from tfddl.ops import names
@@ -63,7 +63,7 @@ class DistributedGradientTape(tf.GradientTape):
     def __init__(
         self,
         gradtape: tf.GradientTape,
-        **options: Any,
+        **options: Unpack[GradientKeywords],
     ) -> None:
         if not isinstance(gradtape, tf.GradientTape):
             raise TypeError(
@@ -71,7 +71,7 @@ class DistributedGradientTape(tf.GradientTape):
             )
         # Does not call the base class, which would make a second tape.
         self._wrapped = gradtape
-        self._options = GradientOptions(**options)
+        self._options = GradientOptions.of("DistributedGradientTape", options)
         self._local = LocalSources()
         # Numbered here and not in gradient(): ranks may call gradient() of two tapes in different orders.
         self._owner = names.numbered(_OWNER, id_of(self._options.process_set, _OWNER)) + "/gradient"
@@ -152,7 +152,7 @@ class DistributedGradientTape(tf.GradientTape):
 
 
 def PartialDistributedGradientTape(
-    gradtape: tf.GradientTape, *, local_layers: Any = None, **options: Any
+    gradtape: tf.GradientTape, *, local_layers: Any = None, **options: Unpack[GradientKeywords]
 ) -> DistributedGradientTape:
     """A `tfddl.DistributedGradientTape` that does not combine the gradients of some layers.
 

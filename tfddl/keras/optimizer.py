@@ -1,11 +1,11 @@
 """`DistributedOptimizer`: makes the user's optimizer combine its gradients over all ranks."""
 
-from typing import Any
+from typing import Any, Unpack
 
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.gradients.gradient_options import GradientOptions, check_bool
+from tfddl.gradients.gradient_options import GradientKeywords, GradientOptions, check_bool
 from tfddl.gradients.local_sources import check_layers
 from tfddl.keras.distributed.adoption import is_adopted
 from tfddl.keras.distributed.backward_passes import accumulate, check_passes
@@ -21,7 +21,7 @@ def DistributedOptimizer(
     *,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
-    **options: Any,
+    **options: Unpack[GradientKeywords],
 ) -> Any:
     """Makes a Keras optimizer combine its gradients over all ranks.
 
@@ -69,7 +69,7 @@ def DistributedOptimizer(
             `backward_passes_per_step` below 1, or above 1 for an optimizer that accumulates already or is built; or if
             the optimizer is distributed already with other settings.
     """
-    gradient_options = GradientOptions(**options)
+    gradient_options = GradientOptions.of("DistributedOptimizer", options)
     passes = check_passes(backward_passes_per_step)
     check_bool("average_aggregated_gradients", average_aggregated_gradients)
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
