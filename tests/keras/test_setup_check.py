@@ -21,7 +21,8 @@ def train(hvd, optimizer, *callbacks, first=True, **options):
 
 @on_ranks(2, full=(3,))
 def test_options_of_the_distributed_optimizer(hvd):
-    wanted = r"different optimizers.*rank 0: average_aggregated_gradients=True; rank 1: average_aggregated_gradients=False"
+    option = "average_aggregated_gradients"
+    wanted = rf"different optimizers.*rank 0: {option}=True; ranks? 1(, 2)?: {option}=False"
     with pytest.raises(ValueError, match=wanted):
         train(
             hvd,
@@ -45,7 +46,7 @@ def test_models_in_another_order(hvd):
         network.fit(x, x, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
     if hvd.size() > 1:
         network = order[int(hvd.rank() == 1)]
-        with pytest.raises(ValueError, match=r"rank 0: model=generator; rank 1: model=discriminator"):
+        with pytest.raises(ValueError, match=r"ranks? 0(, 2)?: model=generator; rank 1: model=discriminator"):
             network.fit(x, x, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
     twins = [keras.Sequential([keras.layers.Dense(4)]) for _ in range(2 + hvd.rank())]
     twins[-1].compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
@@ -54,7 +55,7 @@ def test_models_in_another_order(hvd):
 
 @on_ranks(2, full=(3,))
 def test_numbers_of_groups(hvd):
-    with pytest.raises(ValueError, match=r"different optimizers.*rank 0: groups=1; rank 1: groups=2"):
+    with pytest.raises(ValueError, match=r"different optimizers.*rank 0: groups=1; ranks? 1(, 2)?: groups=2"):
         train(hvd, keras.optimizers.SGD(0.1), groups=min(1 + hvd.rank(), 2))
 
 
@@ -64,7 +65,7 @@ def test_hyperparameters(hvd, wrap):
     optimizer = keras.optimizers.SGD(0.1, momentum=0.5 + 0.25 * (hvd.rank() == 1))
     if wrap:
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
-    with pytest.raises(ValueError, match=r"rank 0: .*momentum=0\.5; rank 1: .*momentum=0\.75"):
+    with pytest.raises(ValueError, match=r"ranks? 0(, 2)?: .*momentum=0\.5; rank 1: .*momentum=0\.75"):
         train(hvd, optimizer)
 
 
@@ -94,7 +95,7 @@ def test_layers_of_one_shape_of_which_ranks_freeze_different_ones(hvd, built):
     x = np.ones((8, 4), "f")
     with pytest.raises(
         ValueError,
-        match=r"rank 0: weight 0 of shape \(4, 4\) frozen.*rank 1: weight 0 of shape \(4, 4\) trained",
+        match=r"ranks? 0(, 2)?: weight 0 of shape \(4, 4\) frozen.*rank 1: weight 0 of shape \(4, 4\) trained",
     ):
         network.fit(x, x, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
 
@@ -151,7 +152,7 @@ def test_restoring_different_epochs_leaves_local_layers_alone(hvd):
 def test_a_callback_that_one_rank_lacks(hvd):
     more = [hvd.callbacks.MetricAverageCallback()] if hvd.rank() == 0 else []
     with pytest.raises(
-        ValueError, match=r"different callbacks of tfddl.*rank 0: 2\. MetricAverage.*rank 1: none of"
+        ValueError, match=r"different callbacks of tfddl.*rank 0: 2\. MetricAverage.*ranks? 1(, 2)?: none of"
     ):
         train(hvd, keras.optimizers.SGD(0.1), *more)
 
