@@ -8,7 +8,7 @@ the blocks.
 
 - `bytes`: size of the float32 tensor that each rank gives.
 - `shm us`, `MPI us`: one call of a tf.function with the operation, until its result is there.
-- `nothing us`: the same function with `TfddlNothing` instead: the cost of TensorFlow.
+- `nothing us`: the same function with `TfddlNoOp` instead: the cost of TensorFlow.
 - `gain` = (MPI - nothing) / (shm - nothing).
 - `shm moved us`, `MPI moved us`: the transfer within the same calls, from the agreement of all ranks until the result is
   complete, on the slowest rank, by the engine's flight log. It excludes the parts that the transports share: the call of
@@ -63,7 +63,7 @@ def operations(size: int) -> dict[str, Way]:
         "allreduce": (lambda t: hvd.allreduce(t, op=hvd.Sum, name=f"allreduce.{size}"), sum(ranks)),
         "broadcast": (lambda t: hvd.broadcast(t, 0, name=f"broadcast.{size}"), ranks[0]),
         "allgather": (lambda t: hvd.allgather(t, name=f"allgather.{size}"), np.concatenate(ranks)),
-        "nothing": (lambda t: library.ops().tfddl_nothing([t])[0], x),
+        "nothing": (lambda t: library.ops().tfddl_no_op([t])[0], x),
     }
     return {name: around(function, x, expected) for name, (function, expected) in run.items()}
 

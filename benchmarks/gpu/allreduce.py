@@ -6,7 +6,7 @@ Columns, one line for each size; `tfddl/bench/rounds.py` defines the medians.
 
 - `bytes`, `count`: size of the float32 tensor that each rank gives.
 - `tfddl us`: one call of a tf.function with one `hvd.allreduce(x, op=Sum)`, until its result is there.
-- `nothing us`: the same function with `TfddlNothing`, which does nothing: the cost of TensorFlow.
+- `nothing us`: the same function with `TfddlNoOp`, which returns its input: the cost of TensorFlow.
 - `direct us`: `ncclAllReduce` and the wait for its event, on a communicator and a stream of the benchmark.
 - `over us` = tfddl - nothing - direct, of the medians. The bar is 15 us; `ok` tells whether the line is below it.
 - `p10-p90 us`: spread of tfddl's blocks.
@@ -59,7 +59,7 @@ def row(size: int, rounds: int, direct: Direct) -> dict[str, Any]:
     memory, result = direct.copy(x), direct.copy(x)
     ways = {
         "tfddl": tensorflow_way(lambda t: hvd.allreduce(t, op=hvd.Sum, name=f"bench.{size}"), x, expected),
-        "nothing": tensorflow_way(lambda t: library.ops().tfddl_nothing([t])[0], x, x),
+        "nothing": tensorflow_way(lambda t: library.ops().tfddl_no_op([t])[0], x, x),
         "direct": Way(
             lambda: direct.allreduce(memory, result, count),
             lambda: count_wrong(direct.read(result, count), expected),

@@ -13,9 +13,9 @@ namespace {
 
 namespace tf = tensorflow;
 
-// The inputs of one op are one group. `rows` is the first dimension of each input (down) on each rank
-// (right), in which the gradient finds its own part. `divisor` is what an average over the ranks divides by,
-// which matters while some have joined. `context` is what else ranks must agree on.
+// The inputs of an op form a group. `rows` has shape [N, ranks]: the first dimension of each input on each
+// rank; the gradient finds its own part by it. `divisor`: of an average over the ranks, smaller while ranks
+// have joined. `context`: further fields of the signature.
 REGISTER_OP("TfddlAllgather")
     .Input("x: N * T")
     .Output("y: N * T")
@@ -29,15 +29,15 @@ REGISTER_OP("TfddlAllgather")
     .SetIsStateful()
     .SetIsDistributedCommunication()
     .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
-      TF_RETURN_IF_ERROR(OpenRows(c));
+      TF_RETURN_IF_ERROR(UnknownRows(c));
       c->set_output(c->num_inputs(),
                     c->Matrix(c->num_inputs(), tf::shape_inference::InferenceContext::kUnknownDim));
       c->set_output(c->num_inputs() + 1, c->Scalar());
       return absl::OkStatus();
     });
 
-// Outputs beyond this are not made before all rows are known: what that saves does not show, and where rows
-// differ they take memory for nothing.
+// Larger outputs are not allocated in advance (Request::expected): the gain would be small, and they would
+// waste memory if the rows differ.
 constexpr int64_t kExpectedBytes = int64_t{4} << 20;
 
 class AllgatherKernel : public CollectiveKernel {
@@ -80,7 +80,7 @@ class AllgatherKernel : public CollectiveKernel {
   }
 
  private:
-  // Where all ranks bring as many rows as this one.
+  // The size of all outputs if all ranks bring as many rows as this one.
   static int64_t OutputBytes(tf::OpKernelContext* context, int size) {
     int64_t bytes = 0;
     for (int i = 0; i < context->num_inputs(); ++i) bytes += context->input(i).TotalBytes();
@@ -92,8 +92,9 @@ class AllgatherKernel : public CollectiveKernel {
     const int inputs = context->num_inputs();
     const int64_t size = static_cast<int64_t>(rows.size()) / inputs;
     tf::Tensor* table = nullptr;
-    const absl::Status status = context->allocate_output(inputs, tf::TensorShape({inputs, size}), &table);
-    if (!status.ok()) return Status(Code::kResourceExhausted, std::string(status.message()));
+    const Status status =
+        AllocationStatus(context->allocate_output(inputs, tf::TensorShape({inputs, size}), &table));
+    if (!status.ok()) return status;
     std::copy(rows.begin(), rows.end(), table->flat<int64_t>().data());
     for (int i = 0; i < inputs; ++i) {
       const auto first = rows.begin() + i * size;
@@ -104,7 +105,7 @@ class AllgatherKernel : public CollectiveKernel {
     return Status();
   }
 
-  // Whether all ranks have brought equally many rows so far. A call may outlive its kernel.
+  // Whether all ranks have brought equally many rows so far. Shared, because a call may outlive its kernel.
   const std::shared_ptr<std::atomic<bool>> as_expected_ = std::make_shared<std::atomic<bool>>(true);
 };
 

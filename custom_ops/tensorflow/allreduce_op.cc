@@ -13,51 +13,31 @@ namespace {
 
 namespace tf = tensorflow;
 
-// The inputs of one op are one group: agreed on, reduced and completed together. An op with
-// `buckets` > 1 is one bucket of a sequence (base/request.h), which `tensor_name` names and whose
-// `context` describes all its buckets; of another op it is what else ranks must agree on.
+// The inputs of an op form a group: agreed on, reduced and completed together. An op with `buckets` > 1 is
+// one bucket of a sequence (base/request.h) with the name `tensor_name`. `context`: further fields of the
+// signature; they describe all buckets of the sequence.
 REGISTER_OP("TfddlAllreduce")
     .Input("x: N * T")
     .Output("y: N * T")
     .Attr(kTypeAttr)
     .Attr("N: int >= 1")
-    .Attr("tensor_name: string")
-    .Attr(kProcessSetAttr)
-    .Attr("reduce_op: int")
-    .Attr("prescale: string = '1.0'")
-    .Attr("postscale: string = '1.0'")
-    .Attr("context: string = ''")
-    .Attr("bucket: int = 0")
+    .TFDDL_REDUCTION_ATTRS.Attr("bucket: int = 0")
     .Attr("buckets: int = 1")
     .SetIsStateful()
     .SetIsDistributedCommunication()
-    .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
-      for (int i = 0; i < c->num_inputs(); ++i) c->set_output(i, c->input(i));
-      return absl::OkStatus();
-    });
+    .SetShapeFn(SameShapes);
 
-// All buckets of a sequence in one op, for programs that XLA compiles, which has the only kernels: there each
-// starts when its own inputs exist, and an op of its own would wait where it stands. `members` are the
-// numbers of tensors in the buckets, which are of one type each.
+// All buckets of a sequence in one op, with kernels for XLA only (xla/reduction_kernels.cc). In a compiled
+// program each bucket of this op starts as soon as its own inputs exist; separate ops would block one after
+// the other. `members`: the number of tensors of each bucket. The tensors of a bucket have one type.
 REGISTER_OP("TfddlAllreduceBuckets")
     .Input("x: Ts")
     .Output("y: Ts")
-    .Attr(
-        "Ts: list({half, bfloat16, float, double, int8, int16, int32, int64, uint8, uint16, uint32, uint64, "
-        "bool, complex64, complex128}) >= 1")
+    .Attr("Ts: list(" TFDDL_TYPES ") >= 1")
     .Attr("members: list(int) >= 1")
-    .Attr("tensor_name: string")
-    .Attr(kProcessSetAttr)
-    .Attr("reduce_op: int")
-    .Attr("prescale: string = '1.0'")
-    .Attr("postscale: string = '1.0'")
-    .Attr("context: string = ''")
-    .SetIsStateful()
+    .TFDDL_REDUCTION_ATTRS.SetIsStateful()
     .SetIsDistributedCommunication()
-    .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
-      for (int i = 0; i < c->num_inputs(); ++i) c->set_output(i, c->input(i));
-      return absl::OkStatus();
-    });
+    .SetShapeFn(SameShapes);
 
 class AllreduceKernel : public CollectiveKernel {
  public:

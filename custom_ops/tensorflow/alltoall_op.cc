@@ -12,8 +12,8 @@ namespace {
 
 namespace tf = tensorflow;
 
-// `splits` says how many rows go to each rank, from the first row on; with `even` it is not looked at, and
-// all ranks get equally many. `received` says how many rows of `y` came from each rank.
+// `splits`: the number of rows for each rank. With `even`, `splits` is ignored and all ranks get equally many
+// rows. `received`: the number of rows of `y` from each rank.
 REGISTER_OP("TfddlAlltoall")
     .Input("x: T")
     .Input("splits: Tsplits")
@@ -30,7 +30,7 @@ REGISTER_OP("TfddlAlltoall")
       tf::shape_inference::ShapeHandle splits;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &splits));
       tf::shape_inference::ShapeHandle y;
-      TF_RETURN_IF_ERROR(WithOpenRows(c, c->input(0), &y));
+      TF_RETURN_IF_ERROR(WithUnknownRows(c, c->input(0), &y));
       c->set_output(0, y);
       c->set_output(1, c->Vector(tf::shape_inference::InferenceContext::kUnknownDim));
       return absl::OkStatus();
@@ -42,7 +42,7 @@ std::string Describe(const std::vector<int64_t>& numbers) {
   return text + "]";
 }
 
-// Why the rows cannot be split in this way; empty when they can.
+// The reason why `splits` are wrong; empty if they are right.
 std::string Objection(const std::vector<int64_t>& splits, int64_t rows, int size) {
   const std::string received =
       ". Received: splits " + Describe(splits) + " of " + std::to_string(rows) + " rows";
@@ -109,9 +109,9 @@ class AlltoallKernel : public CollectiveKernel {
   static Status Allocate(tf::OpKernelContext* context, Arena* arena, const Tensors& keep,
                          const std::vector<int64_t>& rows, std::vector<void*>* out) {
     tf::Tensor* received = nullptr;
-    const absl::Status status =
-        context->allocate_output(1, tf::TensorShape({static_cast<int64_t>(rows.size())}), &received);
-    if (!status.ok()) return Status(Code::kResourceExhausted, std::string(status.message()));
+    const Status status = AllocationStatus(
+        context->allocate_output(1, tf::TensorShape({static_cast<int64_t>(rows.size())}), &received));
+    if (!status.ok()) return status;
     if (received->dtype() == tf::DT_INT32) {
       std::copy(rows.begin(), rows.end(), received->flat<int32_t>().data());
     } else {

@@ -1,5 +1,4 @@
-// What the kernels of both libraries, those of TensorFlow and of XLA, read of an op: its types and
-// attributes.
+// Reads the types and attributes of an op, for the TensorFlow kernels and the XLA kernels.
 #pragma once
 
 #include <string>
@@ -10,7 +9,7 @@
 
 namespace tfddl {
 
-// Raises nothing: the op's T attribute admits these types only.
+// The op's T attribute admits these types only.
 inline DataType ToDataType(tensorflow::DataType dtype) {
   switch (dtype) {
     case tensorflow::DT_HALF:
@@ -46,7 +45,7 @@ inline DataType ToDataType(tensorflow::DataType dtype) {
   }
 }
 
-// What all ops have: the process set, and most the name on which ranks agree and a type.
+// Reads the attributes of all collectives: process set, tensor name, type. Some ops have no name or no type.
 inline absl::Status ReadCall(tensorflow::OpKernelConstruction* context, Call* call) {
   TF_RETURN_IF_ERROR(context->GetAttr("process_set", &call->process_set));
   if (context->HasAttr("tensor_name")) TF_RETURN_IF_ERROR(context->GetAttr("tensor_name", &call->name));
@@ -75,7 +74,7 @@ inline absl::Status ReadReduction(tensorflow::OpKernelConstruction* context, Cal
                         std::to_string(reduce_op) + ", " + NameOf(call->dtype));
 }
 
-// What an allreduce has besides.
+// Reads the bucket attributes of an allreduce, after ReadReduction().
 inline absl::Status ReadBucket(tensorflow::OpKernelConstruction* context, Call* call) {
   TF_RETURN_IF_ERROR(context->GetAttr("bucket", &call->bucket));
   return context->GetAttr("buckets", &call->buckets);

@@ -20,10 +20,7 @@ REGISTER_OP("TfddlBroadcast")
     .Attr("root_rank: int")
     .SetIsStateful()
     .SetIsDistributedCommunication()
-    .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
-      c->set_output(0, c->input(0));
-      return absl::OkStatus();
-    });
+    .SetShapeFn(SameShapes);
 
 class BroadcastKernel : public CollectiveKernel {
  public:
@@ -42,7 +39,7 @@ class BroadcastKernel : public CollectiveKernel {
                       done);
     const tf::Tensor& x = context->input(0);
     if (engine->rank() == root) {
-      context->set_output(0, x);  // nothing changes a tensor, so that the root's result need not be a copy
+      context->set_output(0, x);  // tensors are immutable, so the root's result need not be a copy
     } else {
       tf::Tensor* fresh = nullptr;
       OP_REQUIRES_OK_ASYNC(context, AllocateOrForward(context, ArenaFor(*engine).get(), 0, &fresh), done);

@@ -3,8 +3,8 @@
 
 #include "tensorflow/core/public/version.h"
 
-// The header of its GPUs' streams includes one that includes LLVM's, which the wheel of TensorFlow 2.19 does
-// not have. What it declares is an argument of a function that nothing here calls.
+// TensorFlow 2.19's header of GPU streams includes tma_metadata.h, which includes a header of LLVM that the
+// wheel lacks. This declares its only class that the other headers name.
 #if TF_MINOR_VERSION == 19
 #define XLA_STREAM_EXECUTOR_GPU_TMA_METADATA_H_
 namespace stream_executor::gpu {

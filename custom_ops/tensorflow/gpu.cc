@@ -9,11 +9,10 @@ namespace tfddl {
 
 namespace tf = tensorflow;
 
-GpuPlace GpuPlaceOf(tf::OpKernelContext* context) {
+GpuStream GpuStreamOf(tf::OpKernelContext* context) {
   const auto* stream = context->op_device_context()->stream();
   int ordinal = stream->parent()->device_ordinal();
-  // The device of a plugin does not know it. TensorFlow's own number counts those only that it was told to
-  // see.
+  // A plugin's device does not know its ordinal. TensorFlow's own number counts visible GPUs only.
   if (ordinal < 0) ordinal = context->device()->tensorflow_accelerator_device_info()->gpu_id;
   return {ordinal, stream->platform_specific_handle().stream};
 }

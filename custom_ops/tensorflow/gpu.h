@@ -1,4 +1,4 @@
-// What the kernels need to know of TensorFlow's GPU.
+// TensorFlow's GPU, as the kernels need it.
 #pragma once
 
 #include <vector>
@@ -7,16 +7,16 @@
 
 namespace tfddl {
 
-// Where the op's inputs come from and its outputs go to.
-struct GpuPlace {
+// The stream on which TensorFlow computes.
+struct GpuStream {
   int ordinal;   // CUDA's number of the GPU in this process
-  void* stream;  // on which TensorFlow computes
+  void* stream;  // a CUstream
 };
 
-// Of an op of DEVICE_GPU.
-GpuPlace GpuPlaceOf(tensorflow::OpKernelContext* context);
+// The stream of an op on DEVICE_GPU.
+GpuStream GpuStreamOf(tensorflow::OpKernelContext* context);
 
-// For kernels that reduce: the types that GPUs can add up. TensorFlow runs an op of another type on the CPU.
+// The types that GPUs can sum. TensorFlow runs a reduction of another type on the CPU.
 std::vector<tensorflow::DataType> TypesReducedOnGpu();
 
 }  // namespace tfddl

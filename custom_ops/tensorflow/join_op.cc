@@ -16,7 +16,7 @@ REGISTER_OP("TfddlJoin")
     .Output("last: int32")
     .Attr("tensor_name: string")
     .Attr("average_over: {'size', 'active'}")
-    .Attr("process_set: int = 0")
+    .Attr(kProcessSetAttr)
     .SetIsStateful()
     .SetIsDistributedCommunication()
     .SetShapeFn([](tf::shape_inference::InferenceContext* c) {

@@ -48,18 +48,27 @@ absl::Status ToStatus(const Status& status, const std::string& name) {
 
 int64_t RowElements(const tf::Tensor& x) { return RowElements(ToShape(x.shape())); }
 
-absl::Status WithOpenRows(tf::shape_inference::InferenceContext* context, tf::shape_inference::ShapeHandle x,
-                          tf::shape_inference::ShapeHandle* y) {
+Status AllocationStatus(const absl::Status& status) {
+  return status.ok() ? Status() : Status(Code::kResourceExhausted, std::string(status.message()));
+}
+
+absl::Status SameShapes(tf::shape_inference::InferenceContext* context) {
+  for (int i = 0; i < context->num_inputs(); ++i) context->set_output(i, context->input(i));
+  return absl::OkStatus();
+}
+
+absl::Status WithUnknownRows(tf::shape_inference::InferenceContext* context,
+                             tf::shape_inference::ShapeHandle x, tf::shape_inference::ShapeHandle* y) {
   *y = x;
   if (!context->RankKnown(x)) return absl::OkStatus();
   TF_RETURN_IF_ERROR(context->WithRankAtLeast(x, 1, &x));
   return context->ReplaceDim(x, 0, context->UnknownDim(), y);
 }
 
-absl::Status OpenRows(tf::shape_inference::InferenceContext* context) {
+absl::Status UnknownRows(tf::shape_inference::InferenceContext* context) {
   for (int i = 0; i < context->num_inputs(); ++i) {
     tf::shape_inference::ShapeHandle y;
-    TF_RETURN_IF_ERROR(WithOpenRows(context, context->input(i), &y));
+    TF_RETURN_IF_ERROR(WithUnknownRows(context, context->input(i), &y));
     context->set_output(i, y);
   }
   return absl::OkStatus();
@@ -68,7 +77,7 @@ absl::Status OpenRows(tf::shape_inference::InferenceContext* context) {
 CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* context, Kind kind) : AsyncOpKernel(context) {
   call_.kind = kind;
   OP_REQUIRES_OK(context, ReadCall(context, &call_));
-  // The vote alone makes up the other two: no stream has to wait for them.
+  // Barrier and join consist of votes alone, so no stream has to wait for them.
   const bool moves_data = kind != Kind::kBarrier && kind != Kind::kJoin;
   if (moves_data && context->device_type() == tf::DeviceType(tf::DEVICE_GPU)) device_ = Device::kGpu;
 }
@@ -87,7 +96,7 @@ std::shared_ptr<Engine> CollectiveKernel::RequireEngine(tf::OpKernelContext* con
 Request CollectiveKernel::MakeRequest(tf::OpKernelContext* context, int count) const {
   Request request = ToRequest(call_);
   request.signature = Signature(context, count);
-  // An op that runs eagerly is a step of its own, and all of them share one number.
+  // All eager ops share one step number.
   request.step = context->step_id();
   return request;
 }
@@ -112,8 +121,9 @@ bool CollectiveKernel::RequireRows(tf::OpKernelContext* context, int count, cons
   int i = 0;
   while (i < count && context->input(i).dims() > 0) ++i;
   if (i == count) return true;
-  context->SetStatus(MakeStatus(absl::StatusCode::kInvalidArgument,
-                                "'" + call_.name + "' needs tensors of rank 1 or more. Received: a scalar"));
+  context->SetStatus(
+      MakeStatus(absl::StatusCode::kInvalidArgument,
+                 "'" + call_.name + "' needs tensors with at least one dimension. Received: a scalar"));
   done();
   return false;
 }
@@ -123,8 +133,8 @@ Status CollectiveKernel::AllocateRows(tf::OpKernelContext* context, Arena* arena
   tf::TensorShape shape = context->input(i).shape();
   shape.set_dim(0, rows);
   tf::Tensor* y = nullptr;
-  const absl::Status status = AllocateOutput(context, arena, i, shape, &y);
-  if (!status.ok()) return Status(Code::kResourceExhausted, std::string(status.message()));
+  const Status status = AllocationStatus(AllocateOutput(context, arena, i, shape, &y));
+  if (!status.ok()) return status;
   keep->push_back(*y);
   out->push_back(y->data());
   return Status();
@@ -157,8 +167,8 @@ void CollectiveKernel::Submit(std::shared_ptr<Engine> engine, tf::OpKernelContex
     done();
   };
   if (device_ == Device::kGpu) {
-    const GpuPlace place = GpuPlaceOf(context);
-    request.ready = engine->Record(place.ordinal, place.stream);
+    const GpuStream gpu = GpuStreamOf(context);
+    request.ready = engine->Record(gpu.ordinal, gpu.stream);
   }
   engine->Submit(std::move(request));
 }

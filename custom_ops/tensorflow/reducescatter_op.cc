@@ -11,22 +11,16 @@ namespace {
 
 namespace tf = tensorflow;
 
-// The attributes are those of TfddlAllreduce. How many rows a rank gets depends on its number, which a graph
-// does not know: the first dimension is open.
+// The number of rows of a result depends on the rank, which the graph does not know. So the first dimension
+// is unknown.
 REGISTER_OP("TfddlReducescatter")
     .Input("x: N * T")
     .Output("y: N * T")
     .Attr(kTypeAttr)
     .Attr("N: int >= 1")
-    .Attr("tensor_name: string")
-    .Attr(kProcessSetAttr)
-    .Attr("reduce_op: int")
-    .Attr("prescale: string = '1.0'")
-    .Attr("postscale: string = '1.0'")
-    .Attr("context: string = ''")
-    .SetIsStateful()
+    .TFDDL_REDUCTION_ATTRS.SetIsStateful()
     .SetIsDistributedCommunication()
-    .SetShapeFn(OpenRows);
+    .SetShapeFn(UnknownRows);
 
 class ReducescatterKernel : public CollectiveKernel {
  public:

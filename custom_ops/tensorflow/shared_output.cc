@@ -11,7 +11,7 @@ namespace {
 
 namespace tf = tensorflow;
 
-// Holds its block for as long as any tensor refers to it, also when the job has ended.
+// Keeps its block for as long as a tensor refers to it, even after the end of the job.
 class ArenaBuffer : public tf::TensorBuffer {
  public:
   ArenaBuffer(std::shared_ptr<char> block, size_t bytes)
@@ -29,23 +29,23 @@ class ArenaBuffer : public tf::TensorBuffer {
   const size_t bytes_;
 };
 
-// Makes `block` output `i`.
-void PlaceAt(std::shared_ptr<char> block, tf::OpKernelContext* context, int i, const tf::TensorShape& shape,
-             size_t bytes, tf::Tensor** out) {
+// Sets output `i` to a tensor in `block`.
+void SetOutput(std::shared_ptr<char> block, tf::OpKernelContext* context, int i, const tf::TensorShape& shape,
+               size_t bytes, tf::Tensor** out) {
   auto* const buffer = new ArenaBuffer(std::move(block), bytes);
   context->set_output(i, tf::Tensor(context->expected_output_dtype(i), shape, buffer));
   buffer->Unref();
   *out = context->mutable_output(i);
 }
 
-// Null when there is no room, or `bytes` are too few to gain by it.
+// Null if there is no room, or if `bytes` is small.
 std::shared_ptr<char> AllocateBlock(Arena* arena, size_t bytes) {
   if (!arena || bytes < kSharedBytes) return nullptr;
-  // Variables may keep results for ever: half of the room is left to what comes and goes.
+  // Leaves half of the arena free for scratch blocks, because variables may keep outputs for ever.
   return arena->Allocate(bytes, arena->bytes() / 2);
 }
 
-// False when there is no output yet.
+// False if output `i` was not allocated.
 bool AllocateIn(Arena* arena, tf::OpKernelContext* context, int i, const tf::TensorShape& shape,
                 tf::Tensor** out) {
   const tf::DataType dtype = context->expected_output_dtype(i);
@@ -53,7 +53,7 @@ bool AllocateIn(Arena* arena, tf::OpKernelContext* context, int i, const tf::Ten
       static_cast<size_t>(shape.num_elements()) * static_cast<size_t>(tf::DataTypeSize(dtype));
   auto block = AllocateBlock(arena, bytes);
   if (!block) return false;
-  PlaceAt(std::move(block), context, i, shape, bytes, out);
+  SetOutput(std::move(block), context, i, shape, bytes, out);
   return true;
 }
 
@@ -85,7 +85,7 @@ absl::Status AllocateGroup(tf::OpKernelContext* context, Arena* arena, std::vect
     const size_t bytes = context->input(i).TotalBytes();
     tf::Tensor** out = &(*outs)[static_cast<size_t>(i)];
     if (*packed && bytes > 0 && begin % Arena::kLine == 0) {
-      PlaceAt(std::shared_ptr<char>(*packed, packed->get() + begin), context, i, shape, bytes, out);
+      SetOutput(std::shared_ptr<char>(*packed, packed->get() + begin), context, i, shape, bytes, out);
     } else {
       TF_RETURN_IF_ERROR(context->forward_input_or_allocate_output({i}, i, shape, out));
     }

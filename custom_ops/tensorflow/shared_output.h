@@ -1,4 +1,4 @@
-// Outputs in memory that peers on the host reach.
+// Allocates outputs in the arena, so that peers on the host can write to them.
 #pragma once
 
 #include <memory>
@@ -9,19 +9,19 @@
 
 namespace tfddl {
 
-// Makes output `i`: in `arena`, unless that is null, or has no room, or the output is too small to gain by
+// Allocates output `i` in `arena`. If the arena is null or full, or the output is small, TensorFlow allocates
 // it.
 absl::Status AllocateOutput(tensorflow::OpKernelContext* context, Arena* arena, int i,
                             const tensorflow::TensorShape& shape, tensorflow::Tensor** out);
 
-// Makes output `i` of the shape of input `i`. Takes the input's memory where nobody else needs it, unless
-// that would bring it out of the peers' reach.
+// Allocates output `i` with the shape of input `i`. Prefers the arena; else reuses the memory of the input if
+// nothing else needs it.
 absl::Status AllocateOrForward(tensorflow::OpKernelContext* context, Arena* arena, int i,
                                tensorflow::Tensor** out);
 
-// Makes all outputs, each of the shape of its input: in a block of `arena` one behind the other, *packed
-// (Request::packed), or where there is no room and *packed is null, by themselves. By itself lies also what
-// would not begin on a line there.
+// Allocates all outputs, each with the shape of its input, one after the other in a block of `arena`, *packed
+// (Request::packed). Without room, *packed is null and TensorFlow allocates the outputs; it also allocates
+// each output whose address in the block would not be aligned.
 absl::Status AllocateGroup(tensorflow::OpKernelContext* context, Arena* arena,
                            std::vector<tensorflow::Tensor*>* outs, std::shared_ptr<char>* packed);
 

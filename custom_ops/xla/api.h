@@ -1,5 +1,5 @@
-// The C ABI of the library with the XLA kernels. It is its own library, because it needs headers and a build
-// that not every TensorFlow has; the engine is in the main one, which gives it these functions.
+// The C ABI of the library with the XLA kernels. It is a library of its own, because not every TensorFlow has
+// the headers that it needs. The main library, which has the engine, passes it these functions.
 #pragma once
 
 #include <stddef.h>
@@ -16,18 +16,19 @@ struct TfddlEngineFunctions {  // api/call_api.h, api/c_api.h
   const char* (*last_error)(void);
 };
 
-// Called once, before anything is compiled. Returns null, or why compiled programs cannot reach us.
+// Called once, before the first compilation. Returns null, or the reason why compiled programs cannot call
+// tfddl.
 __attribute__((visibility("default"))) const char* tfddl_xla_attach(TfddlEngineFunctions functions);
 
-// Whether programs on GPUs can reach us.
+// Whether programs on GPUs can call tfddl.
 __attribute__((visibility("default"))) int tfddl_xla_has_gpus(void);
 }
 
 namespace tfddl {
 TfddlEngineFunctions& EngineFunctions();
 
-// The names by which programs call us, and of the attribute that describes the call: kernel.cc emits them,
-// target.cc registers what they mean.
+// The names of the custom calls, and of their attribute with the encoded Call. emit.cc emits them, target.cc
+// registers their functions.
 constexpr char kCallTarget[] = "tfddl_call";
 constexpr char kStartTarget[] = "tfddl_start";
 constexpr char kFinishTarget[] = "tfddl_finish";

@@ -1,4 +1,4 @@
-// All differences between the XLAs of TensorFlow's versions.
+// All differences between XLA in the versions of TensorFlow.
 #pragma once
 
 #if __has_include("xla/hlo/builder/xla_builder.h")
@@ -7,7 +7,7 @@
 #define TFDDL_XLA_BUILDER "xla/client/xla_builder.h"  // up to TensorFlow 2.18
 #endif
 
-// The typed interface for custom calls came with TensorFlow 2.20; before, a C function does.
+// The typed interface for custom calls (FFI) came with TensorFlow 2.20. Older versions call a C function.
 #if __has_include("xla/ffi/api/ffi.h")
 #define TFDDL_XLA_FFI 1
 #include "xla/ffi/api/c_api.h"
@@ -15,7 +15,7 @@
 #define TFDDL_XLA_FFI 0
 #endif
 
-// What tells a call which GPU it runs on came with TensorFlow 2.21.
+// With TensorFlow 2.21, a custom call can ask for its GPU.
 #if TFDDL_XLA_FFI && (XLA_FFI_API_MAJOR > 0 || XLA_FFI_API_MINOR >= 2)
 #define TFDDL_XLA_GPU 1
 #else

@@ -13,10 +13,10 @@ namespace tf = tensorflow;
 
 constexpr char kTokenName[] = "tfddl_token";
 
-// The token of the last call in a computation. XLA runs calls that do not depend on each other in an order of
-// its own; each takes the token of the one before, so that all ranks come to them in the order of the
-// program. It lives as long as the compilation of its computation: the bodies of loops and conds have their
-// own. On the CPU its value is the number of the run, which the first call makes.
+// The token of the last call in a computation. XLA may reorder independent calls; each call takes the token
+// of the previous one, so all ranks run them in the order of the program. Each computation has its own token:
+// the bodies of loops and conds too. On the CPU, the value of the token is the number of the run, which the
+// first call sets.
 class Token : public tf::ResourceBase {
  public:
   explicit Token(xla::XlaOp first) : last(first) {}
@@ -26,7 +26,7 @@ class Token : public tf::ResourceBase {
 
 absl::Status FindToken(tf::XlaOpKernelContext* context, Token** token) {
   tf::OpKernelContext* op = context->op_kernel_context();
-  xla::XlaBuilder* builder = context->builder();  // a look-up too, which may not be made inside of this one
+  xla::XlaBuilder* builder = context->builder();  // a look-up too; look-ups must not be nested
   return op->step_container()->LookupOrCreate<Token>(
       op->resource_manager(), kTokenName, token, [builder](Token** created) {
         *created = new Token(xla::ConstantR0<int32_t>(builder, 0));
@@ -34,7 +34,7 @@ absl::Status FindToken(tf::XlaOpKernelContext* context, Token** token) {
       });
 }
 
-// Which result lies where an operand does.
+// The results that share the memory of an operand.
 using Aliases = std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>>;
 
 Aliases OneToOne(size_t count) {
@@ -43,7 +43,7 @@ Aliases OneToOne(size_t count) {
   return aliases;
 }
 
-// Row by row, as TensorFlow has them.
+// Shapes with row-major layout, as in TensorFlow.
 std::vector<xla::Shape> ShapesOf(xla::PrimitiveType type, const std::vector<Shape>& shapes) {
   std::vector<xla::Shape> result;
   for (const auto& shape : shapes) {
@@ -57,8 +57,8 @@ std::string TextOf(const Call& call, size_t inputs, size_t results) {
   return std::to_string(inputs) + ":" + std::to_string(results) + ":" + call.Encode();
 }
 
-// `from` and `to` are the shapes of operands and results, less those of the tokens. Returns the results; the
-// last is the token that the call hands on.
+// `from` and `to`: the shapes of operands and results, without the token. Returns the results; the last one
+// is the new token.
 std::vector<xla::XlaOp> CustomCall(const char* target, const Call& call, std::vector<xla::XlaOp> operands,
                                    std::vector<xla::Shape> from, std::vector<xla::Shape> to, xla::XlaOp token,
                                    const Aliases& aliases) {
@@ -87,8 +87,8 @@ void EmitCall(Emission* emission, xla::XlaOp* token) {
   emission->results.pop_back();
 }
 
-// On the CPU a start leaves nothing behind that XLA knows. On a GPU it has the memory of the results, and
-// that of the inputs where it is not the same.
+// A start has no results on the CPU. On a GPU its results are the memory of the outputs, which may be the
+// memory of the inputs.
 void EmitStart(bool gpu, Emission* emission, xla::XlaOp* token) {
   const Call& call = emission->call;
   const auto from = ShapesOf(emission->type, call.shapes);
@@ -100,8 +100,8 @@ void EmitStart(bool gpu, Emission* emission, xla::XlaOp* token) {
   emission->results.pop_back();
 }
 
-// What it is given holds the memory until then, and `token` puts it behind all starts: XLA would run it right
-// behind its own.
+// The operands keep the memory until the finish. `token` orders the finish after all starts; else XLA would
+// run it right after its own start.
 void EmitFinish(bool gpu, Emission* emission, xla::XlaOp token) {
   const Call& call = emission->call;
   if (!call.rank_query.empty()) return;

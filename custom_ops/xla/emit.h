@@ -1,4 +1,4 @@
-// The custom calls that a collective becomes in a compiled program.
+// Emits custom calls for collectives in a compiled program.
 #pragma once
 
 #include <vector>
@@ -19,8 +19,9 @@ struct Emission {
   std::vector<xla::XlaOp> results;  // set by Emit()
 };
 
-// Behind what the computation has emitted before: one on the CPU is a call that blocks; several, and all on a
-// GPU, are started one after the other, and finished once all of them have been started.
+// Emits collectives after all earlier ones of the computation. A single one on the CPU becomes one blocking
+// call. Several ones, and all on a GPU, become a start and a finish each; all starts come before the first
+// finish.
 absl::Status Emit(tensorflow::XlaOpKernelContext* context, bool gpu, std::vector<Emission>* emissions);
 
 }  // namespace tfddl

@@ -48,10 +48,10 @@ std::vector<void*> Out(ffi::RemainingRets results) {
   return out;
 }
 
-// On the host the last of both is the token, which carries the number of the run.
+// On the host, the last operand and the last result are the token, whose value is the number of the run.
 int32_t RunOf(const std::vector<const void*>& in) { return *static_cast<const int32_t*>(in.back()); }
 
-ffi::Error PassOn(int code, int32_t run, const std::vector<void*>& out) {
+ffi::Error PassRunOn(int code, int32_t run, const std::vector<void*>& out) {
   *static_cast<int32_t*>(out.back()) = run;
   return Outcome(code);
 }
@@ -61,7 +61,7 @@ ffi::Error RunCall(std::string_view call, ffi::RemainingArgs args, ffi::Remainin
   const auto out = Out(results);
   int32_t run = RunOf(in);
   const int code = EngineFunctions().call(call.data(), call.size(), in.data(), out.data(), &run);
-  return PassOn(code, run, out);
+  return PassRunOn(code, run, out);
 }
 
 ffi::Error Start(std::string_view call, ffi::RemainingArgs args, ffi::RemainingRets results) {
@@ -70,14 +70,14 @@ ffi::Error Start(std::string_view call, ffi::RemainingArgs args, ffi::RemainingR
   int32_t run = RunOf(in);
   const int code =
       EngineFunctions().start(call.data(), call.size(), in.data(), out.data(), -1, nullptr, &run);
-  return PassOn(code, run, out);
+  return PassRunOn(code, run, out);
 }
 
 ffi::Error Finish(std::string_view call, ffi::RemainingArgs args, ffi::RemainingRets results) {
   const int32_t run = RunOf(In(args));
   const auto out = Out(results);
   const int code = EngineFunctions().finish(call.data(), call.size(), out.data(), -1, nullptr, run);
-  return PassOn(code, run, out);
+  return PassRunOn(code, run, out);
 }
 
 auto Binding() {
@@ -86,7 +86,7 @@ auto Binding() {
 
 #if TFDDL_XLA_GPU
 
-// The token lies on the GPU, where nothing reads it: XLA's own number tells the runs apart.
+// On a GPU, nothing reads the token. XLA's own number identifies the run.
 int32_t RunOf(ffi::RunId id) {
   const auto run = static_cast<int32_t>(id.run_id);
   return run == 0 ? -1 : run;

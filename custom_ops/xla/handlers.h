@@ -1,5 +1,5 @@
-// What XLA's typed interface (FFI) calls: in programs on the CPU, and in those on GPUs. Needs headers of that
-// interface only, so that a test can call them without TensorFlow.
+// The functions that XLA's typed interface (FFI) calls, in programs on the CPU and on GPUs. They need only
+// the headers of that interface, so a test can call them without TensorFlow.
 #pragma once
 
 #include "xla/compat.h"

@@ -64,7 +64,7 @@ absl::Status AddRows(tf::XlaOpKernelContext* context, int count, Call* call) {
   for (const auto& shape : call->shapes) {
     if (!shape.empty()) continue;
     return absl::InvalidArgumentError("'" + call->name +
-                                      "' needs tensors of rank 1 or more. Received: a scalar");
+                                      "' needs tensors with at least one dimension. Received: a scalar");
   }
   return absl::OkStatus();
 }

@@ -1,4 +1,4 @@
-// What the XLA kernels share: from an op with static shapes to a custom call in the compiled program.
+// The common part of the XLA kernels: turns an op with static shapes into custom calls.
 #pragma once
 
 #include <string>
@@ -34,7 +34,7 @@ class CallKernel : public tensorflow::XlaOpKernel {
   // to the shapes of all of them.
   virtual absl::Status Describe(tensorflow::XlaOpKernelContext* context, Call* call);
 
-  // Sets the outputs behind the results, whose values are known already.
+  // Sets the outputs after the results of the collective. Their values are known at compile time.
   virtual void SetConstants(tensorflow::XlaOpKernelContext* context, const Call& call) {}
 
   Call call_;  // the attributes
@@ -43,15 +43,15 @@ class CallKernel : public tensorflow::XlaOpKernel {
   const bool gpu_;
 };
 
-// Takes over `count` inputs, which are of one type.
+// Adds the shapes of `count` inputs to `call`. The inputs have one type.
 absl::Status AddInputs(tensorflow::XlaOpKernelContext* context, int count, Call* call, int first = 0);
 
-// The same, of an op that splits or joins them along their first dimension.
+// The same for an op that splits or joins its inputs along the first dimension.
 absl::Status AddRows(tensorflow::XlaOpKernelContext* context, int count, Call* call);
 
 }  // namespace tfddl
 
-// Not REGISTER_XLA_OP, which fails once the process has compiled anything.
+// REGISTER_XLA_OP would fail after the first compilation of the process.
 #define TFDDL_REGISTER_XLA_CPU_KERNEL(op, kernel) \
   REGISTER_KERNEL_BUILDER(Name(op).Device("XLA_CPU_JIT"), kernel)
 #if TFDDL_XLA_GPU

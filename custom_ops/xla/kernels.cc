@@ -14,7 +14,7 @@ class BroadcastKernel : public CallKernel {
   }
 };
 
-// A compiled program has fixed shapes: all ranks have to bring as many rows as this one, which is checked
+// A compiled program has fixed shapes, so all ranks have to bring equally many rows. The program checks it
 // when it runs (core/compiled/run_call.cc).
 class AllgatherKernel : public CallKernel {
  public:
@@ -36,12 +36,12 @@ class AllgatherKernel : public CallKernel {
     }
     context->SetConstantOutput(static_cast<int>(inputs), rows);
     tf::Tensor divisor(tf::DT_INT64, tf::TensorShape({}));
-    divisor.scalar<int64_t>()() = call.size;  // all ranks bring rows, so that none has joined
+    divisor.scalar<int64_t>()() = call.size;  // all ranks bring rows, so none has joined
     context->SetConstantOutput(static_cast<int>(inputs) + 1, divisor);
   }
 };
 
-// For the same reason every rank has to send equally many rows to each.
+// For the same reason, every rank has to send equally many rows to each rank.
 class AlltoallKernel : public CallKernel {
  public:
   explicit AlltoallKernel(tf::OpKernelConstruction* context) : CallKernel(context, Kind::kAlltoall) {

@@ -19,8 +19,8 @@ class AllreduceKernel : public CallKernel {
   }
 };
 
-// All buckets of a gradient computation. Each is started when its own inputs are there, as the calls depend
-// on nothing else; only the ends wait for the last start.
+// All buckets of a gradient computation. Each bucket starts as soon as its own inputs exist; the finish calls
+// wait for the last start.
 class AllreduceBucketsKernel : public tf::XlaOpKernel {
  public:
   explicit AllreduceBucketsKernel(tf::OpKernelConstruction* context)
@@ -66,7 +66,7 @@ class AllreduceBucketsKernel : public tf::XlaOpKernel {
   }
 
  private:
-  std::vector<std::pair<Call, int>> calls_;  // with the numbers of their inputs
+  std::vector<std::pair<Call, int>> calls_;  // and the number of inputs of each
   const bool gpu_;
 };
 

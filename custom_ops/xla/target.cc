@@ -1,4 +1,4 @@
-// The functions that compiled programs call.
+// Registers the functions that compiled programs call.
 #include <optional>
 #include <string>
 
@@ -27,21 +27,21 @@ namespace {
 #if TFDDL_XLA_FFI
 
 const char* Register() {
-  const auto take = [](const char* name, const char* platform, XLA_FFI_Handler* handler) {
+  const auto add = [](const char* name, const char* platform, XLA_FFI_Handler* handler) {
     return !xla::ffi::Ffi::RegisterStaticHandler(xla::ffi::GetXlaFfiApi(), name, platform, handler);
   };
-  bool taken = take(kCallTarget, "Host", CallOnHost) && take(kStartTarget, "Host", StartOnHost) &&
-               take(kFinishTarget, "Host", FinishOnHost);
+  bool added = add(kCallTarget, "Host", CallOnHost) && add(kStartTarget, "Host", StartOnHost) &&
+               add(kFinishTarget, "Host", FinishOnHost);
 #if TFDDL_XLA_GPU
-  taken = taken && take(kStartTarget, "CUDA", StartOnGpu) && take(kFinishTarget, "CUDA", FinishOnGpu);
+  added = added && add(kStartTarget, "CUDA", StartOnGpu) && add(kFinishTarget, "CUDA", FinishOnGpu);
 #endif
-  return taken ? nullptr : "XLA did not take the handler of its custom calls";
+  return added ? nullptr : "XLA did not register tfddl's custom calls";
 }
 
 #else
 
-// `opaque`: the numbers of inputs and of results, of both of which the last is the token, which carries the
-// number of the run; then the call.
+// The arguments of a custom call. `opaque` is "inputs:results:call": the numbers of inputs and results, and
+// the encoded Call. The last input and the last result are the token, whose value is the number of the run.
 class Frame {
  public:
   Frame(void* out, const void** in, const char* opaque, size_t length)
@@ -99,7 +99,7 @@ const char* Register() {
 
 const char* tfddl_xla_attach(TfddlEngineFunctions given) {
   tfddl::EngineFunctions() = given;
-  // A name that is taken, by another copy of this library, would end the process.
+  // Registering a name twice, by another copy of this library, would end the process.
   if (xla::CustomCallTargetRegistry::Global()->Lookup(tfddl::kCallTarget, "Host")) {
     return "another copy of tfddl's XLA kernels is loaded in this process";
   }

@@ -12,7 +12,7 @@ from tfddl.runtime import library
 def ways(process: Process) -> Ways:
     """Joins no job: each process works alone."""
     in_graph.one_thread()
-    nothing = library.ops().tfddl_nothing
+    nothing = library.ops().tfddl_no_op
 
     def through(tape: Any, loss: Any, variables: Any) -> Any:
         return nothing(tape.gradient(loss, variables))
