@@ -13,7 +13,7 @@
 #include "transport/host.h"
 #include "transport/mpi.h"
 #include "transport/mpi_check.h"
-#include "transport/shm_segment.h"
+#include "transport/shm.h"
 
 namespace tfddl {
 namespace {

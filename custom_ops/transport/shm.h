@@ -16,23 +16,14 @@
 #include <memory>
 #include <vector>
 
-#include "transport/arena.h"
 #include "transport/shm_channel.h"
+#include "transport/shm_segment.h"
 #include "transport/transport.h"
 
 namespace tfddl {
 
-using ShmSegment = std::shared_ptr<char>;
-
 // The size in bytes of one member's segment in a group of `size` members.
 size_t ShmSegmentBytes(const ShmGeometry& geometry, int size);
-
-// The arena of this member and the memory of all arenas, by rank. Both are empty if the arenas could not be
-// created.
-struct ShmArenas {
-  std::shared_ptr<Arena> mine;
-  std::vector<ShmSegment> all;
-};
 
 // `segments`: of all members, by rank. They must be zeroed before the first member makes its transport.
 std::unique_ptr<Transport> MakeShmTransport(int rank, std::vector<ShmSegment> segments,

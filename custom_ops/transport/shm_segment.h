@@ -2,12 +2,22 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "transport/shm.h"
+#include "transport/arena.h"
 
 namespace tfddl {
+
+using ShmSegment = std::shared_ptr<char>;
+
+// The arena of this member and the memory of all arenas, by rank. Both are empty if the arenas could not be
+// created.
+struct ShmArenas {
+  std::shared_ptr<Arena> mine;
+  std::vector<ShmSegment> all;
+};
 
 // An allgather of texts: returns the texts of all members, by rank. All members call it equally often.
 using ShmGather = std::function<std::vector<std::string>(const std::string& mine)>;

@@ -23,7 +23,7 @@ std::shared_ptr<const Participants> ParticipantTracker::At(const Boundary& bound
     const bool over_active = boundary.average_over == AverageOver::kActive;
     const int divisor = over_active ? static_cast<int>(boundary.active.size()) : all_->divisor;
     latest_ =
-        std::make_shared<Participants>(Participants{boundary.active, all_->members, divisor, ++episodes_});
+        std::make_shared<Participants>(Participants{boundary.active, all_->members, divisor, ++generations_});
   }
   return latest_;
 }

@@ -21,7 +21,7 @@ class ParticipantTracker {
  private:
   const std::shared_ptr<const Participants> all_;
   std::shared_ptr<const Participants> latest_;
-  int64_t episodes_ = 0;
+  int64_t generations_ = 0;
 };
 
 }  // namespace tfddl
