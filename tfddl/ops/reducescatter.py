@@ -13,9 +13,8 @@ from tfddl.ops.blocks import put_back
 from tfddl.ops.collective import prepare_rows, without_devices
 from tfddl.ops.compression import Compression
 from tfddl.ops.constants import Average, Sum
-from tfddl.ops.dtypes import SCATTERED
+from tfddl.ops.dtypes import SCATTERED, scaled
 from tfddl.ops.reduction_call import ReductionCall
-from tfddl.ops.scaling import scaled
 from tfddl.runtime.process_sets import ProcessSet, by_id, global_process_set, members, rank_in
 
 

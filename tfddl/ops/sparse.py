@@ -10,8 +10,7 @@ from tfddl import _compat
 from tfddl.ops import native
 from tfddl.ops.compression import Compression, run_compressed
 from tfddl.ops.constants import NAMES, Average, Sum
-from tfddl.ops.dtypes import check_dtype
-from tfddl.ops.scaling import scaled
+from tfddl.ops.dtypes import check_dtype, scaled
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 
