@@ -28,6 +28,8 @@ def test_an_error_says_who_has_what():
 def test_only_lines_that_differ_are_shown():
     found = agreement.differences({0: ["a", "b"], 1: ["a", "c", "d"], 2: ["a"]})
     assert found == {0: "b", 1: "c, d", 2: "none of these"}
+    repeated = agreement.differences({0: ["a", "a"], 1: ["a"]})
+    assert repeated == {0: "a", 1: "none of these"}
     many = agreement.differences({0: [str(line) for line in range(8)], 1: []})
     assert many[0] == "0, 1, 2, 3, 4 and 3 more"
 

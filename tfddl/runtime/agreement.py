@@ -5,6 +5,9 @@ The values come from an exchange: MPI's before the engine runs, `tfddl.ops.excha
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -55,8 +58,9 @@ def differences(lists: Mapping[int, Sequence[str]]) -> dict[int, str]:
     Args:
         lists: The lines of each rank.
     """
-    common = set.intersection(*map(set, lists.values()))
-    own = {rank: [line for line in lines if line not in common] for rank, lines in lists.items()}
+    counts = {rank: Counter(lines) for rank, lines in lists.items()}
+    common = functools.reduce(operator.and_, counts.values())  # the smaller count of each line
+    own = {rank: list((lines - common).elements()) for rank, lines in counts.items()}
     return {rank: first_few(lines, _SHOWN) or "none of these" for rank, lines in own.items()}
 
 
