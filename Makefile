@@ -30,7 +30,6 @@ help:
 	@echo "make demo      train on handwritten digits with 2 processes"
 	@echo "make test      lint, the engine's tests, then Python tests of every value of each parameter"
 	@echo "make test-full make test, then the rest: every combination of parameters, and the slow tests"
-	@echo "make mutants   plant faults into the code and look for a test that fails"
 	@echo "make test-tf TF=2.16   the tests nearest to TensorFlow and Keras on an older TensorFlow ($(TF_VERSIONS))"
 	@echo "make test-all  make test-full, then make test-tf with every older TensorFlow"
 	@echo "make test-mpich        the collectives, process sets and gradients on MPICH, with 2 and 3 ranks"
@@ -38,6 +37,7 @@ help:
 	@echo "make bench-horovod     allreduces, gradients and training beside Horovod, on TensorFlow 2.15 (Python 3.11)"
 	@echo "make lint      ruff, mypy, clang-format: check only"
 	@echo "make sanitize  the engine's tests under the thread and address sanitizers"
+	@echo "make mutants   plant faults, and say which the tests find"
 	@echo "make model     check the model of the protocol (needs spin)"
 	@echo "make format    rewrite the sources in the project's format"
 	@echo "make clean     remove what was built; $(VENV) stays"
@@ -82,10 +82,6 @@ test-python: setup
 # What `make test` leaves out.
 test-rest: setup
 	timeout -k 10 3600 $(BIN)/python -m pytest $(PYTEST_OPTIONS) --rest
-
-# Which tests find a planted fault: no part of CI.
-mutants: setup
-	timeout -k 10 3600 $(BIN)/python -m pytest tests/gpu/planted_faults.py
 
 # Each makes its environment first, where it is not there. On one machine they share the cores, so one after the other.
 TF_VERSIONS := $(patsubst constraints/tf%.txt,%,$(sort $(wildcard constraints/tf*.txt)))
@@ -191,6 +187,12 @@ sanitize: setup
 	  $(FIXED) $(CTEST) --test-dir build/$$sanitizer \
 	    $$([ $$sanitizer != thread ] || echo --exclude-regex agreement_states_test); \
 	done
+
+# Takes more than half an hour on 2 cores. FAULTS holds words of their names, files or tests; empty for all faults.
+FAULTS ?=
+mutants: setup
+	$(BIN)/tfddl build
+	$(BIN)/python -m tests.mutants.run $(FAULTS)
 
 # A model takes one core.
 model:

@@ -77,6 +77,19 @@ void TestIntegers() {
   CHECK(mean == large);  // a double could not hold it
 }
 
+// An average may count ranks that send nothing.
+void TestDivisor() {
+  const float floats[2] = {3.0f, 5.0f};
+  const int32_t integers[2] = {3, 5};
+  float mean;
+  int32_t truncated;
+  const void* sources[2] = {&floats[0], &floats[1]};
+  Reduce({DataType::kFloat32, ReduceOp::kAverage, 1.0, 1.0, 2, 4}, sources, &mean, 1);
+  const void* whole[2] = {&integers[0], &integers[1]};
+  Reduce({DataType::kInt32, ReduceOp::kAverage, 1.0, 1.0, 2, 4}, whole, &truncated, 1);
+  CHECK(mean == 2.0f && truncated == 2);
+}
+
 template <typename T>
 T ReduceOne(DataType dtype, ReduceOp op, const std::vector<T>& parts, double prescale = 1.0,
             double postscale = 1.0) {
@@ -246,6 +259,7 @@ int main() {
   tfddl::TestBFloat16();
   tfddl::TestAccumulation();
   tfddl::TestIntegers();
+  tfddl::TestDivisor();
   tfddl::TestExtremes();
   tfddl::TestProducts();
   tfddl::TestAllPieces();

@@ -216,6 +216,17 @@ void TestMapUpTo() {
   munmap(there, kPages * kPage);
 }
 
+// In another process namespace the path of a peer's memory may lead to memory of some other process.
+void TestMemoryOfAnotherProcess() {
+  const auto gather = [](const std::string& mine) {
+    const bool is_address = mine.find("/proc/") == 0 && mine.find(" tfddl-") != std::string::npos;
+    return std::vector<std::string>{is_address ? mine + "-of-another" : mine};
+  };
+  std::string why;
+  CHECK(ShareSegments(kBytes, gather, {true, "/nonexistent"}, &why).empty());
+  CHECK(why.find("is not the peer's memory") != std::string::npos);
+}
+
 }  // namespace
 }  // namespace tfddl
 
@@ -228,6 +239,7 @@ int main() {
   tfddl::TestArenas({both, files, both}, true);
   tfddl::TestArenas({both, none}, false);
   tfddl::TestMapUpTo();
+  tfddl::TestMemoryOfAnotherProcess();
   tfddl::TestRoomForOthers(files);
   CHECK(std::filesystem::is_empty(directory));
   std::filesystem::remove_all(directory);

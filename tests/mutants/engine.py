@@ -1,0 +1,108 @@
+"""Faults of the engine: votes, requests, watchdog, trace, calls of compiled programs."""
+
+from tests.mutants.fault import Fault
+
+FAULTS = {
+    "a vote is dropped": Fault(
+        "custom_ops/core/agreement/vote.cc",
+        "    ready_all[i] &= other.ready_all[i];\n",
+        "",
+        "agreement_states_test",
+    ),
+    "a different signature is not noticed": Fault(
+        "custom_ops/core/agreement/vote.cc",
+        "    same_all[i] &= other.same_all[i];\n",
+        "",
+        "agreement_states_test",
+    ),
+    "an extra rank takes no part in the vote": Fault(
+        "custom_ops/core/agreement/vote.cc",
+        "if (extra >= 0) steps_.push_back({extra, true, true, false});",
+        "if (extra >= 0) steps_.push_back({extra, true, false, false});",
+        "engine_test",
+    ),
+    "nobody hears of a leaving rank": Fault(
+        "custom_ops/core/agreement/vote.cc",
+        "  departing = std::min(departing, other.departing);\n",
+        "",
+        "engine_test",
+    ),
+    "a joined rank holds the others up": Fault(
+        "custom_ops/core/agreement/agreement.cc",
+        "std::fill(bits->begin(), bits->end(), ~uint64_t{0});",
+        "std::fill(bits->begin(), bits->end(), uint64_t{0});",
+        "join_test",
+    ),
+    "the plan forgets a name that ranks wait for": Fault(
+        "custom_ops/core/agreement/agreement.cc",
+        "(i < 64 * outcome.ready_any.size() && Bit(outcome.ready_any, i))",
+        "false",
+        "agreement_states_test",
+    ),
+    "the wrong rank joined last": Fault(
+        "custom_ops/core/agreement/agreement.cc",
+        "if (!Bit(had_joined_, bit)) last = rank;",
+        "last = rank;",
+        "join_test",
+    ),
+    "an average ignores what ranks asked for when they joined": Fault(
+        "custom_ops/core/agreement/agreement.cc",
+        "joined[1].empty() ? AverageOver::kSize : AverageOver::kActive",
+        "joined[1].empty() ? AverageOver::kSize : AverageOver::kSize",
+        "join_data_test",
+    ),
+    "an average divides by joined ranks as well": Fault(
+        "custom_ops/core/engine/participant_tracker.cc",
+        "over_active ? static_cast<int>(boundary.active.size()) : all_->divisor",
+        "over_active ? all_->divisor : all_->divisor",
+        "join_data_test",
+    ),
+    "a rank joins before its requests are decided": Fault(
+        "custom_ops/core/engine/engine_join.cc",
+        "|| !pending_.empty() || !agreed_.empty()) return;",
+        ") return;",
+        "join_test",
+    ),
+    "a name may be in flight twice": Fault(
+        "custom_ops/core/engine/engine_requests.cc",
+        "if (live_.Contains(request.key())) {",
+        "if (false && live_.Contains(request.key())) {",
+        "engine_test",
+    ),
+    "the buckets of a sequence share one tag": Fault(
+        "custom_ops/core/engine/engine_requests.cc",
+        "Start(std::move(request), ticket + bucket, participants);",
+        "Start(std::move(request), ticket + 0 * bucket, participants);",
+        "engine_test",
+    ),
+    "the other collectives of a failed step go on waiting": Fault(
+        "custom_ops/core/engine/engine_requests.cc",
+        "for (const auto& [name, steps] : ended) EndSteps(steps, name);",
+        "",
+        "engine_test",
+    ),
+    "pending requests never hear of a shutdown": Fault(
+        "custom_ops/core/engine/engine_requests.cc",
+        "    FailSequence(std::move(sequence), Code::kUnknown, ClosedMessage());\n",
+        "",
+        "engine_test",
+    ),
+    "the watchdog names the wrong ranks": Fault(
+        "custom_ops/core/watchdog/wait_state.cc",
+        "} else if (!ranks[rank]->Has(key, set)) {",
+        "} else if (ranks[rank]->Has(key, set)) {",
+        "wait_state_test",
+    ),
+    "a rank that moves counts as stuck": Fault(
+        "custom_ops/core/watchdog/wait_state.cc",
+        " || one->idle_us < idle_us) return {};",
+        ") return {};",
+        "wait_state_test",
+    ),
+    "init names the ranks that did call it": Fault(
+        "custom_ops/core/watchdog/init_watchdog.cc",
+        "if (!present.count(rank)) missing",
+        "if (present.count(rank)) missing",
+        "tests/faults/test_waiting.py::test_a_rank_that_never_calls_init",
+    ),
+}

@@ -1,0 +1,94 @@
+"""Faults of the code for GPUs; their tests run over doubles of CUDA and NCCL."""
+
+from tests.mutants.fault import Fault
+
+FAULTS = {
+    "done before completion": Fault(
+        "custom_ops/gpu/nccl.cc",
+        "const bool passed = end_->Passed();",
+        "const bool passed = true;",
+        "nccl_order_test",
+    ),
+    "no wait for the input": Fault(
+        "custom_ops/gpu/nccl.cc",
+        "    ready_->HoldBack(device.stream);\n",
+        "",
+        "nccl_order_test",
+    ),
+    "no wait for the memory of a result": Fault(
+        "custom_ops/gpu/nccl.cc",
+        "    if (*allocated_) (*allocated_)->HoldBack(device.stream);\n",
+        "",
+        "nccl_order_test",
+    ),
+    "completion recorded too early": Fault(
+        "custom_ops/gpu/nccl.cc",
+        "          if (communicator_->Busy()) return false;\n",
+        "",
+        "nccl_order_test",
+    ),
+    "what has no time yet is passed over": Fault(
+        "custom_ops/gpu/nccl_order.cc",
+        "return other.first == collective || mine.key < other.second.key;",
+        "return other.first == collective || !other.second.settled || mine.key < other.second.key;",
+        "nccl_sets_test",
+    ),
+    "memory given back while it is used": Fault(
+        "custom_ops/gpu/nccl.cc",
+        "          phase_ = Phase::kRun;\n          break;\n",
+        "          return true;\n",
+        "nccl_order_test",
+    ),
+    "wrong operation": Fault(
+        "custom_ops/gpu/nccl_calls.cc",
+        "      return kNcclMax;",
+        "      return kNcclMin;",
+        "nccl_reduce_test",
+    ),
+    "average without its division": Fault(
+        "custom_ops/gpu/nccl_calls.cc",
+        "if (NcclAverages(request_, participants_)) return kNcclAvg;",
+        "if (NcclAverages(request_, participants_)) return kNcclSum;",
+        "nccl_reduce_test",
+    ),
+    "nothing called for one rank": Fault(
+        "custom_ops/gpu/nccl_calls.cc",
+        """  for (const Buffer& buffer : request_.buffers) {
+    if (buffer.count == 0) continue;
+    KeepError(api_.ncclAllReduce(""",
+        """  for (const Buffer& buffer : request_.buffers) {
+    if (buffer.count == 0 || size_ == 1) continue;
+    KeepError(api_.ncclAllReduce(""",
+        "nccl_reduce_test",
+    ),
+    "no abort of what runs": Fault(
+        "custom_ops/gpu/nccl.cc",
+        "    for (auto& [generation, communicator] : communicators_) communicator->Abort();\n",
+        "",
+        "nccl_faults_test",
+    ),
+    "asynchronous errors not looked at": Fault(
+        "custom_ops/gpu/nccl_communicator.cc",
+        '  device_->api->CheckNccl(state, "asynchronous work");\n',
+        "",
+        "nccl_faults_test",
+    ),
+    "a program of XLA goes on before the result is there": Fault(
+        "custom_ops/core/compiled/run_call.cc",
+        "  const Status held = HoldBack(end, context.stream);\n",
+        "  const Status held;\n",
+        "nccl_xla_test",
+    ),
+    "a program of XLA overtakes its run before": Fault(
+        "custom_ops/core/compiled/calls_in_flight.cc",
+        "  if (last) last->Wait();\n",
+        "",
+        "nccl_xla_test",
+    ),
+    "a program of XLA leaves calls behind": Fault(
+        "custom_ops/core/compiled/run_call.cc",
+        "  return status.ok() ? status : Abandon(engine, context, status);\n}\n\nStatus RunCall",
+        "  return status;\n}\n\nStatus RunCall",
+        "nccl_xla_test",
+    ),
+}

@@ -1,0 +1,16 @@
+"""All planted faults, by name."""
+
+from tests.mutants import data_path, engine, gpu, gradients, keras, kernels, tools
+from tests.mutants.fault import Fault
+
+_TABLES = (
+    data_path.FAULTS,
+    engine.FAULTS,
+    gpu.FAULTS,
+    gradients.FAULTS,
+    keras.FAULTS,
+    kernels.FAULTS,
+    tools.FAULTS,
+)
+FAULTS: dict[str, Fault] = {name: fault for table in _TABLES for name, fault in table.items()}
+assert len(FAULTS) == sum(map(len, _TABLES)), "two faults have the same name"
