@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from tfddl import cli
-from tfddl.bench import adapters, command, param_types, predict, rounds, session
+from tfddl.bench import adapters, command, param_types, rounds, session
 from tfddl.bench.case import BUS_FACTORS, DTYPES
 from tfddl.bench.gradient_sets import MODELS, SETS
 from tfddl.bench.results import human
@@ -23,7 +23,7 @@ def choices(name, option):
 
 def test_help_teaches():
     text = invoke("--help").output
-    for word in (*BUS_FACTORS, "predict", "tfddl bench allreduce -np 2", "busbw", "#wrong", "floor"):
+    for word in (*BUS_FACTORS, "tfddl bench allreduce -np 2", "busbw", "#wrong", "floor"):
         assert word in text, word
     for operation in BUS_FACTORS:
         assert "--peers" in invoke(operation, "--help").output
@@ -35,7 +35,7 @@ def test_names_are_those_of_the_package():
     assert choices("gradients", "sets")._choices == tuple(SETS)
     assert choices("training", "models")._choices == tuple(MODELS)
     assert tuple(choices("allreduce", "dtype").choices) == DTYPES
-    assert set(command.bench.commands) == {*BUS_FACTORS, "predict"}
+    assert set(command.bench.commands) == set(BUS_FACTORS)
 
 
 @pytest.mark.parametrize(
@@ -121,50 +121,3 @@ def test_nothing_was_measured(error, monkeypatch, tmp_path):
     result = invoke("allreduce", "--sizes", "4B", *options)
     assert isinstance(result.exception, SystemExit) and result.exit_code == (130 if error else 1)
     assert json.loads(files["json"].read_text())["rows"] == []
-
-
-def row(name, size, us):
-    return {"name": name, "bytes": size, "us": us}
-
-
-RUN = [
-    row("tfddl", 4, 300.0),
-    row("nothing", 4, 200.0),
-    row("tfddl", 1000004, 1400.0),
-    row("nothing", 1000004, 300.0),
-]
-
-
-def test_predict(tmp_path):
-    path = tmp_path / "result.json"
-    path.write_text(json.dumps({"rows": RUN}))
-    text = invoke("predict", "--measured", str(path), "--gbit", "10").output
-    assert "alpha 100 us, beta 1.00 ns a byte, 10 Gbit/s, 25 us, 4 ranks a host" in text
-    assert sum(line.split()[:2] == ["VGG-16", "512"] for line in text.splitlines()) == 1
-    assert (
-        len([line for line in text.splitlines() if line.strip().startswith(("Inception", "ResNet", "VGG"))])
-        == 21
-    )
-
-
-def test_predict_refuses_another_file(tmp_path):
-    path = tmp_path / "result.json"
-    path.write_text(json.dumps({"rows": RUN[:2]}))
-    result = invoke("predict", "--measured", str(path))
-    assert result.exit_code == 1 and "Received sizes: [4]" in result.output
-
-
-def test_the_model_by_hand():
-    vgg = predict.MODELS[2]
-    alpha, beta, latency, rate = 1e-3, 1e-10, 1e-5, 3.125e9
-    compute, all_, step = predict.step(vgg, 512, predict.Costs(alpha, beta, latency, rate))
-    size, buckets = 553.6e6, 23
-    assert compute == pytest.approx(64 / 154)
-    by_hand = buckets * (alpha + 14 * latency) + beta * size + 2 * 127 / 128 * size / rate
-    assert all_ == pytest.approx(by_hand)
-    assert step == pytest.approx(compute + by_hand - 22 / 23 * 2 / 3 * compute)
-
-
-def test_the_model_on_one_host_needs_no_network():
-    slow = predict.Costs(0.0, 0.0, 1.0, 1.0)
-    assert predict.step(predict.MODELS[0], 4, slow)[1:] == (0.0, 64 / 142)

@@ -14,5 +14,4 @@
     worker.py         one worker
     results.py        lines of results, as a table and as Markdown
     plot.py           the picture
-    predict.py        a model of 8 to 512 ranks
 """

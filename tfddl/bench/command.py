@@ -49,8 +49,6 @@ def bench() -> None:
           all gradients of ResNet-50, of VGG-16 and 1,000 small ones
       tfddl bench training -np 2
           training steps of three models, with and without communication
-      tfddl bench predict
-          a model's prediction for 8 to 512 GPUs on 25 Gbit/s
 
     It runs on the CPUs of this host. Each rank has one core and one thread, so start at most as many ranks as cores,
     and run nothing else meanwhile. Ctrl-C keeps the finished cases. Blocks of calls take turns, and the ranks of
@@ -165,47 +163,6 @@ def training(ranks: int, models: list[str], batch: int, steps: int, **options: A
 
     cases = [case(name, ranks, batch, steps) for name in models]
     _measure(f"training, {batch} images a rank, {ranks} ranks", cases, ranks, **options)
-
-
-@bench.command()
-@click.option(
-    "--measured",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="JSON of `tfddl bench allreduce`, for alpha and beta. Default: 85 us and 0.2 ns a byte.",
-)
-@click.option(
-    "--gbit",
-    type=click.FloatRange(min=0, min_open=True),
-    default=25.0,
-    show_default=True,
-    help="Rate of a host's network, Gbit/s.",
-)
-@click.option(
-    "--latency",
-    type=click.FloatRange(min=0),
-    default=25.0,
-    show_default=True,
-    help="Latency of a message between hosts, us.",
-)
-def predict(measured: Path | None, gbit: float, latency: float) -> None:
-    """Predicts the efficiency of 8 to 512 ranks.
-
-    The table also has the numbers that Horovod has published. tfddl/bench/predict.py has formula, sources and limits.
-    """
-    check_packages(_NAME, None)
-    from tfddl.bench import predict as model
-    from tfddl.bench import results
-
-    alpha, beta = 85e-6, 0.2e-9
-    if measured is not None:
-        try:
-            alpha, beta = model.measured(json.loads(measured.read_text())["rows"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise click.ClickException(f"{measured} does not tell alpha and beta: {error}") from None
-    note = f"alpha {alpha * 1e6:.0f} us, beta {beta * 1e9:.2f} ns a byte, {gbit:g} Gbit/s, {latency:g} us, 4 ranks a host"
-    costs = model.Costs(alpha, beta, latency / 1e6, gbit * 1e9 / 8)
-    results.show("predicted efficiency", model.rows(costs), [note], new_section="model")
 
 
 def _measure(
