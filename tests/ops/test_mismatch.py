@@ -41,76 +41,12 @@ def reduce(hvd, shape, dtype=tf.float32, **options):
     return lambda: hvd.allreduce(tf.ones(shape, dtype), **{"op": hvd.Sum, **options})
 
 
-@on_ranks(2, 3)
-def test_shape(hvd):
-    calls = [reduce(hvd, [3, 4], name="mismatch.shape"), reduce(hvd, [4, 4], name="mismatch.shape")]
-    mismatch(
-        hvd, calls, "mismatch.shape", "rank 0: float32 [3, 4]", "rank 1: float32 [4, 4]", "the same shape on"
-    )
-
-
-@on_ranks(2, 3)
-def test_dtype(hvd):
-    calls = [reduce(hvd, [3], name="mismatch.dtype"), reduce(hvd, [3], tf.int64, name="mismatch.dtype")]
-    mismatch(hvd, calls, "mismatch.dtype", "rank 0: float32 [3]", "rank 1: int64 [3]")
-
-
-@on_ranks(2, 3)
-def test_operation(hvd):
-    calls = [reduce(hvd, [3], name="mismatch.op"), reduce(hvd, [3], op=hvd.Average, name="mismatch.op")]
-    mismatch(hvd, calls, "mismatch.op", "rank 0: op=Sum", "rank 1: op=Average", "the same op on")
-
-
-@on_ranks(2, 3)
-def test_scale(hvd):
-    calls = [
-        reduce(hvd, [3], name="mismatch.scale"),
-        reduce(hvd, [3], prescale_factor=0.5, name="mismatch.scale"),
-    ]
-    mismatch(hvd, calls, "mismatch.scale", "0.5")
-
-
 @on_ranks(2)
 def test_scale_in_the_last_digit(hvd):
     factor = 1234567.0 + hvd.rank()
     mismatch(
         hvd, [reduce(hvd, [3], postscale_factor=factor, name="mismatch.digit")], "1234567.0", "1234568.0"
     )
-
-
-@on_ranks(2, 3)
-def test_root(hvd):
-    mismatch(
-        hvd,
-        [lambda: hvd.broadcast(tf.ones([3]), min(hvd.rank(), 1), name="mismatch.root")],
-        "the same root_rank on",
-    )
-
-
-@on_ranks(2, 3)
-def test_rows_beyond_the_first_dimension(hvd):
-    calls = [
-        lambda: hvd.allgather(tf.ones([1, 2]), name="mismatch.rows"),
-        lambda: hvd.allgather(tf.ones([5, 3]), name="mismatch.rows"),
-    ]
-    mismatch(hvd, calls, "mismatch.rows", "2]", "3]")
-
-
-@on_ranks(2, 3)
-def test_kind(hvd):
-    calls = [
-        reduce(hvd, [3], name="mismatch.kind"),
-        lambda: hvd.broadcast(tf.ones([3]), 0, name="mismatch.kind"),
-    ]
-    mismatch(hvd, calls, "allreduce", "broadcast")
-
-
-@on_ranks(2, 3)
-def test_members_of_a_group(hvd):
-    def group(*shapes):
-        return lambda: hvd.grouped_allreduce([tf.ones(shape) for shape in shapes], name="mismatch.group")
-
-    mismatch(hvd, [group([2], [3]), group([2], [4])], "float32 [3]", "float32 [4]")
 
 
 @on_ranks(2, 3)
@@ -182,24 +118,3 @@ def test_in_one_thread_leaves_the_others_alone(hvd):
         mismatch(hvd, calls, "rank 0: float32 [3]")
     for index in range(4):
         check(results[index], np.full(3, index * hvd.size(), "float32"))
-
-
-@on_ranks(2)
-def test_a_name_in_flight_cannot_be_used_again(hvd):
-    from mpi4py import MPI
-
-    from tfddl.runtime import flight_log
-
-    if hvd.rank() == 0:
-        first = []
-        with in_threads(lambda: first.append(reduce(hvd, [3], name="in.flight")())):
-            while not any(entry["name"] == "in.flight" for entry in flight_log()):
-                time.sleep(0.01)
-            with pytest.raises(tf.errors.InvalidArgumentError, match=r"in\.flight"):
-                reduce(hvd, [3], name="in.flight")()
-            MPI.COMM_WORLD.Barrier()
-        check(first[0], np.full(3, 2, "float32"))
-    else:
-        MPI.COMM_WORLD.Barrier()
-        check(reduce(hvd, [3], name="in.flight")(), np.full(3, 2, "float32"))
-    works(hvd)
