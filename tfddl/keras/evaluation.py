@@ -65,7 +65,11 @@ def evaluate(
 def _merged(
     mine: MetricAverageCallback, model: Any, logs: dict[str, Any], return_dict: bool
 ) -> tuple[Any, list[str]]:
-    """The result of `evaluate`, and the names of logs that are means. A rank without rows adds zeros and receives both."""
+    """Merges the metrics of all ranks. A rank without rows adds zeros.
+
+    Returns:
+        The result of `evaluate`, and the names of the logs that are plain means over ranks.
+    """
     process_set = mine.process_set
     (has_rows,) = all_numbers(bool(logs), name=f"{_NAME}.present", process_set=process_set)
     present = [rank for rank, has in has_rows.items() if has]

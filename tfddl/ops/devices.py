@@ -31,7 +31,7 @@ def runs_on_gpus(op: int, dtype: str, *factors: float) -> bool:
 
 
 def device_for(op: int, dtype: str, *factors: float) -> contextlib.AbstractContextManager[None]:
-    """The context in which to make the op of a reduction; on the CPU TensorFlow copies the tensors there.
+    """The context in which to make the op of a reduction. If it places the op on the CPU, TensorFlow copies the tensors.
 
     The args are those of `runs_on_gpus`.
     """

@@ -152,7 +152,7 @@ def _run(
 
 
 def _pickled(obj: Any) -> tuple[bool, bytes]:
-    """Whether the object could be pickled, and its bytes or the error: other ranks wait for one of both."""
+    """Whether the object could be pickled, and its bytes or the error. Other ranks wait, so an error is sent too."""
     try:
         return True, pickle.dumps(obj, pickle.HIGHEST_PROTOCOL)
     except Exception as error:

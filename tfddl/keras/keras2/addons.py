@@ -8,7 +8,7 @@ from tfddl.keras.keras2 import optimizer_state
 
 
 def has_distributed_members(optimizer: Any) -> bool:
-    """Whether it is a MultiOptimizer of TensorFlow Addons with a distributed optimizer in it."""
+    """Whether the optimizer is a MultiOptimizer of TensorFlow Addons with a distributed optimizer in it."""
     return any(_distributed_members(optimizer))
 
 

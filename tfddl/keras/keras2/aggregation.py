@@ -55,7 +55,7 @@ def _loss_scaled(optimizer: Any, grads_and_vars: Pairs) -> Iterator[None]:
 
 
 class _Distributed(Adopted):
-    """The part that both kinds share."""
+    """The base of the classes for both kinds of optimizers of Keras 2: new and legacy."""
 
     def _apply(self, plain: Callable[[Pairs], Any], grads_and_vars: Pairs, wanted: bool) -> Any:
         """Runs Keras' `apply_gradients`, which calls the hook if `wanted` is True."""
