@@ -123,6 +123,16 @@ def test_an_apply_that_goes_past_us_is_noticed(hvd):
         optimizer.apply_gradients([(tf.constant([1.0]), keras.Variable([0.0]))])
 
 
+@on_ranks(2)
+def test_clipping_outside_of_apply(hvd):
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    mine = tf.constant([1.0, 2.0]) * float(hvd.rank())
+    first, none, last = optimizer._clip_gradients([mine, None, mine[:1]])
+    assert none is None
+    np.testing.assert_allclose(first, [0.5, 1.0])
+    np.testing.assert_allclose(last, [0.5])
+
+
 @on_ranks(1)
 def test_refusals(hvd):
     with pytest.raises(ValueError, match=r"op=tfddl.Sum or op=tfddl.Adasum. Received: op=Min"):

@@ -53,15 +53,16 @@ class ApplyCall:
 def new(settings: Settings, grads: Sequence[Any], variables: Sequence[Any] | None) -> ApplyCall:
     """A call whose gradients are still to be reduced.
 
-    Keras passes on neither a None nor the next value of a float8 variable.
+    Keras passes on neither a None nor the next value of a float8 variable. Without `variables` nothing has been dropped.
     """
-    pairs = zip(grads, grads if variables is None else variables, strict=True)
+    if variables is None:
+        return ApplyCall(settings, None, list(range(len(grads))))
     slots = [
         slot
-        for slot, (grad, variable) in enumerate(pairs)
+        for slot, (grad, variable) in enumerate(zip(grads, variables, strict=True))
         if grad is not None and not reduction.is_overwritten(variable)
     ]
-    return ApplyCall(settings, None if variables is None else list(variables), slots)
+    return ApplyCall(settings, list(variables), slots)
 
 
 def start(
