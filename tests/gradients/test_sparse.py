@@ -125,14 +125,14 @@ def test_clipped_slices_come_from_a_reduction(hvd):
 
 @on_ranks(2)
 def test_missing_gradients_of_different_variables(hvd):
-    """Of the same shape, so that nothing but their place tells them apart."""
+    """Of the same shape, so that only their slot tells them apart."""
     from tfddl.gradients import reduction
 
     x = tf.ones([2])
     gradients = [None, x] if hvd.rank() == 0 else [x, None]
 
     def step():
-        return reduction.reduce_gradients(gradients, owner="places")[hvd.rank()]
+        return reduction.reduce_gradients(gradients, owner="slots")[hvd.rank()]
 
     for run in (step, tf.function(step)):
         with pytest.raises(tf.errors.FailedPreconditionError, match=r"dense gradients \[1\] of 2"):

@@ -204,7 +204,7 @@ def test_two_tapes_and_retracing_on_one_rank(hvd, mode):
 @pytest.mark.parametrize("branches", [False, True])
 @on_ranks(2, full=(3,))
 def test_two_tapes_in_a_graph_asked_in_different_orders(hvd, branches):
-    """A tape has the number of the place where it was made, also in branches that exclude each other."""
+    """A tape has the number of the call that made it, also in branches that exclude each other."""
     own, mean = factor(hvd)
     v, w = tf.Variable([1.0, 2.0]), tf.Variable([1.0, 2.0])
 

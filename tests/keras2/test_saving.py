@@ -111,8 +111,8 @@ def test_a_file_from_the_middle_of_an_accumulation(hvd, tmp_path, kind, form):
     path = str(tmp_path / f"model{hvd.rank()}.{form}")
     if form == "checkpoint":
         loaded = network()
-        place = tf.train.Checkpoint(model=saved, optimizer=saved.optimizer).save(path)
-        tf.train.Checkpoint(model=loaded, optimizer=loaded.optimizer).restore(place)
+        prefix = tf.train.Checkpoint(model=saved, optimizer=saved.optimizer).save(path)
+        tf.train.Checkpoint(model=loaded, optimizer=loaded.optimizer).restore(prefix)
     else:
         saved.save(path)
         loaded = hvd.load_model(path, **passes)

@@ -7,7 +7,6 @@ import tensorflow as tf
 from tests.harness import on_ranks
 from tests.ops.finite import differences
 from tests.ops.support import DTYPES, MODES, array, call, check
-from tests.ops.test_mismatch import mismatch
 
 ROWS = ((2, 2, 2), (1, 4, 2), (0, 3, 1), (2, 0, 0), (0, 0, 0))
 """First dimensions by rank."""
@@ -28,13 +27,6 @@ def test_rows_differ_by_rank(hvd, dtype, mode):
 def test_more_than_any_chunk(hvd, dtype):
     parts = [array(rank, dtype, (1_000_003 * (rank + 1), 2)) for rank in range(hvd.size())]
     check(hvd.allgather(parts[hvd.rank()]), np.concatenate(parts))
-
-
-@on_ranks(1, 2)
-def test_a_scalar_has_no_rows(hvd):
-    for mode in MODES:
-        with pytest.raises(ValueError, match="at least one dimension"):
-            call(mode, hvd.allgather, np.float32(1))
 
 
 @on_ranks(2)
@@ -97,21 +89,6 @@ def test_gradient_of_a_group_by_finite_differences(hvd, mode):
     for result, parts, total in zip(results, values, map(sum, weights), strict=True):
         expected = differences(rank, parts, lambda moved, w=total: np.sum(w * np.concatenate(moved)))
         np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-9)
-
-
-@on_ranks(2, 3)
-def test_groups_that_do_not_fit(hvd):
-    def gather(*shapes):
-        given = [None if shape is None else tf.ones(shape) for shape in shapes]
-        return lambda: hvd.grouped_allgather(given, name="group")
-
-    fine = gather([1], [2, 3])
-    mismatch(hvd, [fine, gather([1], [2, 4])], "rank 0: float32 [?, 3]", "rank 1: float32 [?, 4]")
-    mismatch(hvd, [fine, gather([1])], "rank 0: float32 [?, 3]", "rank 1: no such tensor")
-    mismatch(hvd, [gather([1], None), gather(None, [1])], "members [0] of 2", "members [1] of 2")
-    with pytest.raises(ValueError, match="Received: a scalar"):
-        hvd.grouped_allgather([tf.constant(1.0)])
-    check(fine()[1], np.ones((2 * hvd.size(), 3), "float32"))
 
 
 @on_ranks(1, 2, 3)

@@ -7,7 +7,6 @@ import tensorflow as tf
 from tests.harness import on_ranks
 from tests.ops.finite import differences
 from tests.ops.support import MODES, array, arrays, call, check, numpy_type
-from tests.ops.test_mismatch import mismatch, works
 from tfddl.ops.dtypes import DTYPES
 
 SPLITS = (
@@ -113,33 +112,6 @@ def test_second_order(hvd, mode):
     np.testing.assert_allclose(second, 6 * x)
 
 
-@on_ranks(1, 2, 3)
-def test_rows_that_cannot_be_split_so(hvd):
-    """All ranks make the same mistake: each rank raises an error before it waits."""
-    size, x = hvd.size(), tf.ones([5, 2])
-    wrong = {
-        r"one number for each of the \d ranks\. Received: splits \[.*\] of 5 rows": [1] * (size + 1),
-        r"not be negative\. Received: splits \[-1": [-1] + [1] * (size - 1),
-        r"no more than the first dimension\. Received: splits \[0.*6\] of 5 rows|splits \[6\]": [0]
-        * (size - 1)
-        + [6],
-        r"one number for each": np.zeros([0], "int32"),
-    }
-    for message, splits in wrong.items():
-        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-            hvd.alltoall(x, splits)
-    if size > 1:
-        with pytest.raises(tf.errors.InvalidArgumentError, match=rf"multiple .* 7 rows for {size} ranks"):
-            hvd.alltoall(tf.ones([7]))
-    with pytest.raises(TypeError, match=r"int32 or int64\. Received: float32"):
-        hvd.alltoall(x, [1.0] * size)
-    with pytest.raises(ValueError, match=r"a vector\. Received"):
-        hvd.alltoall(x, [[1] * size])
-    with pytest.raises(ValueError, match="Received: a scalar"):
-        hvd.alltoall(tf.constant(1.0))
-    works(hvd)
-
-
 @on_ranks(2)
 def test_static_shapes(hvd):
     @tf.function
@@ -149,16 +121,3 @@ def test_static_shapes(hvd):
         return y
 
     check(exchange(tf.ones([4, 3])), np.ones([2, 3], "float32"))
-
-
-@on_ranks(2, 3)
-def test_calls_that_do_not_fit(hvd):
-    size = hvd.size()
-
-    def send(row, **options):
-        return lambda: hvd.alltoall(tf.ones([6, *row]), name="exchange", **options)
-
-    mismatch(hvd, [send([2]), send([3])], "rank 0: float32 [?, 2]", "rank 1: float32 [?, 3]")
-    mismatch(hvd, [send([2]), send([])], "rank 0: float32 [?, 2]", "rank 1: float32 [?]")
-    mismatch(hvd, [send([2]), send([2], splits=[1] * size)], "rank 0: splits=None", "rank 1: splits=int32")
-    check(send([2])(), np.ones((6, 2), "float32"))

@@ -75,16 +75,9 @@ def test_in_a_session(hvd):
     assert value == held == hvd.size() - 1
 
 
-@on_ranks(2, 3)
-def test_a_barrier_that_meets_something_else(hvd):
-    calls = [lambda: hvd.barrier(name="gate"), lambda: hvd.allreduce(tf.ones([2]), name="gate")]
-    mismatch(hvd, calls, "rank 0: barrier", "rank 1: allreduce")
-    hvd.barrier(name="gate")
-
-
 @pytest.mark.parametrize("mode", MODES)
 @on_ranks(1, 2, 3)
-def test_places(hvd, mode):
+def test_ranks_and_sizes(hvd, mode):
     def body():
         return hvd.rank_op(), hvd.size_op(), hvd.local_rank_op(), hvd.local_size_op(name="n")
 
@@ -95,7 +88,7 @@ def test_places(hvd, mode):
 
 
 @on_ranks(1, 2, 3)
-def test_places_are_those_of_when_it_runs(hvd):
+def test_ranks_and_sizes_are_those_of_the_time_of_the_run(hvd):
     function = tf.function(lambda: tf.stack([hvd.rank_op(), hvd.size_op()]))
     check(function(), np.array([hvd.rank(), hvd.size()], "int32"))
     hvd.shutdown()

@@ -58,13 +58,6 @@ def test_the_result_stays_when_the_variable_changes(hvd, graph):
     assert variable[0] == hvd.rank() + 3
 
 
-@pytest.mark.parametrize("root", [-1, 2])
-@on_ranks(2)
-def test_a_root_that_is_no_rank_is_refused(hvd, root):
-    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=str(root)):
-        hvd.broadcast(tf.ones([2]), root)
-
-
 @pytest.mark.parametrize("root", [0.5, 1.0, "0", None])
 @on_ranks(2)
 def test_a_root_that_is_no_int_is_refused(hvd, root):

@@ -198,6 +198,12 @@ MISTAKES = {
         Invalid,
         r"one number for each of the \d ranks. Received: splits \[\] of 6 rows",
     ),
+    "too many splits": Mistake(
+        exchange(splits=lambda size: [1] * (size + 1)),
+        exchange(),
+        Invalid,
+        r"one number for each of the \d ranks. Received: splits \[1",
+    ),
     "a negative split": Mistake(
         exchange(splits=lambda size: [-1] * size),
         exchange(),

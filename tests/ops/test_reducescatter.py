@@ -7,7 +7,6 @@ import tensorflow as tf
 from tests.harness import on_ranks
 from tests.ops.finite import differences
 from tests.ops.support import DTYPES, MODES, array, arrays, call, check, check_close, mean, total
-from tests.ops.test_mismatch import mismatch
 
 SHAPES = ((3,), (6, 2), (7, 2, 2), (2,), (0,), (4, 0), (0, 3))
 
@@ -145,13 +144,6 @@ def test_what_it_does_not_take(hvd):
         with pytest.raises(TypeError, match=r"compression` is .*Received: compression="):
             hvd.grouped_reducescatter([tf.ones([2])], compression=compression)
 
-    @tf.function(input_signature=[tf.TensorSpec(None, tf.float32)])
-    def of_unknown_rank(x):
-        return hvd.reducescatter(x)
-
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"at least one dimension\. Received: a scalar"):
-        of_unknown_rank(tf.constant(1.0))
-
 
 @on_ranks(2)
 def test_static_shape_leaves_the_rows_open(hvd):
@@ -162,20 +154,3 @@ def test_static_shape_leaves_the_rows_open(hvd):
         return result
 
     check(scatter(tf.ones([4, 3])), np.ones([2, 3], "float32"))
-
-
-@on_ranks(2, 3)
-def test_calls_that_do_not_fit(hvd):
-    def scatter(rows, **options):
-        return lambda: hvd.reducescatter(tf.ones([rows, 2]), name="scatter", **options)
-
-    mismatch(hvd, [scatter(3), scatter(4)], "rank 0: float32 [3, 2]", "rank 1: float32 [4, 2]")
-    mismatch(hvd, [scatter(3), scatter(3, op=hvd.Sum)], "rank 0: op=Average", "rank 1: op=Sum")
-    mismatch(hvd, [scatter(3), scatter(3, prescale_factor=2.0)], "prescale_factor=2.0")
-    mismatch(
-        hvd,
-        [scatter(3), lambda: hvd.allreduce(tf.ones([3, 2]), name="scatter")],
-        "rank 0: reducescatter",
-        "rank 1: allreduce",
-    )
-    check(scatter(3)(), np.ones((len(mine(hvd, np.ones(3))), 2), "float32"))

@@ -152,7 +152,7 @@ def test_a_loop_in_one_graph_makes_steps():
         arguments = {"step": "7", "process_set": "all ranks"}
         return summary.Request(0, name, arguments, submitted, submitted, submitted, submitted + 1)
 
-    requests = [request(name, 10 * turn + place) for turn in range(3) for place, name in enumerate("ab")]
+    requests = [request(name, 10 * turn + offset) for turn in range(3) for offset, name in enumerate("ab")]
     found = [[(r.name, r.submitted) for r in step] for step in summary.steps(requests)]
     assert sorted(found) == [[("a", 10 * turn), ("b", 10 * turn + 1)] for turn in range(3)]
 
