@@ -121,9 +121,9 @@ check error sets M=2 S=2 B=1 LEAVE NO_ANSWER
 
 check ok goodbye N=2 K=2
 check ok goodbye N=3 K=2
-check ok goodbye N=3 K=1 ALL_PART
+check ok goodbye N=3 K=1 ALL_DISCONNECT
 check error goodbye N=2 K=2 FREE_EARLY
-check error goodbye N=2 K=2 LATE_LETTER
+check error goodbye N=2 K=2 LATE_MESSAGE
 check error goodbye N=2 K=1 NO_ECHO
 
 exit "$failed"
