@@ -15,7 +15,7 @@ constexpr size_t kMaxFieldsShown = 3;
 // Fields whose value is shown without the name.
 struct Description {
   std::string_view name;
-  const char* noun;     // what to make equal
+  const char* noun;     // in the advice, "the same <noun>"
   const char* missing;  // shown for a rank that lacks the field
 };
 constexpr Description kDescriptions[] = {
@@ -52,13 +52,14 @@ struct Side {
 
 Side Parse(int rank, std::string_view signature) {
   Side side{rank, {}, {}};
+  std::map<std::string_view, int> numbers;
   while (!signature.empty()) {
     const std::string_view text = signature.substr(0, signature.find(kSeparator));
     signature.remove_prefix(std::min(text.size() + 1, signature.size()));
     const size_t equals = text.find('=');
     const bool named = equals != std::string_view::npos;
-    Key key = {named ? text.substr(0, equals) : "arguments", 0};
-    if (!side.keys.empty() && side.keys.back().first == key.first) key.second = side.keys.back().second + 1;
+    const std::string_view name = named ? text.substr(0, equals) : "arguments";
+    const Key key = {name, numbers[name]++};
     side.keys.push_back(key);
     side.values[key] = named ? text.substr(equals + 1) : text;
   }
@@ -136,7 +137,7 @@ std::pair<std::string_view, std::string_view> SplitTensor(std::string_view value
   return {value.substr(0, space), value.substr(space)};
 }
 
-// What to make equal: the field's noun; of tensors that all ranks have: dtype, shape, or both.
+// The noun of a field; for tensors that all ranks have: dtype, shape, or both.
 std::string NounOf(const std::vector<Side>& sides, const Key& key) {
   const Description* description = FindDescription(key.first);
   if (key.first != kTensorField) return description ? description->noun : std::string(key.first);

@@ -18,7 +18,7 @@ constexpr char kPrescaleField[] = "prescale_factor";
 constexpr char kPostscaleField[] = "postscale_factor";
 constexpr char kBucketsField[] = "buckets";
 constexpr char kRootField[] = "root_rank";
-constexpr char kSplitsField[] = "splits";
+constexpr char kSplitsField[] = "dtype of splits";
 constexpr char kTensorField[] = "tensor";  // one for each tensor
 
 // Builds a signature.

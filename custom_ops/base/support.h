@@ -6,7 +6,7 @@
 namespace tfddl {
 
 // Complex numbers have no order, so Min and Max do not support them; bool supports Min and Max only.
-// tfddl/ops/support_table.py holds the same table, and a test compares the two.
+// tfddl/ops/dtypes.py holds the same table, and a test compares the two.
 bool Supports(ReduceOp op, DataType dtype);
 
 // Whether a collective of this kind supports `op` for `dtype`.

@@ -56,10 +56,10 @@ inline absl::Status ReadCall(tensorflow::OpKernelConstruction* context, Call* ca
   return absl::OkStatus();
 }
 
-// What the ops that reduce have, after ReadCall(). Refuses a reduce_op that does not take the op's type. The
-// factors are strings, because attributes know no double and a float32 factor would cost a float64 tensor
-// half of its digits. Ranks compare them as written. `context` has
-// further fields of the signature (base/signature.h).
+// Reads the attributes of an op that reduces, after ReadCall(). Refuses a reduce_op that does not support the
+// op's type. The factors are strings: an attribute cannot be a double, and a float would cost a float64
+// tensor half of its digits. The ranks compare the strings. `context` has further fields of the signature
+// (base/signature.h).
 inline absl::Status ReadReduction(tensorflow::OpKernelConstruction* context, Call* call) {
   int reduce_op = 0;
   TF_RETURN_IF_ERROR(context->GetAttr("reduce_op", &reduce_op));
@@ -80,8 +80,8 @@ inline absl::Status ReadBucket(tensorflow::OpKernelConstruction* context, Call* 
   return context->GetAttr("buckets", &call->buckets);
 }
 
-// What an alltoall has. With splits of int32 on one rank and more rows than that holds on another, a count
-// would not fit, so that ranks must agree on the type.
+// Reads the attributes of an alltoall. The ranks have to agree on the dtype of `splits`: a number of rows
+// that fits int64 on one rank may not fit int32 on another.
 inline absl::Status ReadSplits(tensorflow::OpKernelConstruction* context, Call* call, bool* even) {
   tensorflow::DataType type;
   TF_RETURN_IF_ERROR(context->GetAttr("even", even));

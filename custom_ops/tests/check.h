@@ -1,4 +1,4 @@
-// What ends a test.
+// The check that ends a test.
 #pragma once
 
 #include <cstdio>

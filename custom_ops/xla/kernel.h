@@ -30,8 +30,7 @@ class CallKernel : public tensorflow::XlaOpKernel {
   void Compile(tensorflow::XlaOpKernelContext* context) final;
 
  protected:
-  // Adds to `call`, which has the op's attributes and this process's rank, what the inputs say. Defaults
-  // to the shapes of all of them.
+  // Adds the shapes of the inputs to `call`, which has the op's attributes and this process's rank already.
   virtual absl::Status Describe(tensorflow::XlaOpKernelContext* context, Call* call);
 
   // Sets the outputs after the results of the collective. Their values are known at compile time.

@@ -129,7 +129,7 @@ CLASHES = {
     ),
     "alltoall: dtype": Clash(exchange(), exchange(dtype=tf.int8), "float32 [?, 2]", "int8 [?, 2]"),
     "alltoall: splits on some ranks": Clash(
-        exchange(), exchange(splits=lambda size: [1] * size), "splits=None", "splits=int32"
+        exchange(), exchange(splits=lambda size: [1] * size), "dtype of splits=None", "dtype of splits=int32"
     ),
     "group: shape": Clash(group([2], [3]), group([2], [4]), "float32 [3]", "float32 [4]"),
     "group: number": Clash(group([2], [3]), group([2]), "float32 [3]", "no such tensor"),

@@ -57,6 +57,18 @@ void TestOneArgument() {
   const auto root = [](const char* rank) { return Signature(Kind::kBroadcast).Add(kRootField, rank).text(); };
   CHECK(Advice({root("0"), root("1")}) == "root_rank");
   CHECK(Sides({root("0"), root("1")}) == "rank 0: root_rank=0; rank 1: root_rank=1");
+  const auto splits = [](const char* dtype) {
+    return Signature(Kind::kAlltoall).Add(kSplitsField, dtype).text();
+  };
+  CHECK(Advice({splits("None"), splits("int32")}) == "dtype of splits");  // the splits may differ
+}
+
+// The name of a field may come again after another one; a value may have any character but '|'.
+void TestRepeatedNames() {
+  const auto fields = [](const char* text) { return Signature(Kind::kBarrier).AddFields(text).text(); };
+  CHECK(Sides({fields("a=1|b=2|a=3"), fields("a=5|b=2|a=3")}) == "rank 0: a=1; rank 1: a=5");
+  CHECK(Sides({fields("a=1|b=2|a=3"), fields("a=1|b=2|a=4")}) == "rank 0: a=3; rank 1: a=4");
+  CHECK(Sides({fields("a=x=1; y"), fields("a=x=2; y")}) == "rank 0: a=x=1; y; rank 1: a=x=2; y");
 }
 
 void TestGroups() {
@@ -117,6 +129,7 @@ void TestGradientsOfAModel() {
 int main() {
   tfddl::TestText();
   tfddl::TestOneArgument();
+  tfddl::TestRepeatedNames();
   tfddl::TestGroups();
   tfddl::TestOtherCollective();
   tfddl::TestRanks();
