@@ -50,11 +50,11 @@ def test_help_teaches():
     assert invoke().output.startswith("Usage: ")
 
 
-@pytest.mark.parametrize("module", ["run", "cli"])
+@pytest.mark.parametrize("module", ["launch.run", "cli"])
 @pytest.mark.parametrize("flag", ["--help", "--version"])
 def test_starts_without_tensorflow_and_mpi(module, flag):
     code = (
-        f"import sys; from tfddl.launch.{module} import main; main(['{flag}'], standalone_mode=False); "
+        f"import sys; from tfddl.{module} import main; main(['{flag}'], standalone_mode=False); "
         "loaded = {'tensorflow', 'keras', 'mpi4py', 'numpy'} & set(sys.modules); assert not loaded, loaded"
     )
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, timeout=120, capture_output=True)
