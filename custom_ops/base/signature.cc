@@ -131,7 +131,7 @@ std::string DescribeSides(const std::vector<Side>& sides, const std::vector<Key>
   return Join(entries, "; ");
 }
 
-// Of the value that AddTensor() writes: dtype, then shape.
+// Splits a value that AddTensor() wrote into dtype and shape.
 std::pair<std::string_view, std::string_view> SplitTensor(std::string_view value) {
   const size_t space = std::min(value.find(' '), value.size());
   return {value.substr(0, space), value.substr(space)};

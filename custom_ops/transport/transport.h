@@ -48,8 +48,8 @@ class Transport {
   // Memory of this member that peers can read and write directly (transport/arena.h); null: none. Members
   // coordinate their accesses by messages.
   virtual std::shared_ptr<Arena> arena() const { return nullptr; }
-  // The address of `peer`'s arena in this process; null if it is not mapped. Of two members, both map the
-  // other's arena or neither does.
+  // The address of `peer`'s arena in this process; null if it is not mapped. Two members map
+  // each other's arenas, or neither maps any.
   virtual char* ArenaOf(int /*peer*/) const { return nullptr; }
   // The address in this process of `bytes` bytes at `offset` of `peer`'s arena.
   virtual char* Reach(int peer, uint64_t offset, size_t /*bytes*/) { return ArenaOf(peer) + offset; }

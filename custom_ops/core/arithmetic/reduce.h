@@ -24,8 +24,8 @@ struct Reduction {
 // - A factor on integers is applied in double, truncated toward zero and clamped to the type's range: the
 //   prescale before the reduction, the postscale after it.
 // - An Average of integers without a postscale is an exact division, truncated toward zero.
-// - Min and Max of floating-point numbers are NaN if any value is NaN, as in NumPy. Of bools they are the
-//   logical and, and the logical or.
+// - Min and Max of floating-point numbers are NaN if any value is NaN, as in NumPy. On bools, Min is
+//   the logical and, Max the logical or.
 void Reduce(const Reduction& reduction, const void* const* sources, void* out, int64_t count);
 
 // Reduce() in two steps, for sources on several hosts. ReducePartly() writes accumulators, of the type

@@ -31,7 +31,7 @@ struct Call {
   int buckets = 1;
   int root = 0;
 
-  // Of alltoall, for the signature: the dtype of the splits, or "None". The call itself has no splits,
+  // For the signature of an alltoall: the dtype of the splits, or "None". The call itself has no splits,
   // because all ranks get equally many rows.
   std::string splits;
 

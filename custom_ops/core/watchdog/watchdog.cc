@@ -21,7 +21,8 @@ constexpr int64_t kDeliveryMicros = 1000000;
 constexpr int64_t kPeerCheckMicros = 500000;
 // Longer than mpirun takes when it ends the job itself, and than the message of a rank that leaves.
 constexpr int64_t kGoneMicros = 1000000;
-// Of the time until the warning. The ranks are compared early: it costs nothing while there is progress.
+// The ranks are compared after this part of the time until the warning. The comparison costs nothing while
+// there is progress.
 constexpr double kIdlePart = 1.0 / 6.0;
 
 }  // namespace

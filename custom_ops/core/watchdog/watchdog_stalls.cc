@@ -98,7 +98,7 @@ void Watchdog::CheckProgress() {
   }
   const auto waiting = Oldest(true);
   if (!waiting) return;
-  // Of ranks that are stuck together only the lowest one reports, which is the lowest rank of its set.
+  // If several ranks are stuck together, only the lowest one reports: the lowest rank of its set.
   for (int rank = 0; rank < transport_->rank(); ++rank) {
     if (sets_.Includes(waiting->set, rank)) return;
   }

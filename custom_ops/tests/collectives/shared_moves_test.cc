@@ -102,7 +102,7 @@ void Exchange(Job* job, const std::string& name, const Rows& rows, const std::ve
     request.signature = name;
     for (size_t member = 0; member < rows.members(); ++member) {
       inputs[rank].push_back(rows.Input(rank, member));
-      // Of the two results, exactly one lies in the arena.
+      // Exactly one of the two results lies in the arena.
       const bool turned = member == 1 && homes[rank] != Home::kElsewhere;
       const Home home = turned ? Home::kElsewhere : member == 1 ? Home::kArena : homes[rank];
       const auto bytes = rows.Output(rank, member).size() * sizeof(float);
