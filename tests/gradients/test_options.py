@@ -1,5 +1,6 @@
 """The options of tape and optimizer: what travels together, factors, local gradients, and values that have no meaning."""
 
+import inspect
 import os
 from unittest import mock
 
@@ -271,3 +272,17 @@ def test_more_refusals(hvd):
             hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=layers)
     with pytest.warns(DeprecationWarning, match="use groups="):
         hvd.DistributedGradientTape(tf.GradientTape(), num_groups=2)
+
+
+def test_signatures_list_every_option():
+    from tfddl.gradients.gradient_options import GradientKeywords, GradientOptions
+
+    assert list(GradientKeywords.__annotations__) == list(inspect.signature(GradientOptions).parameters)
+
+
+@on_ranks(1)
+def test_an_unknown_option_is_refused_in_the_name_of_the_function(hvd):
+    with pytest.raises(TypeError, match=r"DistributedOptimizer\(\) got an unexpected keyword argument 'opp'"):
+        hvd.DistributedOptimizer(keras.optimizers.SGD(), opp=hvd.Sum)
+    with pytest.raises(TypeError, match=r"DistributedGradientTape\(\) got an unexpected .* 'opp'.* op, "):
+        hvd.DistributedGradientTape(tf.GradientTape(), opp=hvd.Sum)
