@@ -115,3 +115,14 @@ def test_a_rank_that_ended_early_without_an_error_is_named_last():
         "tfddlrun: mpirun said:\na page\n"
         "tfddlrun: rank 1 ended while others still worked, and had not called MPI_Finalize",
     )
+
+
+def test_an_mpirun_that_tfddlrun_has_ended_is_no_failure():
+    assert verdict(rank(1), rank(0), mpirun=None) == (0, "")
+    assert verdict(rank(1, 3), rank(0), mpirun=None)[0] == 3
+    code, words = verdict(rank(1), rank(0, stopped=True), mpirun=None)
+    assert code == 1 and words.endswith(
+        "rank 1 ended while others still worked, and had not called MPI_Finalize"
+    )
+    code, words = verdict(rank(1, stopped=True), rank(0, stopped=True), mpirun=None)
+    assert (code, words) == (1, "tfddlrun: mpirun ended the ranks, and then did not end itself")

@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from tfddl.launch import rank_shim
 
 _SIOCGIFADDR = 0x8915
+_LARGEST_HELLO = 1 << 12
 _LARGEST_MESSAGE = 1 << 20
+_FIELDS = {"token": str, "rank": int, "host": str}
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,19 @@ class Ended:
 
 
 class Link:
-    """The connection to one shim. `rank` is -1 until a hello with the right token has arrived."""
+    """A connection, of a shim once a hello with the right token has arrived. Until then `rank` is -1.
 
-    def __init__(self, connection: socket.socket, token: str):
+    Args:
+        connection: the socket.
+        token: string that only the shims of this job know.
+        processes: int, number of ranks.
+    """
+
+    def __init__(self, connection: socket.socket, token: str, processes: int):
         self.rank = -1
         self._connection = connection
         self._token = token
+        self._processes = processes
         self._buffer = bytearray()
         connection.setblocking(False)
         rank_shim.keep_alive(connection)
@@ -62,7 +71,10 @@ class Link:
         return self._connection.fileno()
 
     def receive(self) -> list[Hello | Output | Ended] | None:
-        """Reads the data that has arrived. Returns whole messages in order, or None at the end of the connection."""
+        """Reads the data that has arrived. Returns whole messages in order, or None at the end of the connection.
+
+        A message that no shim would send is such an end, so a stranger cannot disturb the job.
+        """
         try:
             data = self._connection.recv(1 << 18)
         except BlockingIOError:
@@ -74,7 +86,7 @@ class Link:
         self._buffer += data
         try:
             return list(self._messages())
-        except ValueError:  # not one of our shims
+        except (ValueError, TypeError, RecursionError):  # RecursionError: JSON that is nested too deep
             return None
 
     def command(self, letter: bytes) -> None:
@@ -89,7 +101,7 @@ class Link:
         header = rank_shim.HEADER
         while len(self._buffer) >= header.size:
             kind, length = header.unpack_from(self._buffer)
-            if length > _LARGEST_MESSAGE:
+            if length > (_LARGEST_HELLO if self.rank < 0 else _LARGEST_MESSAGE):
                 raise ValueError(length)
             end = header.size + length
             if len(self._buffer) < end:
@@ -100,26 +112,35 @@ class Link:
 
     def _decode(self, kind: bytes, payload: bytes) -> Hello | Output | Ended:
         if self.rank < 0:
-            hello = json.loads(payload) if kind == rank_shim.HELLO else {}
-            if not hmac.compare_digest(hello.get("token", ""), self._token):
-                raise ValueError("wrong token")
-            self.rank = hello["rank"]
-            return Hello(hello["rank"], hello["host"])
+            return self._greeted(json.loads(payload) if kind == rank_shim.HELLO else None)
         if kind == rank_shim.ENDED:
             return Ended(**json.loads(payload))
         return Output("stderr" if kind == rank_shim.ERROR else "stdout", payload)
+
+    def _greeted(self, hello: object) -> Hello:
+        if not isinstance(hello, dict) or {name: type(value) for name, value in hello.items()} != _FIELDS:
+            raise ValueError("no hello")
+        # Text may hold characters that compare_digest refuses, and halves of characters that UTF-8 refuses.
+        if not hmac.compare_digest(hello["token"].encode(errors="replace"), self._token.encode()):
+            raise ValueError("wrong token")
+        if not 0 <= hello["rank"] < self._processes:
+            raise ValueError("no rank of this job")
+        self.rank = hello["rank"]
+        return Hello(hello["rank"], hello["host"])
 
 
 class Listener:
     """Waits for the shims of one job.
 
     Args:
+        processes: int, number of ranks.
         remote: whether ranks may run on other hosts.
         terminal: pair of bools, whether stdout and stderr of the ranks are to be terminals.
         size: pair of ints, columns and rows of those terminals.
     """
 
-    def __init__(self, remote: bool, terminal: tuple[bool, bool], size: tuple[int, int]):
+    def __init__(self, processes: int, remote: bool, terminal: tuple[bool, bool], size: tuple[int, int]):
+        self._processes = processes
         self._token = secrets.token_hex(16)
         self._hosts = [*interface_addresses(), socket.gethostname()] if remote else ["127.0.0.1"]
         self._terminal, self._size = terminal, size
@@ -132,7 +153,7 @@ class Listener:
     def accept(self) -> Link | None:
         """Accepts the next connection. Returns None if there is none."""
         try:
-            return Link(self._socket.accept()[0], self._token)
+            return Link(self._socket.accept()[0], self._token, self._processes)
         except OSError:
             return None
 

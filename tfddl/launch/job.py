@@ -27,6 +27,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _KILL_AFTER_S = rank_shim.GRACE_S + 1
 _ABANDON_AFTER_S = rank_shim.GRACE_S + 2 * rank_shim.LEFTOVER_S + 3
 _MPIRUN_LINGERS_S = 3.0
+# Nobody waits for the exit of mpirun after a success, but a loaded machine may need long for it.
+_MPIRUN_LINGERS_AFTER_SUCCESS_S = 60.0
+_HELLO_WITHIN_S = 30.0
+_STRANGERS = 16  # connections without a hello, besides one for each rank
 _MPIRUN_SAID_BYTES = 1 << 16
 
 
@@ -60,11 +64,13 @@ class Job:
         self._remote = remote
         self._selector = selectors.DefaultSelector()
         self._plan: list[tuple[float, int, Callable[[], None]]] = []
-        self._links: set[Link] = set()
+        self._links: set[Link] = set()  # to the shims
+        self._strangers: dict[Link, None] = {}  # connections without a hello yet, the oldest first
         self._ranks: dict[int, Rank] = {}
         self._ended: list[Rank] = []
         self._lost: list[Rank] = []
         self._mpirun_said = bytearray()
+        self._mpirun_signalled = False
         self._stopping = False
         self._order = itertools.count()
         self._stopped_by: Verdict | None = None
@@ -82,7 +88,10 @@ class Job:
             pass
         self._abandon()
         self._listener.close()
-        status, said = self._mpirun.wait(), self._mpirun_said.decode(errors="replace")
+        status: int | None = self._mpirun.wait()
+        if self._mpirun_signalled:
+            status = None
+        said = self._mpirun_said.decode(errors="replace")
         record = Record(self._processes, self._ended, self._lost, status, said, self._remote)
         return self._stopped_by or judge(record)
 
@@ -146,9 +155,13 @@ class Job:
 
     def _on_connection(self) -> None:
         link = self._listener.accept()
-        if link is not None:
-            self._links.add(link)
-            self._selector.register(link, selectors.EVENT_READ, lambda: self._on_messages(link))
+        if link is None:
+            return
+        self._selector.register(link, selectors.EVENT_READ, lambda: self._on_messages(link))
+        self._strangers[link] = None
+        if len(self._strangers) > self._processes + _STRANGERS:
+            self._close(next(iter(self._strangers)))
+        self._after(_HELLO_WITHIN_S, lambda: self._close(link) if link in self._strangers else None)
 
     def _on_messages(self, link: Link) -> None:
         messages = link.receive()
@@ -158,6 +171,8 @@ class Job:
         for message in messages:
             match message:
                 case Hello(number, host):
+                    del self._strangers[link]
+                    self._links.add(link)
                     self._ranks[number] = Rank(number, host)
                     self._tell(f"rank {number} runs on {host}")
                     if self._stopping:
@@ -184,13 +199,15 @@ class Job:
     def _close(self, link: Link) -> None:
         self._selector.unregister(link)
         self._links.discard(link)
+        self._strangers.pop(link, None)
         link.close()
         rank = self._ranks.get(link.rank)
         if rank is not None and rank.status is None:
             self._lost.append(rank)
             self._stop()
         if not self._links and (self._stopping or len(self._ended) >= self._processes):
-            self._end_mpirun(_MPIRUN_LINGERS_S)
+            good = len(self._ended) >= self._processes and not any(rank.status for rank in self._ended)
+            self._end_mpirun(_MPIRUN_LINGERS_AFTER_SUCCESS_S if good else _MPIRUN_LINGERS_S)
 
     def _stop(self) -> None:
         """Asks every shim to end its rank, then kills the ranks that still run."""
@@ -210,7 +227,7 @@ class Job:
 
     def _abandon(self) -> None:
         """Closes the connections to shims that do not answer: their hosts are gone."""
-        for link in list(self._links):
+        for link in [*self._links, *self._strangers]:
             self._close(link)
 
     def _end_mpirun(self, delay: float) -> None:
@@ -221,6 +238,7 @@ class Job:
     def _signal_mpirun(self, number: int) -> None:
         if self._mpirun.poll() is not None:
             return
+        self._mpirun_signalled = True
         if number == signal.SIGKILL:
             os.killpg(self._mpirun.pid, number)
         else:

@@ -69,7 +69,7 @@ class Record:
     processes: int  # the requested number of ranks
     ended: list[Rank]  # ranks that have reported their end, in the order of the reports
     lost: list[Rank]  # ranks whose connection ended without a report, in this order
-    mpirun_status: int  # exit code; -n for a death by signal n
+    mpirun_status: int | None  # exit code; -n for a death by signal n; None: tfddlrun has ended it
     mpirun_said: str  # mpirun's own output
     several_hosts: bool = False  # whether messages name the host of a rank
 
@@ -92,29 +92,29 @@ def judge(record: Record) -> Verdict:
         return Verdict(_shell_code(status), _last_words(how, failed, record))
     culprit = _aborted(record)
     if culprit is not None:
-        code = _shell_code(record.mpirun_status) or 1
+        code = _shell_code(record.mpirun_status or 1)
         return Verdict(code, _last_words("ended the job by MPI_Abort", culprit, record))
     return _judge_without_culprit(record)
 
 
 def _judge_without_culprit(record: Record) -> Verdict:
     status, said = record.mpirun_status, record.mpirun_said.strip()
-    code = _shell_code(status) or 1
+    code = _shell_code(status or 1)
+    stopped = any(rank.stopped for rank in record.ended)
     early = [rank.number for rank in record.ended if rank.status == 0 and not rank.stopped]
     missing = set(range(record.processes)) - {rank.number for rank in record.ended}
     if record.lost:
         words = f"{_name(record.lost[0], True)} was lost: its host or its processes went away without a word"
         code = 1  # mpirun's exit code is 0 when a host is lost
-    elif status != 0 and early and any(rank.stopped for rank in record.ended):
+    elif status != 0 and early and stopped:
         words = f"tfddlrun: rank {_listed(early)} ended while others still worked, and had not called MPI_Finalize"
         # mpirun's long message adds no other cause
         return Verdict(code, f"tfddlrun: mpirun said:\n{said}\n{words}" if said else words)
-    elif status != 0:
-        words = (
-            f"mpirun ended with exit code {status}"
-            if status > 0
-            else f"mpirun was killed by {_signal(-status)}"
-        )
+    elif status:
+        how = f"ended with exit code {status}" if status > 0 else f"was killed by {_signal(-status)}"
+        words = f"mpirun {how}"
+    elif status is None and stopped:
+        words = "mpirun ended the ranks, and then did not end itself"
     elif missing:
         words = f"only {len(record.ended)} of {record.processes} ranks ran; missing: rank {_listed(missing)}"
     else:

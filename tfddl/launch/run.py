@@ -163,9 +163,8 @@ def _run(line: list[str], processes: int, remote: bool, verbose: bool) -> int:
     columns, rows = shutil.get_terminal_size()
     prefixed = processes > 1
     prefix_width = len(f"[{processes - 1}] ") if prefixed else 0
-    listener = Listener(
-        remote, (sys.stdout.isatty(), sys.stderr.isatty()), (max(20, columns - prefix_width), rows)
-    )
+    terminals = sys.stdout.isatty(), sys.stderr.isatty()
+    listener = Listener(processes, remote, terminals, (max(20, columns - prefix_width), rows))
     printer = Output(sys.stdout.buffer, sys.stderr.buffer, prefixed=prefixed, columns=columns)
     if verbose:
         printer.message(f"tfddlrun: {shlex.join(line)}")
