@@ -4,8 +4,11 @@ import io
 import os
 import select
 import sys
+import time
 
-from tests.launch.support import LIMIT_S, run_script, running
+import pytest
+
+from tests.launch.support import LIMIT_S, run_script, running, tfddlrun
 from tfddl.launch.output import Output, visible
 
 
@@ -152,3 +155,31 @@ def test_ranks_see_a_terminal_where_tfddlrun_has_one():
         os.close(ours)
         os.close(theirs)
     assert seen.count(b"True False 66\r\n") == 2
+
+
+@pytest.mark.parametrize("full", [("stdout",), ("stderr",), ("stdout", "stderr")], ids="+".join)
+def test_a_full_disk_does_not_end_the_job(full):
+    """/dev/full takes no bytes, as a full disk."""
+    code = "import os; [os.write(stream, b'line %d\\n' % i) for i in range(100) for stream in (1, 2)]"
+    with open("/dev/full", "wb") as file:
+        job = tfddlrun("-np", "2", sys.executable, "-c", code, **dict.fromkeys(full, file))
+    assert job.code == 0
+    outputs = {"stdout": job.stdout, "stderr": job.stderr}
+    written = {name: text for name, text in outputs.items() if name not in full}
+    for name in full:
+        for text in written.values():
+            loss = f"tfddlrun: cannot write to {name}, so output of the ranks is lost; the job goes on. Received: No space"
+            assert text.count(loss) == 1
+    for text in written.values():
+        assert text.count("[1] line 99\n") == 1
+
+
+def test_a_slow_reader_of_a_pipe_that_does_not_block():
+    ours, theirs = os.pipe2(os.O_NONBLOCK)
+    os.set_blocking(ours, True)
+    code = "print('x' * 100 * 1024)"
+    with open(ours, "rb") as reader, running(["-np", "1", sys.executable, "-c", code], stdout=theirs) as job:
+        os.close(theirs)
+        time.sleep(1)
+        assert len(reader.read()) == 100 * 1024 + 1
+        assert job.finish().code == 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import time
 from collections.abc import Callable
 from typing import BinaryIO
@@ -23,8 +24,8 @@ class Output:
     """Writes the output of the ranks to tfddlrun's stdout and stderr.
 
     Args:
-        stdout: binary file.
-        stderr: binary file.
+        stdout: binary file without a buffer.
+        stderr: binary file without a buffer.
         prefixed: whether each line starts with its rank. If not, bytes pass unchanged.
         columns: int, width of the terminal.
         clock: function that gives seconds.
@@ -46,9 +47,9 @@ class Output:
         self._clock = clock
         self._pending: dict[tuple[int, str], bytes] = {}
         self._last_sign: dict[tuple[int, str], float] = {}
-        self._drawn: tuple[int, str] | None = (
-            None  # the rank and stream of the unfinished line on the terminal
-        )
+        # The rank and stream of the unfinished line on the terminal.
+        self._drawn: tuple[int, str] | None = None
+        self._lossy: set[str] = set()
 
     def write(self, rank: int, stream: str, data: bytes) -> None:
         """Writes bytes that a rank wrote to "stdout" or "stderr"."""
@@ -122,17 +123,37 @@ class Output:
         return due
 
     def _emit(self, stream: str, data: bytes) -> None:
-        if not data:
-            return
-        file = self._files[stream]
         try:
-            file.write(data)
-            file.flush()
+            _write(self._files[stream], data)
         except BrokenPipeError:
             # The rest of the buffer goes to the null device, or Python would fail on it again at exit.
             with open(os.devnull, "wb") as nothing:
-                os.dup2(nothing.fileno(), file.fileno())
+                os.dup2(nothing.fileno(), self._files[stream].fileno())
             raise
+        except OSError as error:  # a full disk, for example: it must not end a training of days
+            self._warn_of_loss(stream, error)
+
+    def _warn_of_loss(self, stream: str, error: OSError) -> None:
+        if stream in self._lossy:
+            return
+        self._lossy.add(stream)
+        other = "stderr" if stream == "stdout" else "stdout"
+        self._emit(
+            other,
+            f"tfddlrun: cannot write to {stream}, so output of the ranks is lost; the job goes on. "
+            f"Received: {error.strerror}\n".encode(),
+        )
+
+
+def _write(file: BinaryIO, data: bytes) -> None:
+    """Writes all bytes to a file without a buffer, or to one in memory; waits where its reader is slow."""
+    rest = memoryview(data)
+    while rest:
+        written = file.write(rest)
+        if written is None:  # the file does not block, and its reader is slow
+            select.select([], [file], [])
+        else:
+            rest = rest[written:]
 
 
 def visible(line: bytes) -> bytes:

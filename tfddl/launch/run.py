@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import shutil
@@ -165,7 +166,9 @@ def _run(line: list[str], processes: int, remote: bool, verbose: bool) -> int:
     prefix_width = len(f"[{processes - 1}] ") if prefixed else 0
     terminals = sys.stdout.isatty(), sys.stderr.isatty()
     listener = Listener(processes, remote, terminals, (max(20, columns - prefix_width), rows))
-    printer = Output(sys.stdout.buffer, sys.stderr.buffer, prefixed=prefixed, columns=columns)
+    # Without buffers: Python would write what is left in them at exit, and fail again where the disk is full.
+    files = (io.FileIO(stream.fileno(), "wb", closefd=False) for stream in (sys.stdout, sys.stderr))
+    printer = Output(*files, prefixed=prefixed, columns=columns)
     if verbose:
         printer.message(f"tfddlrun: {shlex.join(line)}")
     verdict = Job(line, processes, listener, printer, verbose=verbose, remote=remote).run()
