@@ -1,5 +1,6 @@
 """The cache: one build for many processes, one failure for all of them, and killed builds block no other."""
 
+import importlib.util
 import multiprocessing
 import os
 import signal
@@ -8,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tfddl.build.cache import cache_directory, cached_or_built, forget_failure, locked
+from tfddl.build.cache import cache_directory, cached_or_built, forget_failure, is_whole, locked
 from tfddl.build.compile import CompilationFailed, CompileError
 
 SPAWN = multiprocessing.get_context("spawn")
 PROCESSES = 4
+
+HEADER = "\x7fELF" + "\0" * 60
+"""Of a library of which nothing is loaded."""
 
 HELD = 1.5
 """Seconds of a build, enough for a busy machine to start the other processes."""
@@ -22,7 +26,7 @@ def _build_slowly(library: Path, builds: Path) -> None:
     with builds.open("a") as log:
         log.write("built\n")
     time.sleep(HELD)
-    library.write_text("library")
+    library.write_text(HEADER + "library")
 
 
 def _fail_slowly(builds: Path) -> None:
@@ -58,7 +62,7 @@ def _ask_together(directory: Path, fails: bool) -> list[str]:
 
 
 def test_processes_that_ask_together_build_once(tmp_path: Path) -> None:
-    assert _ask_together(tmp_path, fails=False) == ["library"] * PROCESSES
+    assert _ask_together(tmp_path, fails=False) == [HEADER + "library"] * PROCESSES
     assert (tmp_path / "builds").read_text().splitlines() == ["built"]
 
 
@@ -66,8 +70,8 @@ def test_a_failure_reaches_all_who_wait_and_is_tried_again_later(tmp_path: Path)
     assert _ask_together(tmp_path, fails=True) == ["the compiler is on strike"] * PROCESSES
     assert (tmp_path / "builds").read_text().splitlines() == ["failed"]
     library = tmp_path / "cache" / "lib.so"
-    cached_or_built(library, lambda: library.write_text("mended"))
-    assert library.read_text() == "mended"
+    cached_or_built(library, lambda: library.write_text(HEADER + "mended"))
+    assert library.read_text() == HEADER + "mended"
 
 
 @pytest.mark.parametrize("kind", [CompilationFailed, CompileError])
@@ -87,8 +91,8 @@ def test_sources_that_do_not_compile_are_tried_once(tmp_path: Path, kind: type[C
         cached_or_built(library, build, once=True)
     assert ("`tfddl build` tries again" in str(caught.value)) == (kind is CompilationFailed)
     forget_failure(library)
-    cached_or_built(library, lambda: library.write_text("mended"), once=True)
-    assert library.read_text() == "mended"
+    cached_or_built(library, lambda: library.write_text(HEADER + "mended"), once=True)
+    assert library.read_text() == HEADER + "mended"
 
 
 def _hold(lock: Path, held: object) -> None:
@@ -106,7 +110,17 @@ def test_a_killed_build_blocks_nobody(tmp_path: Path) -> None:
     assert holder.pid is not None
     os.kill(holder.pid, signal.SIGKILL)
     holder.join(60)
-    assert cached_or_built(library, lambda: library.write_text("library")) == library
+    assert cached_or_built(library, lambda: library.write_text(HEADER + "library")) == library
+
+
+@pytest.mark.parametrize("left", [0.0, 0.001, 0.5])
+def test_a_library_that_was_cut_short_is_built_again(tmp_path: Path, left: float) -> None:
+    whole = Path(importlib.util.find_spec("numpy._core._multiarray_umath").origin)
+    assert is_whole(whole)
+    library = tmp_path / "lib.so"
+    library.write_bytes(whole.read_bytes()[: int(left * whole.stat().st_size)])
+    cached_or_built(library, lambda: library.write_text(HEADER + "library"))
+    assert library.read_text() == HEADER + "library"
 
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.build.test_cache import HEADER
 from tfddl.build import compile as compiling
 from tfddl.build import discover, locate
 from tfddl.build.compile import CompileError, compile_library
@@ -20,7 +21,7 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An installed package with a library for TensorFlow 2.20.0 and Open MPI 5, and an empty cache."""
     directory = tmp_path / "binaries"
     directory.mkdir()
-    (directory / f"lib{library_stem('2.20.0', 'openmpi-5')}.so").write_text("2.20.0")
+    (directory / f"lib{library_stem('2.20.0', 'openmpi-5')}.so").write_text(HEADER + "2.20.0")
     monkeypatch.setattr(locate, "PACKAGED", directory)
     monkeypatch.setattr(discover, "find_mpi", lambda: OPEN_MPI)
     monkeypatch.setenv("TFDDL_CACHE_DIR", str(tmp_path / "cache"))
@@ -33,7 +34,7 @@ def _pretend(monkeypatch: pytest.MonkeyPatch, version: str | None) -> None:
 
 def test_the_packaged_library_that_fits_is_taken(packaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _pretend(monkeypatch, "2.20.0")
-    assert locate.locate_library().read_text() == "2.20.0"
+    assert locate.locate_library().read_text() == HEADER + "2.20.0"
 
 
 @pytest.mark.parametrize(
@@ -54,11 +55,11 @@ def test_a_library_for_something_else_is_never_taken(
     def build(_: str, found: discover.Mpi) -> None:
         built.append(found)
         path = packaged.parent / "cache" / f"lib{library_stem(version, found.tag)}.so"
-        path.write_text("compiled")
+        path.write_text(HEADER + "compiled")
 
     monkeypatch.setattr(locate, "_build", build)
-    assert locate.locate_library().read_text() == "compiled"
-    assert locate.locate_library().read_text() == "compiled"
+    assert locate.locate_library().read_text() == HEADER + "compiled"
+    assert locate.locate_library().read_text() == HEADER + "compiled"
     assert built == [mpi]
 
 
@@ -99,6 +100,21 @@ def test_init_says_what_is_missing(missing: str, sentence: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert sentence in done.stderr.splitlines()[-1]
+
+
+def test_init_without_memory_says_so() -> None:
+    code = """
+import sys
+class OutOfMemory:
+    def find_spec(self, name, *_):
+        if name == "mpi4py.MPI": raise ImportError("libmpi.so.40: failed to map segment from shared object")
+sys.meta_path.insert(0, OutOfMemory())
+import tfddl
+tfddl.init()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert "tfddl cannot load MPI, since this process gets no more memory. Received: libmpi" in done.stderr
+    assert "pip install" not in done.stderr
 
 
 def test_a_failed_compile_quotes_its_first_error_and_keeps_the_log(

