@@ -19,7 +19,7 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))  # build backends run this file without its directory on the path
 
-from tfddl.build.cache import cache_directory  # noqa: E402
+from tfddl.build.cache import cache_directory, is_whole  # noqa: E402
 from tfddl.build.compile import CompileError, compile_library, compile_xla_library  # noqa: E402
 from tfddl.build.discover import Mpi, TensorFlow, find_in  # noqa: E402
 from tfddl.build.sources import library_stem, source_directory, source_files, xla_library_stem  # noqa: E402
@@ -44,7 +44,7 @@ def find_target() -> tuple[TensorFlow, Mpi] | None:
 def add_library(stem: str, compile_into: Callable[[Path], object], directory: Path) -> None:
     """Adds a library: from the cache if `tfddl build` has compiled it for this target, else compiled now."""
     cached = cache_directory() / f"lib{stem}.so"
-    if cached.is_file():
+    if is_whole(cached):
         directory.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(cached, directory / cached.name)
     else:

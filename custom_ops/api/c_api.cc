@@ -43,10 +43,14 @@ const char* tfddl_build_info(void) {
 
 const char* tfddl_last_error(void) { return Text().c_str(); }
 
-void tfddl_wait_begins(const char* call, const char* socket_name, int rank, int size, int local_size,
+void tfddl_wait_begins(const char* call, const char* presence, int rank, int size, int local_size,
                        double warning_s, double limit_s) {
-  const tfddl::InitWatchdogOptions options{call, socket_name, rank, size, local_size, warning_s, limit_s};
+  const tfddl::InitWatchdogOptions options{call, presence, rank, size, local_size, warning_s, limit_s};
   Waiting() = std::make_unique<tfddl::InitWatchdog>(options);
+}
+
+void tfddl_wait_step(void) {
+  if (Waiting()) Waiting()->Step();
 }
 
 void tfddl_wait_ends(void) { Waiting().reset(); }

@@ -12,8 +12,9 @@ TFDDL_EXPORT const char* tfddl_last_error(void);
 
 // Before and after `call` ("hvd.init()"), which waits for other ranks inside MPI; from one thread. See
 // InitWatchdogOptions.
-TFDDL_EXPORT void tfddl_wait_begins(const char* call, const char* socket_name, int rank, int size,
+TFDDL_EXPORT void tfddl_wait_begins(const char* call, const char* presence, int rank, int size,
                                     int local_size, double warning_s, double limit_s);
+TFDDL_EXPORT void tfddl_wait_step(void);
 TFDDL_EXPORT void tfddl_wait_ends(void);
 
 // Starts the engine. `data` and `control` point to MPI_Comm handles that belong to the engine until
@@ -59,6 +60,15 @@ TFDDL_EXPORT int tfddl_nccl_version(void);
 // mpi4py finalizes MPI, which belongs to the rank. The second function sets the exit code.
 TFDDL_EXPORT void tfddl_leave_forked(void);
 TFDDL_EXPORT void tfddl_set_forked_code(int code);
+
+// Makes the exit of this process finalize MPI where nobody has, or end the job if the exit code is not 0.
+TFDDL_EXPORT void tfddl_finalize_mpi_at_exit(void);
+
+// For the begin of the exit handlers of a rank, and for their end: Py_AtExit() takes the second function. See
+// ExitWatchdogOptions.
+TFDDL_EXPORT void tfddl_exit_begins(const char* presence, int rank, int size, int local_size,
+                                    double warning_s, double limit_s, double exit_limit_s);
+TFDDL_EXPORT void tfddl_exit_handlers_ended(void);
 
 // See Engine::Note.
 TFDDL_EXPORT void tfddl_note(int set, const char* key, const char* note);

@@ -1,9 +1,12 @@
 """The ends of jobs: exit codes, the last message, and no processes left."""
 
+import contextlib
 import os
+import re
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -182,25 +185,54 @@ def seconds_with_a_second_ctrl_c():
         return time.monotonic() - started
 
 
-def test_nothing_survives_a_killed_tfddlrun():
-    code = "import subprocess, time; subprocess.Popen(['sleep', '500']); print('up', flush=True); time.sleep(500)"
-    with running(["-np", "2", sys.executable, "-c", code]) as job:
+@pytest.fixture
+def tmpdir_of_the_job(tmp_path, monkeypatch):
+    """TMPDIR of the jobs of a test, which has to be empty after them."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    yield
+    assert not list(tmp_path.iterdir())
+
+
+def segments(job) -> set[str]:
+    """The files in /dev/shm that the processes of a job hold."""
+    found = set()
+    for pid in job.descendants():
+        with contextlib.suppress(OSError):
+            found |= set(re.findall(r"/dev/shm/\S+", Path(f"/proc/{pid}/maps").read_text()))
+    return found
+
+
+SLEEPS = (
+    WITH_MPI
+    + """
+import subprocess
+subprocess.Popen(['sleep', '500'])
+print('up', flush=True)
+time.sleep(500)
+"""
+)
+
+
+def test_nothing_survives_a_killed_tfddlrun(tmpdir_of_the_job):
+    with running(["-np", "2", sys.executable, "-c", "import time" + SLEEPS]) as job:
         for _ in range(2):
             job.process.stdout.readline()
+        shared = segments(job)
         job.process.kill()
         job.process.communicate()
         assert not job.wait_until_gone(SOON)
+        assert not [path for path in shared if os.path.exists(path)]
 
 
-def test_nothing_survives_a_killed_mpirun():
-    with running(
-        ["-np", "2", sys.executable, "-c", "import time; print('up', flush=True); time.sleep(500)"]
-    ) as job:
+def test_nothing_survives_a_killed_mpirun(tmpdir_of_the_job):
+    with running(["-np", "2", sys.executable, "-c", "import time" + SLEEPS]) as job:
         for _ in range(2):
             job.process.stdout.readline()
+        shared = segments(job)
         with open(f"/proc/{job.process.pid}/task/{job.process.pid}/children") as children:
             os.kill(int(children.read().split()[0]), signal.SIGKILL)
         ended = job.finish()
+    assert not [path for path in shared if os.path.exists(path)]
     assert ended.code == 128 + signal.SIGKILL
     assert "tfddlrun: mpirun was killed by signal 9 (SIGKILL)" in ended.stderr
 

@@ -20,8 +20,8 @@ def rank(number, status=0, stopped=False, errors="", host="node1"):
     return Rank(number, host, status, stopped, bytearray(errors.encode()))
 
 
-def verdict(*ended, lost=(), processes=2, mpirun=0, said="", several_hosts=False):
-    found = judge(Record(processes, list(ended), list(lost), mpirun, said, several_hosts))
+def verdict(*ended, lost=(), waiting=(), processes=2, mpirun=0, said="", several_hosts=False):
+    found = judge(Record(processes, list(ended), list(lost), list(waiting), mpirun, said, several_hosts))
     return found.code, found.words
 
 

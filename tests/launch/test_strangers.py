@@ -16,7 +16,7 @@ from tfddl.launch.channel import Ended, Hello, Listener
 from tfddl.launch.rank_shim import ENDED, HEADER, HELLO, VARIABLE
 
 PROCESSES = 2
-LISTENER = Listener(PROCESSES, False, (False, False), (80, 24))
+LISTENER = Listener(PROCESSES, False, [], (False, False), (80, 24))
 SHIM = json.loads(LISTENER.environment()[VARIABLE])
 GOOD = {"token": SHIM["token"], "rank": 1, "host": "node1"}
 
@@ -50,33 +50,32 @@ def test_a_hello_with_the_token():
     assert said(frame(json.dumps(GOOD).encode())) == [Hello(1, "node1")]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        frame(b"7"),
-        frame(b'"H"'),
-        frame(b"[1]"),
-        frame(b"{}"),
-        frame(b"null"),
-        frame(b"\xff"),
-        frame(b"[" * 4000),
-        frame(json.dumps(GOOD | {"token": "é"}).encode()),
-        frame(json.dumps(GOOD | {"token": "\ud800"}).encode()),
-        frame(json.dumps(GOOD | {"token": None}).encode()),
-        frame(json.dumps(GOOD | {"token": ""}).encode()),
-        frame(json.dumps(GOOD | {"rank": PROCESSES}).encode()),
-        frame(json.dumps(GOOD | {"rank": -1}).encode()),
-        frame(json.dumps(GOOD | {"rank": True}).encode()),
-        frame(json.dumps(GOOD | {"rank": "1"}).encode()),
-        frame(json.dumps(GOOD | {"more": 1}).encode()),
-        frame(json.dumps(GOOD).encode(), ENDED),
-        frame(b"x" * 5000)[:100],
-        b"GET / HTTP/1.1\r\n\r\n",
-        frame(json.dumps(GOOD).encode()) + frame(b"{}", ENDED),
-        frame(json.dumps(GOOD).encode()) + frame(b"[" * 100_000, ENDED),
-    ],
-    ids=lambda data: repr(data[:60]),
-)
+STRANGE = [
+    frame(b"7"),
+    frame(b'"H"'),
+    frame(b"[1]"),
+    frame(b"{}"),
+    frame(b"null"),
+    frame(b"\xff"),
+    frame(b"[" * 4000),
+    frame(json.dumps(GOOD | {"token": "é"}).encode()),
+    frame(json.dumps(GOOD | {"token": "\ud800"}).encode()),
+    frame(json.dumps(GOOD | {"token": None}).encode()),
+    frame(json.dumps(GOOD | {"token": ""}).encode()),
+    frame(json.dumps(GOOD | {"rank": PROCESSES}).encode()),
+    frame(json.dumps(GOOD | {"rank": -1}).encode()),
+    frame(json.dumps(GOOD | {"rank": True}).encode()),
+    frame(json.dumps(GOOD | {"rank": "1"}).encode()),
+    frame(json.dumps(GOOD | {"more": 1}).encode()),
+    frame(json.dumps(GOOD).encode(), ENDED),
+    frame(b"x" * 5000)[:100],
+    b"GET / HTTP/1.1\r\n\r\n",
+    frame(json.dumps(GOOD).encode()) + frame(b"{}", ENDED),
+    frame(json.dumps(GOOD).encode()) + frame(b"[" * 100_000, ENDED),
+]
+
+
+@pytest.mark.parametrize("data", STRANGE, ids=range(len(STRANGE)))
 def test_what_no_shim_sends_ends_the_connection(data):
     assert said(data) is None
 

@@ -100,9 +100,33 @@ FAULTS = {
         "wait_state_test",
     ),
     "init names the ranks that did call it": Fault(
-        "custom_ops/core/watchdog/init_watchdog.cc",
-        "if (!present.count(rank)) missing",
-        "if (present.count(rank)) missing",
+        "custom_ops/core/watchdog/presence.cc",
+        "if (!seen.count(rank)) missing",
+        "if (seen.count(rank)) missing",
         "tests/faults/test_waiting.py::test_a_rank_that_never_calls_init",
+    ),
+    "a stopped rank is not told from others": Fault(
+        "custom_ops/core/watchdog/presence.cc",
+        "if (sighting.stopped) stopped",
+        "if (!sighting.stopped) stopped",
+        "presence_test",
+    ),
+    "a forked process stands for its dead rank": Fault(
+        "custom_ops/core/watchdog/presence.cc",
+        "if (state == '\\0') continue;",
+        "if (state == '?') continue;",
+        "presence_test",
+    ),
+    "the exit is never bounded": Fault(
+        "custom_ops/core/watchdog/exit_watchdog.cc",
+        "SecondsSince(all_have_begun) >= options_.limit_s",
+        "SecondsSince(all_have_begun) >= 1e9",
+        "tests/faults/test_exit.py::test_an_exit_handler_that_does_not_end",
+    ),
+    "MPI is finalized whatever the exit code": Fault(
+        "custom_ops/api/mpi_exit.cc",
+        "if (code != 0 && size > 1) MPI_Abort",
+        "if (code > 999 && size > 1) MPI_Abort",
+        "tests/faults/test_exit.py::test_an_exit_code_that_python_does_not_tell",
     ),
 }

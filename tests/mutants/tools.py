@@ -123,4 +123,28 @@ FAULTS = {
         "            pass\n",
         "tests/build/test_cache.py::test_processes_that_ask_together_build_once",
     ),
+    "a stranger's hello is not checked": Fault(
+        "tfddl/launch/channel.py",
+        "!= _FIELDS:",
+        "!= _FIELDS and False:",
+        "tests/launch/test_strangers.py::test_what_no_shim_sends_ends_the_connection",
+    ),
+    "a slow mpirun makes a good job fail": Fault(
+        "tfddl/launch/outcome.py",
+        "code = _shell_code(status or 1)",
+        "code, status = 1, status or 1",
+        "tests/launch/test_outcome.py::test_an_mpirun_that_tfddlrun_has_ended_is_no_failure",
+    ),
+    "a full disk ends the job": Fault(
+        "tfddl/launch/output.py",
+        "self._warn_of_loss(stream, error)",
+        "raise",
+        "tests/launch/test_output.py::test_a_full_disk_does_not_end_the_job",
+    ),
+    "nobody looks whether ranks wait for one that has ended": Fault(
+        "tfddl/launch/job.py",
+        "elif not self._stopping:",
+        "elif self._stopping:",
+        "tests/faults/test_exit.py::test_an_end_without_an_error_before_the_others_leave_init",
+    ),
 }

@@ -14,7 +14,7 @@ import json
 import secrets
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tfddl.launch import rank_shim
@@ -39,6 +39,11 @@ class Output:
 
     stream: str  # "stdout" or "stderr"
     data: bytes
+
+
+@dataclass(frozen=True)
+class Waits:
+    """A rank waits in `hvd.init()` for all ranks. It says so after `rank_shim.LOOK`."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class Link:
     def fileno(self) -> int:
         return self._connection.fileno()
 
-    def receive(self) -> list[Hello | Output | Ended] | None:
+    def receive(self) -> list[Hello | Output | Waits | Ended] | None:
         """Reads the data that has arrived. Returns whole messages in order, or None at the end of the connection.
 
         A message that no shim would send is such an end, so a stranger cannot disturb the job.
@@ -90,14 +95,14 @@ class Link:
             return None
 
     def command(self, letter: bytes) -> None:
-        """Asks the shim to end its rank: `rank_shim.TERMINATE` gently, `rank_shim.KILL` at once."""
+        """Asks the shim to end its rank (`rank_shim.TERMINATE` gently, `rank_shim.KILL` at once) or to `rank_shim.LOOK`."""
         with contextlib.suppress(OSError):  # the end of the connection will be read in its turn
             self._connection.send(letter)
 
     def close(self) -> None:
         self._connection.close()
 
-    def _messages(self) -> Iterator[Hello | Output | Ended]:
+    def _messages(self) -> Iterator[Hello | Output | Waits | Ended]:
         header = rank_shim.HEADER
         while len(self._buffer) >= header.size:
             kind, length = header.unpack_from(self._buffer)
@@ -110,11 +115,13 @@ class Link:
             del self._buffer[:end]
             yield self._decode(kind, payload)
 
-    def _decode(self, kind: bytes, payload: bytes) -> Hello | Output | Ended:
+    def _decode(self, kind: bytes, payload: bytes) -> Hello | Output | Waits | Ended:
         if self.rank < 0:
             return self._greeted(json.loads(payload) if kind == rank_shim.HELLO else None)
         if kind == rank_shim.ENDED:
             return Ended(**json.loads(payload))
+        if kind == rank_shim.WAITS:
+            return Waits()
         return Output("stderr" if kind == rank_shim.ERROR else "stdout", payload)
 
     def _greeted(self, hello: object) -> Hello:
@@ -135,13 +142,23 @@ class Listener:
     Args:
         processes: int, number of ranks.
         remote: whether ranks may run on other hosts.
+        scratch: directories that the shims remove if tfddlrun has been killed.
         terminal: pair of bools, whether stdout and stderr of the ranks are to be terminals.
         size: pair of ints, columns and rows of those terminals.
     """
 
-    def __init__(self, processes: int, remote: bool, terminal: tuple[bool, bool], size: tuple[int, int]):
+    def __init__(
+        self,
+        processes: int,
+        remote: bool,
+        scratch: Sequence[str],
+        terminal: tuple[bool, bool],
+        size: tuple[int, int],
+    ):
         self._processes = processes
+        self._scratch = scratch
         self._token = secrets.token_hex(16)
+        self._job = secrets.token_hex(8)
         self._hosts = [*interface_addresses(), socket.gethostname()] if remote else ["127.0.0.1"]
         self._terminal, self._size = terminal, size
         self._socket = socket.create_server(("" if remote else "127.0.0.1", 0), backlog=1024)
@@ -163,6 +180,8 @@ class Listener:
             "hosts": self._hosts,
             "port": self._socket.getsockname()[1],
             "token": self._token,
+            "job": self._job,
+            "scratch": self._scratch,
             "terminal": self._terminal,
             "columns": self._size[0],
             "rows": self._size[1],

@@ -18,7 +18,7 @@ from functools import partial
 from typing import IO
 
 from tfddl.launch import rank_shim
-from tfddl.launch.channel import Ended, Hello, Link, Listener, Output
+from tfddl.launch.channel import Ended, Hello, Link, Listener, Output, Waits
 from tfddl.launch.outcome import Rank, Record, Verdict, judge
 from tfddl.launch.output import Output as Printer
 
@@ -69,6 +69,7 @@ class Job:
         self._ranks: dict[int, Rank] = {}
         self._ended: list[Rank] = []
         self._lost: list[Rank] = []
+        self._waiting: list[Rank] = []
         self._mpirun_said = bytearray()
         self._mpirun_signalled = False
         self._stopping = False
@@ -92,7 +93,7 @@ class Job:
         if self._mpirun_signalled:
             status = None
         said = self._mpirun_said.decode(errors="replace")
-        record = Record(self._processes, self._ended, self._lost, status, said, self._remote)
+        record = Record(self._processes, self._ended, self._lost, self._waiting, status, said, self._remote)
         return self._stopped_by or judge(record)
 
     def _start_mpirun(self) -> None:
@@ -177,8 +178,13 @@ class Job:
                     self._tell(f"rank {number} runs on {host}")
                     if self._stopping:
                         link.command(rank_shim.TERMINATE)
+                    elif self._ended:
+                        link.command(rank_shim.LOOK)
                 case Output(stream, data):
                     self._on_output(self._ranks[link.rank], stream, data)
+                case Waits():
+                    self._waiting.append(self._ranks[link.rank])
+                    self._stop()
                 case Ended(status, stopped):
                     self._on_ended(self._ranks[link.rank], status, stopped)
 
@@ -195,6 +201,9 @@ class Job:
         )
         if rank.failed:
             self._stop()
+        elif not self._stopping:  # others may wait for it in hvd.init(), and mpirun would not notice that
+            for link in self._links:
+                link.command(rank_shim.LOOK)
 
     def _close(self, link: Link) -> None:
         self._selector.unregister(link)

@@ -20,6 +20,7 @@ _CHAINS = (
 _OPEN_MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank (\d+) in")
 _OPEN_MPI_PROCESS = re.compile(r"MPI_ABORT was invoked.*\n\s*Proc: \[\[\d+,\d+\],(\d+)\]")
 _MPICH_ABORT = re.compile(r"^Abort\(\d+\) on node \d+ \(rank .*$", re.MULTILINE)
+_OURS = "tfddl: "  # how a watchdog's line starts
 # Lines that only inform, such as the ones that TensorFlow prints at each start.
 _INFORMS = re.compile(
     r"I\d{4} [\d:.]+ |\d{4}-\d\d-\d\d [\d:.]+: I |WARNING: All log messages before absl::|To enable the following instr"
@@ -69,6 +70,7 @@ class Record:
     processes: int  # the requested number of ranks
     ended: list[Rank]  # ranks that have reported their end, in the order of the reports
     lost: list[Rank]  # ranks whose connection ended without a report, in this order
+    waiting: list[Rank]  # ranks that waited in hvd.init() for a rank that had ended
     mpirun_status: int | None  # exit code; -n for a death by signal n; None: tfddlrun has ended it
     mpirun_said: str  # mpirun's own output
     several_hosts: bool = False  # whether messages name the host of a rank
@@ -103,6 +105,12 @@ def _judge_without_culprit(record: Record) -> Verdict:
     stopped = any(rank.stopped for rank in record.ended)
     early = [rank.number for rank in record.ended if rank.status == 0 and not rank.stopped]
     missing = set(range(record.processes)) - {rank.number for rank in record.ended}
+    if record.waiting and early:
+        waiting = _listed(rank.number for rank in record.waiting)
+        return Verdict(
+            1,
+            f"tfddlrun: rank {_listed(early)} ended with exit code 0 while rank {waiting} waited for it in hvd.init()",
+        )
     if record.lost:
         words = f"{_name(record.lost[0], True)} was lost: its host or its processes went away without a word"
         code = 1  # mpirun's exit code is 0 when a host is lost
@@ -144,6 +152,8 @@ def _last_words(how: str, rank: Rank, record: Record) -> str:
     if traceback:
         return f"{sentence}:\n{traceback}"
     tail = [line for line in text.splitlines() if not _INFORMS.match(line)][-_TAIL_LINES:]
+    if tail and tail[-1].startswith(_OURS):  # it names the rank to blame, which may be another one
+        return f"{sentence}:\n{tail[-1]}"
     said = [f"tfddlrun: the last lines that rank {rank.number} wrote to stderr:", *tail] if tail else []
     return "\n".join([*said, sentence])
 

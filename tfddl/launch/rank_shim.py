@@ -19,6 +19,7 @@ import ctypes
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import struct
@@ -28,16 +29,20 @@ import termios
 import time
 from functools import partial
 
-VARIABLE = "TFDDL_LAUNCH"  # JSON: hosts, port, token, terminal: [stdout, stderr], columns, rows
+# JSON: hosts, port, token, job, scratch: [directory], terminal: [stdout, stderr], columns, rows
+VARIABLE = "TFDDL_LAUNCH"
 HEADER = struct.Struct(">cI")  # kind and length of each message to tfddlrun
-HELLO, OUTPUT, ERROR, ENDED = b"H", b"O", b"E", b"X"
-TERMINATE, KILL = b"T", b"K"  # from tfddlrun, one byte each
+HELLO, OUTPUT, ERROR, WAITS, ENDED = b"H", b"O", b"E", b"W", b"X"
+# From tfddlrun, one byte each. LOOK: a rank has ended, so say it if this rank waits for all ranks.
+TERMINATE, KILL, LOOK = b"T", b"K", b"L"
 
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
 ABORT_S = 0.3  # mpirun also kills the rank that called MPI_Abort: time for it to exit with its own code
 LEFTOVER_S = 2.0  # for processes that a rank leaves behind, before each stronger signal
 CONNECT_S = 5.0  # for each of tfddlrun's addresses
+LOOK_S = 1.0  # between two looks whether the rank waits
 
+JOB_VARIABLE = "TFDDL_JOB"  # the job's name, for the ranks
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -80,6 +85,9 @@ class Supervisor:
         self._outputs: dict[int, bytes] = {}
         self._pid = 0
         self._status: int | None = None
+        self._look_at = float("inf")
+        self._alone = False  # without tfddlrun
+        self._looks = 0  # that have found the rank in hvd.init()
         self._terminate_at = self._kill_at = float("inf")
         self._terminated = False
 
@@ -95,16 +103,18 @@ class Supervisor:
         self._selector.register(self._connection, selectors.EVENT_READ, self._on_command)
         self._selector.register(self._stub, selectors.EVENT_READ, self._on_stub_gone)
         while (status := self._status) is None:
-            self._turn(self._signal_when_due())
+            self._turn(min(self._signal_when_due(), self._look_when_due()))
             self._reap()
         self._drain()
         self._send(ENDED, json.dumps({"status": status, "stopped": self._terminated}).encode())
         self._end_descendants(gently=status == 0 and self._kill_at == float("inf"))
+        if self._alone:
+            for directory in self._settings["scratch"]:
+                shutil.rmtree(directory, ignore_errors=True)
         return status if status >= 0 else 128 - status
 
     def _say_hello(self) -> None:
-        rank = int(next(os.environ[name] for name in RANK_VARIABLES if name in os.environ))
-        hello = {"token": self._settings["token"], "rank": rank, "host": socket.gethostname()}
+        hello = {"token": self._settings["token"], "rank": _rank(), "host": socket.gethostname()}
         self._send(HELLO, json.dumps(hello).encode())
 
     def _start(self, command: list[str]) -> None:
@@ -118,6 +128,7 @@ class Supervisor:
         if not self._settings["terminal"][0]:
             # Python buffers its output to a pipe: lines would come late, and a crash would lose them.
             os.environ.setdefault("PYTHONUNBUFFERED", "1")
+        os.environ[JOB_VARIABLE] = self._settings["job"]
         inherited = _inherited_descriptors()
         supervisor = os.getpid()
         try:
@@ -153,8 +164,8 @@ class Supervisor:
             signal.signal(number, lambda *_: self._stop(0))
         self._selector.register(ours, selectors.EVENT_READ, lambda: os.read(ours, 512))
 
-    def _turn(self, timeout: float | None) -> None:
-        for key, _ in self._selector.select(timeout):
+    def _turn(self, timeout: float) -> None:
+        for key, _ in self._selector.select(None if timeout == float("inf") else timeout):
             key.data()
 
     def _forward(self, source: int) -> bool:
@@ -188,8 +199,12 @@ class Supervisor:
             command = self._connection.recv(1)
         except OSError:
             command = b""
+        if command == LOOK:
+            self._look_at = min(self._look_at, time.monotonic())
+            return
         if not command:
             self._selector.unregister(self._connection)
+            self._alone = True
         self._stop(0)
         if command == KILL:
             self._kill_at = 0.0
@@ -202,7 +217,17 @@ class Supervisor:
         self._terminate_at = min(self._terminate_at, time.monotonic() + delay)
         self._kill_at = min(self._kill_at, self._terminate_at + GRACE_S)
 
-    def _signal_when_due(self) -> float | None:
+    def _look_when_due(self) -> float:
+        """Looks whether the rank waits in `hvd.init()`. Returns the seconds to the next look."""
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._looks = self._looks + 1 if _is_in_init(self._settings["job"]) else 0
+            self._look_at = now + LOOK_S
+            if self._looks == 2:  # the first look may find a rank that is about to leave hvd.init()
+                self._send(WAITS, b"")
+        return self._look_at - now
+
+    def _signal_when_due(self) -> float:
         """Sends the signals that are due to the rank's session. Returns the seconds to the next signal."""
         now = time.monotonic()
         if now >= self._terminate_at and not self._terminated:
@@ -213,7 +238,7 @@ class Supervisor:
             _signal_group(self._pid, signal.SIGKILL)
             return 0.1
         due = self._kill_at if self._terminated else self._terminate_at
-        return None if due == float("inf") else max(0.0, due - now)
+        return max(0.0, due - now)
 
     def _reap(self) -> bool:
         """Collects the processes that have ended. Returns whether any is left."""
@@ -236,6 +261,19 @@ class Supervisor:
                     signalled.add(child)
                 self._turn(0.02)
         self._drain()
+
+
+def _rank() -> int:
+    return int(next(os.environ[name] for name in RANK_VARIABLES if name in os.environ))
+
+
+def _is_in_init(job: str) -> bool:
+    """Whether the rank is in `hvd.init()`: it holds a socket then, whose name says it (`tfddl.runtime.init_watchdog`)."""
+    names = [job, *(os.environ[name] for name in ("PMIX_NAMESPACE",) if name in os.environ)]
+    start = f"@tfddl/{'/'.join(names)}/init/{_rank()}/"
+    with contextlib.suppress(OSError), open("/proc/net/unix", errors="replace") as table:
+        return any(start in line for line in table)
+    return False
 
 
 def _terminal(settings: dict) -> tuple[int, int]:

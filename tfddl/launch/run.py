@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import shlex
@@ -14,8 +15,16 @@ import click
 from tfddl.launch.channel import Listener
 from tfddl.launch.hosts import Host, all_local, parse_hosts, read_hostfile
 from tfddl.launch.job import Job
-from tfddl.launch.mpirun import MpirunError, command_line, find_mpirun, forwarded_variables, scheduled
+from tfddl.launch.mpirun import (
+    OPEN_MPI,
+    MpirunError,
+    command_line,
+    find_mpirun,
+    forwarded_variables,
+    scheduled,
+)
 from tfddl.launch.output import Output
+from tfddl.launch.scratch import scratch
 
 _HELP = """Runs COMMAND as several processes that train together.
 
@@ -134,7 +143,13 @@ def main(
         given = [f"{name}={value}" for name, value in variables.items()]
         click.echo(shlex.join([*(["env", *given] if given else []), *line]))
         return
-    sys.exit(_run(line, count, remote, verbose))
+    with contextlib.ExitStack() as stack:
+        directories: list[str] = []
+        if mpirun.vendor == OPEN_MPI and not remote:
+            settings, directories = stack.enter_context(scratch(os.environ, mpirun.path))
+            os.environ.update(settings)
+        code = _run(line, count, remote, directories, verbose)
+    sys.exit(code)
 
 
 def _hosts(hosts: str | None, hostfile: Path | None) -> list[Host]:
@@ -160,12 +175,12 @@ def _timeline(path: str | None, mark_cycles: bool) -> dict[str, str]:
     )
 
 
-def _run(line: list[str], processes: int, remote: bool, verbose: bool) -> int:
+def _run(line: list[str], processes: int, remote: bool, directories: list[str], verbose: bool) -> int:
     columns, rows = shutil.get_terminal_size()
     prefixed = processes > 1
     prefix_width = len(f"[{processes - 1}] ") if prefixed else 0
     terminals = sys.stdout.isatty(), sys.stderr.isatty()
-    listener = Listener(processes, remote, terminals, (max(20, columns - prefix_width), rows))
+    listener = Listener(processes, remote, directories, terminals, (max(20, columns - prefix_width), rows))
     # Without buffers: Python would write what is left in them at exit, and fail again where the disk is full.
     files = (io.FileIO(stream.fileno(), "wb", closefd=False) for stream in (sys.stdout, sys.stderr))
     printer = Output(*files, prefixed=prefixed, columns=columns)

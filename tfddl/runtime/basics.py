@@ -11,6 +11,7 @@ from typing import Any
 from tfddl.build import discover, support
 from tfddl.runtime import (
     exit_code,
+    exit_watchdog,
     failure,
     fork,
     init_watchdog,
@@ -115,16 +116,21 @@ def is_homogeneous() -> bool:
 
 def _start(comm: Any, sets: Any) -> None:
     limits = _stall_limits()
+    exit_limit = _seconds("TFDDL_EXIT_LIMIT", _FOREVER)
     library.native()  # before MPI, so that an error names the missing package first
     MPI = library.mpi()
-    with init_watchdog.waiting(*limits, named=comm is None):
-        if not MPI.Is_initialized():
-            MPI.Init_thread()
+    with init_watchdog.waiting(*limits, named=comm is None) as next_step:
+        next_step()
+        library.initialize_mpi()
         if MPI.COMM_WORLD.size > 1:
             failure.install()
             exit_code.observe()
-        job = process.job = _join(MPI, job_communicator.communicator(MPI, comm), limits)
+        next_step()
+        world = job_communicator.communicator(MPI, comm)
+        next_step()
+        job = process.job = _join(MPI, world, limits)
         try:
+            next_step()
             process_sets.start(job)
             timeline.start_from_environment()
             registration.add_static(sets)
@@ -137,7 +143,7 @@ def _start(comm: Any, sets: Any) -> None:
         _warn_about_pinning(job)
         _warn_about_untested()
     atexit.unregister(_at_exit)
-    atexit.register(_at_exit)
+    atexit.register(_at_exit, (*limits, exit_limit))
 
 
 def _stop(job: Job) -> None:
@@ -221,12 +227,13 @@ def _warn_about_untested() -> None:
         print(f"tfddl: {text}", file=sys.stderr)
 
 
-def _at_exit() -> None:
-    """Runs before mpi4py's exit handler, which finalizes MPI. The engine must not use MPI then, and no peer may be dead."""
+def _at_exit(limits: tuple[float, float, float]) -> None:
+    """Leaves the job before MPI is finalized. The engine must not use MPI then, and no peer may be dead."""
     code = process.exit_code
     if fork.is_child():
         library.native().tfddl_set_forked_code(code)
         return
+    exit_watchdog.begin(*limits)
     if process.job is not None and process.job.size > 1:
         reason = library.native().tfddl_failure().decode()
         if reason or code:

@@ -19,6 +19,7 @@ _ABORT_LIMIT = 2.0
 # A failure of one rank raises on all ranks within moments. The first rank to end takes the others with it, so the
 # ranks that are not the cause wait: the cause may still have to print its traceback.
 _CAUSE_LIMIT = 3.0
+_LEFT = "has shut down tfddl"  # in the error that a collective raises on the others
 
 
 @functools.cache
@@ -29,7 +30,7 @@ def install() -> None:
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         previous(kind, error, traceback)
         if not fork.is_child():
-            _let_the_cause_print()
+            _let_the_cause_print(error)
             abort(None)
 
     sys.excepthook = hook
@@ -52,8 +53,9 @@ def abort(reason: str | None, code: int = 1) -> NoReturn:
     os._exit(code)
 
 
-def _let_the_cause_print() -> None:
+def _let_the_cause_print(error: BaseException) -> None:
     """Waits if the job has failed through another rank, which prints the reason and ends the job."""
     reason = library.native().tfddl_failure().decode()
-    if reason and not reason.startswith(f"rank {library.mpi().COMM_WORLD.rank}:"):
+    failed_elsewhere = reason and not reason.startswith(f"rank {library.mpi().COMM_WORLD.rank}:")
+    if failed_elsewhere or _LEFT in str(error):  # the exit code of a rank that has left may tell more
         time.sleep(_CAUSE_LIMIT)

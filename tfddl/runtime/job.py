@@ -57,6 +57,7 @@ class Process:
         forked: Whether this process was forked from a rank. It is no rank then.
         exit_code: The code with which the program ends, as far as it is known.
         unanswered: Whether peers did not answer the last `shutdown()`. Then MPI_Finalize might wait for ever.
+        finalizes_mpi: Whether tfddl does what mpi4py would do at the end of Python.
         owners: How often each process set (by serial) has had an owner of each kind since `init()`: `ops/names.py`.
         serials: Gives each process set a serial. Sets of different jobs can have the same number, but not the same serial.
     """
@@ -65,6 +66,7 @@ class Process:
     forked: bool = False
     exit_code: int = 0
     unanswered: bool = False
+    finalizes_mpi: bool = False
     owners: Counter[tuple[int, str]] = field(default_factory=Counter)
     serials: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tfddl.runtime.job import process
+
 
 @functools.cache
 def _load() -> tuple[ModuleType, ctypes.CDLL]:
@@ -36,9 +38,20 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
         ctypes.c_double,
         ctypes.c_double,
     ]
+    native.tfddl_exit_begins.argtypes = [
+        ctypes.c_char_p,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_double,
+        ctypes.c_double,
+        ctypes.c_double,
+    ]
     native.tfddl_shutdown.argtypes = [ctypes.c_double]
     native.tfddl_set_nccl_wheel.argtypes = [ctypes.c_char_p]
     native.tfddl_set_nccl_wheel((nccl_wheel() or "").encode())
+    if process.finalizes_mpi:
+        native.tfddl_finalize_mpi_at_exit()
     return module, native
 
 
@@ -56,7 +69,10 @@ def nccl_wheel() -> str | None:
 
 
 def mpi() -> Any:
-    """Loads and returns `mpi4py.MPI`. `init()` initializes MPI, since this waits for the other ranks.
+    """Loads and returns `mpi4py.MPI`, and takes over what it does when it is loaded and when Python ends.
+
+    `init()` initializes MPI, since this waits for the other ranks. The native library finalizes MPI, since it knows the
+    exit code of the program then.
 
     Raises:
         RuntimeError: mpi4py or MPI is not installed.
@@ -68,12 +84,21 @@ def mpi() -> Any:
             import mpi4py
 
             if mpi4py.rc.initialize:
-                mpi4py.rc.initialize = False
-                mpi4py.rc.finalize = mpi4py.rc.finalize is not False
+                process.finalizes_mpi = mpi4py.rc.finalize is not False
+                mpi4py.rc.initialize = mpi4py.rc.finalize = False
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise DiscoveryError(no_mpi(error)) from None
     return MPI
+
+
+def initialize_mpi() -> None:
+    """Initializes MPI where nobody has, which waits for the other ranks. MPI is finalized at the end of the process."""
+    MPI = mpi()
+    if not MPI.Is_initialized():
+        MPI.Init_thread()
+        if sys.modules["mpi4py"].rc.finalize is not False:
+            native().tfddl_finalize_mpi_at_exit()
 
 
 def ops() -> ModuleType:

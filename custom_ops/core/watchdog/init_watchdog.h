@@ -4,17 +4,16 @@
 
 #include <condition_variable>
 #include <mutex>
-#include <set>
 #include <string>
 #include <thread>
+
+#include "core/watchdog/presence.h"
 
 namespace tfddl {
 
 struct InitWatchdogOptions {
-  std::string call;  // the call that waits, such as "hvd.init()"
-  // A rank that has made the call holds an abstract socket named "<socket_name>-<rank>". Empty: there are
-  // none.
-  std::string socket_name;
+  std::string call;      // the call that waits, such as "hvd.init()"
+  std::string presence;  // see Presence; empty if no rank can be named
   int rank = 0;
   int size = 1;
   int local_size = 1;  // ranks on this host
@@ -27,11 +26,15 @@ class InitWatchdog {
   explicit InitWatchdog(InitWatchdogOptions options);
   ~InitWatchdog();  // the call is over
 
+  // This rank has come one step further in the call. All ranks take the same steps.
+  void Step();
+
  private:
   void Wait();
-  std::string Report(const std::set<int>& present, double waited_s) const;
+  std::string Report(double waited_s) const;
 
   const InitWatchdogOptions options_;
+  Presence presence_;
   std::mutex mutex_;
   std::condition_variable wake_;
   bool over_ = false;

@@ -1,0 +1,67 @@
+"""Directories for what Open MPI writes during a job. tfddlrun removes them, even if mpirun has been killed.
+
+Open MPI writes 16 MB a rank to /dev/shm and its session to TMPDIR, and only mpirun itself would remove them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+# The parameter's names in Open MPI 5 and 4. An unknown parameter does nothing.
+_SESSION = ("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base")
+_SEGMENTS = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory")
+_LOOPBACK = ("OMPI_MCA_btl_tcp_if_include",)
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+@contextlib.contextmanager
+def scratch(environment: Mapping[str, str], mpirun: str) -> Iterator[tuple[dict[str, str], list[str]]]:
+    """Makes the directories, and settings of Open MPI for a job whose ranks are all on this host.
+
+    What the user has set stays as it is.
+
+    Args:
+        environment: the environment variables.
+        mpirun: path of mpirun, beside which Open MPI's file of parameters lies.
+
+    Yields:
+        Environment variables for mpirun, and the directories, which are removed at the end.
+    """
+    given = _given(environment, mpirun)
+    settings: dict[str, str] = {}
+    made = []
+    for names, parent in ((_SESSION, None), (_SEGMENTS, _SHARED_MEMORY)):
+        if given.isdisjoint(names) and (parent is None or os.access(parent, os.W_OK)):
+            made.append(tempfile.mkdtemp(prefix="tfddlrun-", dir=parent))
+            settings |= dict.fromkeys(names, made[-1])
+    # Ranks that cannot share memory talk over TCP, which need not leave this host.
+    if given.isdisjoint({*_LOOPBACK, "OMPI_MCA_btl_tcp_if_exclude"}):
+        settings |= dict.fromkeys(_LOOPBACK, "lo")
+    try:
+        yield settings, made
+    finally:
+        for directory in made:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _given(environment: Mapping[str, str], mpirun: str) -> set[str]:
+    """The parameters of Open MPI that are set by variables or by its files, as names of variables."""
+    given = set(environment)
+    files = (
+        Path(environment.get("HOME", "/nonexistent"), ".openmpi/mca-params.conf"),
+        Path(mpirun).parent.parent / "etc/openmpi-mca-params.conf",
+    )
+    for file in files:
+        with contextlib.suppress(OSError):
+            given |= {f"OMPI_MCA_{name}" for name in _names(file.read_text(errors="replace").splitlines())}
+    return given
+
+
+def _names(lines: Sequence[str]) -> list[str]:
+    return [match[1] for line in lines if (match := re.match(r"\s*(\w+)\s*=", line))]
