@@ -83,8 +83,8 @@ FAULTS = {
     ),
     "variables of the first step are not broadcast": Fault(
         "tfddl/keras/callbacks/broadcast.py",
-        "        self._look_for_divergence()\n        self._broadcast_new()\n",
-        "        self._look_for_divergence()\n",
+        "            self._look_for_divergence()\n            self._broadcast_new()\n",
+        "            self._look_for_divergence()\n",
         "tests/keras/test_callbacks.py::test_a_model_built_by_its_first_step",
     ),
     "a variance lacks the distance between the ranks' means": Fault(
@@ -106,5 +106,17 @@ FAULTS = {
         "tf.where(usable, factor / safe, tf.ones_like(safe))",
         "tests/keras/test_large_batch_optimizers.py::test_the_papers_formulas",
         ranks=1,
+    ),
+    "weights are compared at the wrong steps": Fault(
+        "tfddl/keras/consistency/weights_check.py",
+        "self._steps - self._equal_at >= self._every",
+        "self._steps - self._equal_at > self._every",
+        "tests/keras/test_weights_check.py::test_the_first_weight_that_differs_is_named",
+    ),
+    "a late backup is not noticed": Fault(
+        "tfddl/keras/consistency/backup_check.py",
+        "callbacks.index(each) > callbacks.index(broadcast)",
+        "callbacks.index(each) < callbacks.index(broadcast)",
+        "tests/keras/test_weights_check.py::test_backups_that_do_not_resume_together",
     ),
 }

@@ -8,7 +8,15 @@ import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.keras.callbacks.stop import StopTogetherCallback
-from tfddl.keras.consistency import callback_list, model_check, model_contents, setup_check, steps_check
+from tfddl.keras.consistency import (
+    backup_check,
+    callback_list,
+    model_check,
+    model_contents,
+    setup_check,
+    steps_check,
+    weights_check,
+)
 from tfddl.keras.consistency.divergence import DivergenceCheck
 from tfddl.keras.consistency.model_contents import variable_id
 from tfddl.keras.consistency.variables_check import check_variables
@@ -30,8 +38,9 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
     epoch, and only the root has to find a backup.
 
     It also checks that the gradients of the model are combined and that the ranks take the same steps. It warns if weights
-    diverge in a `train_step` of your own, turns `jit_compile` off if there are no XLA kernels (docs/xla.md), and adds a
-    `StopTogetherCallback` to the end of `fit`'s callbacks if there is none.
+    diverge in a `train_step` of your own, if it changes a learning rate, and if the ranks' backups would not let them resume
+    together. With `TFDDL_CHECK=n` it compares the weights of all ranks every n steps. It turns `jit_compile` off if there
+    are no XLA kernels (docs/xla.md), and adds a `StopTogetherCallback` to the end of `fit`'s callbacks if there is none.
 
     Args:
         root_rank: The rank that sends its values; a rank of the job.
@@ -44,7 +53,7 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
             only when training begins. On every rank when training begins: the optimizer is not distributed and there are
             several ranks; or the ranks have different numbers of batches or epochs, begin with different epochs, or have
             variables that differ in number, name, shape or dtype. On every rank at the end of an epoch: the ranks had
-            different numbers of batches.
+            different numbers of batches. On every rank after a step that `TFDDL_CHECK` checks: weights differ.
     """
 
     def __init__(
@@ -61,6 +70,8 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         self._sent: set[int] = set()
         self._check_first_step = False
         self._divergence: DivergenceCheck | None = None
+        self._weights_check: weights_check.WeightsCheck | None = None
+        self._callbacks: list[Any] = []
         self._requests = 0
         self._first_epoch, self._first_batch = True, True
         self._batches = 0
@@ -75,6 +86,7 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
 
     def on_list(self, callbacks: Any) -> None:
         """Adds a StopTogetherCallback to the end of the list if there is none."""
+        self._callbacks = callbacks.callbacks
         if not any(isinstance(each, StopTogetherCallback) for each in callbacks.callbacks):
             stop = StopTogetherCallback(process_set=self.process_set)
             stop.set_params(callbacks.params)
@@ -96,15 +108,22 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         )
         setup_check.check_optimizer(self.model, self._collective("optimizer"), self.process_set)
         self._divergence = self._new_divergence_check()
+        self._weights_check = weights_check.from_environment(self._collective("weights"), self.process_set)
         self._sent.clear()
         self._first_epoch, self._first_batch = True, True
+        backup_check.warn_of_backups(self._callbacks, self, self._collective("backups"), self.process_set)
         model_contents.build_optimizer(self.model)
+        setup_check.warn_of_rates(
+            self.model, self.root_rank, self._collective("learning_rate"), self.process_set
+        )
         self._broadcast_new()
         self._agree_on_epoch()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Compares the first epoch."""
         self._batches = 0
+        if self._weights_check is not None:
+            self._weights_check.begin_epoch()
         if self._first_epoch:
             self._first_epoch = False
             steps_check.check_first_epoch(epoch, self._collective("first_epoch"), self.process_set)
@@ -124,13 +143,14 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """After the first step: broadcasts the variables that the step has made."""
         self._batches = batch + 1
-        if not self._first_batch:
-            return
-        self._first_batch = False
-        if self._check_first_step:
-            model_check.check_reduced_since(self._requests)
-        self._look_for_divergence()
-        self._broadcast_new()
+        if self._first_batch:
+            self._first_batch = False
+            if self._check_first_step:
+                model_check.check_reduced_since(self._requests)
+            self._look_for_divergence()
+            self._broadcast_new()
+        if self._weights_check is not None:
+            self._weights_check.after_batch(self._batches, self._shared_weights)
 
     def _collective(self, part: str) -> str:
         return f"{type(self).__name__}.{part}"
@@ -143,17 +163,18 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
 
     def _look_for_divergence(self) -> None:
         """Warns once if weights that have been broadcast differ."""
-        if self._divergence is None:
-            return
+        if self._divergence is not None and self._divergence.differ(self._shared_weights()):
+            self._divergence = None
+
+    def _shared_weights(self) -> list[Any]:
+        """The trainable weights that have been broadcast and whose gradients are combined."""
         weights = list(self.model.trainable_weights)
         local = setup_check.local_slots(self.model, weights)
-        shared = [
+        return [
             weight
             for slot, weight in enumerate(weights)
             if variable_id(weight) in self._sent and not self.keeps(weight) and slot not in local
         ]
-        if self._divergence.differ(shared):
-            self._divergence = None
 
     def _broadcast_new(self) -> None:
         """Broadcasts the variables that have not been broadcast yet. All ranks call it."""

@@ -4,6 +4,7 @@ A different momentum or a different frozen layer on one rank would silently chan
 slot. A callback that one rank lacks would leave the others waiting in it.
 """
 
+import math
 import numbers
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,10 +15,13 @@ import numpy as np
 from tfddl import _compat
 from tfddl.keras.consistency import model_contents
 from tfddl.keras.consistency.callback_list import ours_among
+from tfddl.keras.consistency.tuner_hint import tuner_hint
 from tfddl.keras.distributed.adoption import is_adopted
 from tfddl.keras.distributed.settings import Settings, settings_of
 from tfddl.ops.constants import NAMES
-from tfddl.ops.exchange import check_same
+from tfddl.ops.exchange import all_numbers, check_same
+from tfddl.runtime.agreement import by_rank
+from tfddl.runtime.log import warn
 from tfddl.runtime.process_sets import ProcessSet
 
 _RATE = "learning_rate"
@@ -42,7 +46,7 @@ def check_optimizer(model: Any, name: str, process_set: ProcessSet) -> None:
     check_same(
         [f"model={re.sub(r'_?[0-9]+', '', model.name)}", *lines],
         "The ranks have different optimizers or models: train the same model at a time on all ranks, with the same options "
-        "and hyperparameters.",
+        "and hyperparameters." + tuner_hint(),
         name,
         process_set,
     )
@@ -95,6 +99,30 @@ def check_callbacks(callbacks: list[Any], name: str, process_set: ProcessSet) ->
         name,
         process_set,
     )
+
+
+def warn_of_rates(model: Any, root_rank: int, name: str, process_set: ProcessSet) -> None:
+    """Warns if the broadcast of the optimizer's variables will change the learning rate of a rank. All ranks call it.
+
+    Args:
+        model: The compiled model, with the variables of its optimizer.
+        root_rank: The rank whose values all will have.
+        name: Names the collective.
+        process_set: The ranks that train.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    rate = None if optimizer is None else _compat.settable_learning_rate(optimizer)
+    (rates,) = all_numbers(math.nan if rate is None else rate, name=name, process_set=process_set)
+    changed = {
+        rank: each for rank, each in rates.items() if not math.isnan(each) and each != rates[root_rank]
+    }
+    if changed:
+        warn(
+            "BroadcastGlobalVariablesCallback gives all ranks the learning rate of its root, and some have another one: "
+            "set one rate on all ranks. "
+            f"Received: root_rank={root_rank} with {rates[root_rank]:.7g}; {by_rank(changed)}",
+            process_set,
+        )
 
 
 def local_slots(model: Any, weights: Sequence[Any]) -> set[int]:

@@ -1,13 +1,18 @@
 """Checks that all ranks take the same epochs and steps. A rank that runs out of batches would leave the others waiting."""
 
+import os
 from typing import Any
 
 from tfddl import _compat
+from tfddl.keras.consistency import weights_check
 from tfddl.keras.distributed.status import passes_of
 from tfddl.ops.exchange import all_numbers, check_same
 from tfddl.runtime import library
 from tfddl.runtime.agreement import check_equal
 from tfddl.runtime.process_sets import ProcessSet, id_of
+
+_VARIABLES = ("TFDDL_BUCKET_MB", weights_check.VARIABLE)
+"""Ranks with different values of them would run different collectives."""
 
 
 def check_plan(params: dict[str, Any], model: Any, name: str, process_set: ProcessSet) -> None:
@@ -27,11 +32,12 @@ def check_plan(params: dict[str, Any], model: Any, name: str, process_set: Proce
         "epochs": params.get("epochs"),
         "steps_per_execution": _compat.steps_per_execution(model),
         "gradient_accumulation_steps": passes_of(getattr(model, "optimizer", None)),
-    }
+    } | {name: os.environ.get(name) for name in _VARIABLES}
     check_same(
         [f"{key}={value}" for key, value in plan.items()],
         "The ranks have different numbers of batches, epochs or steps: give all ranks the same number of batches, or "
-        "pass steps_per_epoch to fit; and use the same epochs, steps_per_execution and gradient_accumulation_steps.",
+        "pass steps_per_epoch to fit; and use the same epochs, steps_per_execution, gradient_accumulation_steps and "
+        "TFDDL_* variables.",
         name,
         process_set,
     )

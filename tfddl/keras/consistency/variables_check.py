@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfddl import _compat
+from tfddl.keras.consistency.tuner_hint import tuner_hint
 from tfddl.ops.exchange import check_same
 from tfddl.runtime.process_sets import ProcessSet
 
@@ -27,7 +28,8 @@ def check_variables(
     described = [f"{index}. {_describe(variable, owners)}" for index, variable in enumerate(variables)]
     check_same(
         [f"{len(variables)} variables", *described],
-        "The ranks have different variables: make the same model and optimizer on all, built or loaded on all.",
+        "The ranks have different variables: make the same model and optimizer on all, built or loaded on all."
+        + tuner_hint(),
         name,
         process_set,
     )
