@@ -62,4 +62,8 @@ def _gradient(operation: Any, cotangent: tf.Tensor) -> tf.Tensor:
     """The gradient of the root's input is the sum of the cotangents; the gradient of other ranks' inputs is zero."""
     name, number = names.of_gradient(operation)
     (total,) = native.allreduce([tf.convert_to_tensor(cotangent)], Sum, name, process_set=number)
-    return total if basics.rank() == operation.get_attr("root_rank") else tf.zeros_like(total)
+    if basics.rank() == operation.get_attr("root_rank"):
+        return total
+    # The zeros depend on the sum. TensorFlow makes a constant of tf.zeros_like(total), and a session that needs a constant
+    # only does not run the sum, for which the other ranks wait. The gradient of this gradient needs the dependency too.
+    return tf.where(False, total, tf.zeros([], total.dtype))
