@@ -35,6 +35,13 @@ def test_under_tfddlrun(how, code):
     assert "Traceback" not in result.output, "others were blamed"
 
 
+def test_pdb_says_how_a_rank_is_debugged():
+    result = run(2, leaves("breakpoint()"), tfddlrun(2))
+    assert result.code == 1, result.output
+    assert "bdb.BdbQuit\n" in result.output
+    assert "tfddl: pdb found no input: ranks cannot read from the terminal" in result.output
+
+
 @pytest.mark.slow
 def test_under_mpirun_with_three_ranks():
     result = run(3, leaves("sys.exit(7)"))

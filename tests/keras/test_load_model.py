@@ -97,6 +97,16 @@ def test_without_slots_it_would_not(hvd, tmp_path):
 
 
 @on_ranks(2)
+def test_a_model_that_keras_has_loaded_is_refused(hvd, tmp_path):
+    path = str(tmp_path / "model.keras")
+    network = support.model()
+    network.compile(hvd.DistributedOptimizer(keras.optimizers.Adam()), "mse")
+    save(hvd, network, path)
+    with pytest.raises(ValueError, match=r"hvd\.load_model\(path\) instead of keras\.models\.load_model"):
+        fit(hvd, keras.models.load_model(path))
+
+
+@on_ranks(2)
 def test_options(hvd, tmp_path):
     """The number of passes is in the file, what becomes of them is not."""
     path = str(tmp_path / "model.keras")

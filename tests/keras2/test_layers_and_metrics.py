@@ -86,5 +86,7 @@ def test_metrics_of_uneven_parts(hvd):
 
 @on_ranks(1)
 def test_large_batch_optimizers_name_the_ones_of_addons(hvd):
-    with pytest.raises(ImportError, match="TensorFlow Addons"):
+    with pytest.raises(AttributeError, match="TensorFlow Addons"):
         hvd.optimizers.LAMB(0.1)
+    assert all(hasattr(hvd, name) for name in dir(hvd))
+    assert not hasattr(hvd.optimizers, "LAMB")

@@ -10,6 +10,7 @@ from typing import Any
 
 from tfddl.build import discover, support
 from tfddl.runtime import (
+    debugger,
     exit_code,
     exit_watchdog,
     failure,
@@ -122,6 +123,7 @@ def _start(comm: Any, sets: Any) -> None:
     with init_watchdog.waiting(*limits, named=comm is None) as next_step:
         next_step()
         library.initialize_mpi()
+        debugger.install()
         if MPI.COMM_WORLD.size > 1:
             failure.install()
             exit_code.observe()

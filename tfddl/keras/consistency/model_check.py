@@ -45,7 +45,8 @@ def check_distributed(model: Any, process_set: ProcessSet) -> bool:
     addons.check_not_inside(model.optimizer)
     raise ValueError(
         "The model's optimizer is not distributed, so each rank would train on its own: use "
-        "model.compile(optimizer=tfddl.DistributedOptimizer(optimizer), ...), also after load_model. "
+        "model.compile(optimizer=hvd.DistributedOptimizer(optimizer), ...), and for a saved model hvd.load_model(path) "
+        "instead of keras.models.load_model(path). "
         f"Received: optimizer={model.optimizer!r}"
     )
 

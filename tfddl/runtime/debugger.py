@@ -1,0 +1,34 @@
+"""A debugger that reads from the terminal cannot work in a process whose launcher gives it no terminal."""
+
+from __future__ import annotations
+
+import bdb
+import functools
+import os
+import sys
+from types import TracebackType
+
+
+@functools.cache
+def install() -> None:
+    """Adds an explanation to the traceback of a debugger that finds its input at its end."""
+    previous = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        previous(kind, error, traceback)
+        if isinstance(error, bdb.BdbQuit) and _without_input():
+            print(
+                "tfddl: pdb found no input: ranks cannot read from the terminal, their stdin is /dev/null. Call "
+                "breakpoint() on rank 0 only and start the job with mpirun instead of tfddlrun, or attach a debugger: "
+                "debugpy.listen(5678 + hvd.rank()); debugpy.wait_for_client()",
+                file=sys.stderr,
+            )
+
+    sys.excepthook = hook
+
+
+def _without_input() -> bool:
+    try:
+        return os.path.samestat(os.fstat(0), os.stat(os.devnull))
+    except OSError:  # no descriptor 0
+        return True
