@@ -116,6 +116,7 @@ def test_communicator_of_the_job(hvd):
         hvd.shutdown()
         comm = world.Split(world.rank == 0, key=-world.rank)
         hvd.init(comm=comm)
+        assert hvd.global_process_set.mpi_comm is comm
         comm.Free()
         assert hvd.size() == (1 if world.rank == 0 else world.size - 1)
         assert hvd.rank() == (0 if world.rank == 0 else world.size - 1 - world.rank)
@@ -123,6 +124,7 @@ def test_communicator_of_the_job(hvd):
         assert ranks == ([0] if world.rank == 0 else list(range(world.size - 1, 0, -1)))
         hvd.shutdown()
         hvd.init()
+        assert hvd.global_process_set.mpi_comm is None
 
 
 @on_ranks(3, full=(4,))

@@ -101,10 +101,24 @@ def test_the_function_in_a_plain_session(hvd):
 def test_where_there_are_no_global_variables(hvd):
     with pytest.raises(RuntimeError, match=r"broadcast_variables\(model.variables"):
         hvd.broadcast_global_variables(0)
-    with tf.Graph().as_default(), pytest.raises(ValueError, match="found no global variables"):
-        hvd.broadcast_global_variables(0)
     with pytest.raises(RuntimeError, match="broadcast_variables"):
         tf.function(lambda: hvd.broadcast_global_variables(0))()
+
+
+@on_ranks(2)
+def test_a_broadcast_before_the_variables_does_nothing(hvd):
+    """As with Horovod. If the session trains later, the reminder comes as if there were no broadcast."""
+    with tf.Graph().as_default(), v1.Session() as session, support.logged() as said:
+        nothing = hvd.broadcast_global_variables(0)
+        assert session.run(nothing) is None
+        weights = v1.get_variable("w", initializer=[1.0, 2.0])
+        update = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0)).minimize(
+            tf.reduce_sum(weights)
+        )
+        session.run(v1.global_variables_initializer())
+        session.run(nothing)
+        session.run(update)
+    assert ["its graph has no broadcast" in line for line in said] == ([True] if hvd.rank() == 0 else [])
 
 
 @on_ranks(2, full=(3,))

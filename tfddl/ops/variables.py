@@ -91,7 +91,7 @@ def _assign_roots_values(
     variables = list(variables)
     for variable in variables:
         setattr(_compat.tf_variable(variable), _MARK, True)
-    if _in_tf1_graph():
+    if variables and _in_tf1_graph():
         setattr(tf.compat.v1.get_default_graph(), _MARK, True)
     pending = [
         (variable, broadcast(variable, root_rank, f"{group}.{index}", ignore_name_scope, process_set))

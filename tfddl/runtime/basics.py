@@ -133,7 +133,7 @@ def _start(comm: Any, sets: Any) -> None:
         job = process.job = _join(MPI, world, limits)
         try:
             next_step()
-            process_sets.start(job)
+            process_sets.start(job, comm)
             timeline.start_from_environment()
             registration.add_static(sets)
         except BaseException:

@@ -27,7 +27,7 @@ class ProcessSet:
     Attributes:
         process_set_id: The number of the set, equal on all ranks. None while the set is not part of a job.
         ranks: The members, sorted. None for a communicator until the set is part of a job.
-        mpi_comm: The communicator, or None.
+        mpi_comm: The communicator, or None. Of `global_process_set` the communicator that `init(comm=...)` was given.
 
     Raises:
         ValueError: `ranks_or_comm` is no communicator and no list of ranks, or names a rank twice.
@@ -96,9 +96,10 @@ global_process_set = ProcessSet([])
 global_process_set.process_set_id, global_process_set.ranks = 0, None
 
 
-def start(job: Job) -> None:
-    """Makes `global_process_set` the only set of a new job."""
+def start(job: Job, comm: Any) -> None:
+    """Makes `global_process_set` the only set of a new job; `comm` is the argument of `init()`."""
     job.sets[0] = global_process_set
+    global_process_set.mpi_comm = comm if is_communicator(comm) else None
     global_process_set.ranks = list(range(job.size))
 
 
@@ -108,7 +109,7 @@ def stop(job: Job, free: bool) -> None:
         for process_set in job.sets.values():
             if process_set is not global_process_set:
                 process_set.process_set_id = None
-        global_process_set.ranks = None
+        global_process_set.ranks = global_process_set.mpi_comm = None
         for communicator in job.communicators.values() if free else ():
             communicator.Free()
 

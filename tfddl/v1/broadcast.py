@@ -18,24 +18,18 @@ def broadcast_global_variables(root_rank: int) -> tf.Operation:
         root_rank: The rank whose values all ranks take.
 
     Returns:
-        The operation. All ranks run it in a session once the variables are initialized.
+        The operation. All ranks run it in a session once the variables are initialized. In a graph without global
+        variables it does nothing.
 
     Raises:
         RuntimeError: The call is in eager mode or in a `tf.function`, which have no global variables.
-        ValueError: The graph has no global variables yet.
     """
     if tf.executing_eagerly() or v1.get_default_graph().building_function:
         raise RuntimeError(
             "broadcast_global_variables is for the graphs of TF1, which know their variables. Here use "
             "broadcast_variables(model.variables, root_rank)."
         )
-    variables = v1.global_variables()
-    if not variables:
-        raise ValueError(
-            "broadcast_global_variables found no global variables in the default graph: call it where the "
-            f"graph is complete. Received: root_rank={root_rank!r}"
-        )
-    return broadcast_variables(variables, root_rank)
+    return broadcast_variables(v1.global_variables(), root_rank)
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
