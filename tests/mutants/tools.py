@@ -147,4 +147,16 @@ FAULTS = {
         "elif self._stopping:",
         "tests/faults/test_exit.py::test_an_end_without_an_error_before_the_others_leave_init",
     ),
+    "a shell of srun --pty counts as a rank": Fault(
+        "tfddl/runtime/launcher_check.py",
+        'terminal != "0" and',
+        "False and",
+        "tests/runtime/test_launcher_check.py::test_what_slurm_started",
+    ),
+    "processes that srun starts train alone": Fault(
+        "tfddl/runtime/basics.py",
+        "        launcher_check.check(comm, MPI.COMM_WORLD.size)\n",
+        "",
+        "tests/runtime/test_launcher_check.py::test_processes_of_srun",
+    ),
 }

@@ -17,6 +17,7 @@ from tfddl.runtime import (
     fork,
     init_watchdog,
     job_communicator,
+    launcher_check,
     library,
     process_sets,
     registration,
@@ -50,7 +51,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     Raises:
         ImportError: This Python, platform, TensorFlow or Keras is not supported; the message says what to install.
         RuntimeError: MPI, its header or a compiler is missing; the message says what to install. Or this process
-            was forked from a rank.
+            was forked from a rank. Or a launcher started several processes and MPI knows only this one (`srun` without an
+            MPI plugin); `TFDDL_ALLOW_SINGLE=1` allows it.
         ValueError: The engine did not start, the ranks run different software or give different `comm` or
             `process_sets`, an environment variable is not a number, or the file of `TFDDL_TIMELINE` cannot be written.
     """
@@ -123,6 +125,7 @@ def _start(comm: Any, sets: Any) -> None:
     with init_watchdog.waiting(*limits, named=comm is None) as next_step:
         next_step()
         library.initialize_mpi()
+        launcher_check.check(comm, MPI.COMM_WORLD.size)
         debugger.install()
         if MPI.COMM_WORLD.size > 1:
             failure.install()
