@@ -134,6 +134,21 @@ def test_rank_that_leaves_early_without_finalize():
     assert job.seconds < SOON
 
 
+def test_rank_that_leaves_before_others_that_wait_in_init():
+    """Rank 0 holds the socket of a rank in hvd.init(), without MPI, so that mpirun cannot notice."""
+    job = run_script(
+        "import socket\n"
+        "if rank == 1: sys.exit()\n"
+        "names = [os.environ[name] for name in ('TFDDL_JOB', 'PMIX_NAMESPACE') if name in os.environ]\n"
+        "present = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
+        "present.bind('\\0tfddl/' + '/'.join(names) + f'/init/0/{os.getpid()}/0/0')\n"
+        "time.sleep(500)"
+    )
+    assert job.code == 1
+    assert job.last_line == "tfddlrun: rank 1 ended with exit code 0 while rank 0 waited for it in hvd.init()"
+    assert job.seconds < SOON
+
+
 def test_rank_that_ignores_sigterm(tmp_path):
     job = run_script(
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"

@@ -145,7 +145,7 @@ FAULTS = {
         "tfddl/launch/job.py",
         "elif not self._stopping:",
         "elif self._stopping:",
-        "tests/faults/test_exit.py::test_an_end_without_an_error_before_the_others_leave_init",
+        "tests/launch/test_ends.py::test_rank_that_leaves_before_others_that_wait_in_init",
     ),
     "a shell of srun --pty counts as a rank": Fault(
         "tfddl/runtime/launcher_check.py",
