@@ -131,7 +131,9 @@ def test_two_and_two(on_hosts, launcher):
 
 @pytest.mark.slow
 def test_two_and_one(on_hosts):
-    result = on_hosts(WHO + COLLECTIVES, *TFDDLRUN, "-np", "3", "-H", "hostA:2,hostB:1")
+    result = on_hosts(
+        WHO + COLLECTIVES, *TFDDLRUN, "--network-interfaces", "cable", "-np", "3", "-H", "hostA:2,hostB:1"
+    )
     assert result.code == 0, result.output
     assert "rank 0 on hostA: local 0 of 2, cross 0 of 2, False" in result.output
     assert "rank 1 on hostA: local 1 of 2, cross 0 of 1, False" in result.output

@@ -18,6 +18,7 @@ FLAGS = {
     ("-np", "--num-proc"): "N",
     ("-H", "--hosts"): "HOST:SLOTS,...",
     ("--hostfile",): "FILE",
+    ("--network-interfaces",): "NAME,...",
     ("--timeline-filename",): "FILE",
     ("--timeline-mark-cycles",): None,
     ("--verbose",): None,
@@ -25,6 +26,7 @@ FLAGS = {
     ("--version",): None,
     ("--help",): None,
 }
+OPEN_MPI_4 = Mpirun("/v/bin/mpirun", OPEN_MPI, "4.1.4")
 OPEN_MPI_5 = Mpirun("/v/bin/mpirun", OPEN_MPI, "5.0.11")
 MPICH_5 = Mpirun("/v/bin/mpiexec", MPICH, "5.0.2")
 RANK = f"{sys.executable} -I -S {rank_shim.__file__}"
@@ -207,6 +209,32 @@ def test_only_what_a_script_depends_on_is_forwarded():
     ]
     names = mpirun.forwarded_variables(dict.fromkeys(given, "x"))
     assert names == ["TFDDL_LAUNCH", "LD_LIBRARY_PATH", "NCCL_DEBUG", "PYTHONPATH", "TFDDL_LOG", "TF_CONFIG"]
+
+
+@pytest.mark.parametrize(
+    ("which", "options"),
+    [
+        (OPEN_MPI_5, "--mca btl_tcp_if_include lo --prtemca prte_if_include lo"),
+        (
+            mpirun.Mpirun("/v/bin/mpirun", mpirun.OPEN_MPI, "4.1.4"),
+            "--mca btl_tcp_if_include lo --mca oob_tcp_if_include lo",
+        ),
+        (MPICH_5, "-iface lo"),
+    ],
+    ids=str,
+)
+def test_network_interfaces(monkeypatch, which, options):
+    monkeypatch.setattr(run, "find_mpirun", lambda: which)
+    asked = "-np", "2", "--network-interfaces"
+    assert f" {options} " in invoke("--dry-run", *asked, "lo", "true").output
+    unknown = invoke("--dry-run", *asked, "lo,no-such", "true")
+    assert unknown.exit_code == 2 and "Received: lo,no-such" in unknown.output
+
+
+def test_mpich_takes_one_network_interface(monkeypatch):
+    monkeypatch.setattr(run, "find_mpirun", lambda: MPICH_5)
+    result = invoke("--dry-run", "-np", "2", "--network-interfaces", "lo,lo", "true")
+    assert result.exit_code == 2 and "MPICH takes one interface" in result.output
 
 
 def test_command_line_without_hosts_leaves_the_choice_to_mpirun():

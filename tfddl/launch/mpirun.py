@@ -72,7 +72,12 @@ def find_mpirun(beside: Sequence[Path] | None = None) -> Mpirun:
 
 
 def command_line(
-    mpirun: Mpirun, processes: int, hosts: Sequence[Host], command: Sequence[str], forward: Sequence[str] = ()
+    mpirun: Mpirun,
+    processes: int,
+    hosts: Sequence[Host],
+    command: Sequence[str],
+    forward: Sequence[str] = (),
+    interfaces: str = "",
 ) -> list[str]:
     """Builds the line that starts a job.
 
@@ -82,6 +87,7 @@ def command_line(
         hosts: list of `Host`. If it is empty, mpirun asks a scheduler for hosts or uses this host.
         command: list of strings, the command that each rank runs.
         forward: names of environment variables to pass to ranks on other hosts.
+        interfaces: names of the network interfaces to use on all hosts, separated by commas. Empty: MPI's choice.
 
     Returns:
         List of strings.
@@ -89,13 +95,19 @@ def command_line(
     named = ",".join(f"{host.name}:{host.slots}" for host in hosts)
     if mpirun.vendor == MPICH:
         line = [mpirun.path, "-n", str(processes)] + (["-hosts", named] if named else [])
-        line += ["-bind-to", "none"]
+        line += ["-bind-to", "none"] + (["-iface", interfaces] if interfaces else [])
     else:
         line = [mpirun.path] + (["--allow-run-as-root"] if os.geteuid() == 0 else [])
         line += ["-np", str(processes)] + (["-H", named] if named else [])
         # By default mpirun pins each of two ranks to one core, and starts no more ranks than cores.
         line += ["--bind-to", "none", "--map-by", "slot:OVERSUBSCRIBE"]
         line += [item for name in forward for item in ("-x", name)]
+        if interfaces:  # for the ranks, then for mpirun and its daemons
+            line += ["--mca", "btl_tcp_if_include", interfaces]
+            daemons = (
+                ["--mca", "oob_tcp_if_include"] if mpirun.version < "5" else ["--prtemca", "prte_if_include"]
+            )
+            line += [*daemons, interfaces]
     return [*line, sys.executable, "-I", "-S", rank_shim.__file__, *command]
 
 

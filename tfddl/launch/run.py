@@ -7,6 +7,7 @@ import io
 import os
 import shlex
 import shutil
+import socket
 import sys
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from tfddl.launch.channel import Listener
 from tfddl.launch.hosts import Host, all_local, parse_hosts, read_hostfile
 from tfddl.launch.job import Job
 from tfddl.launch.mpirun import (
+    MPICH,
     OPEN_MPI,
+    Mpirun,
     MpirunError,
     command_line,
     find_mpirun,
@@ -86,6 +89,13 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
     help="File with a host on each line: 'node1 slots=4' or 'node1:4'.",
 )
 @click.option(
+    "--network-interfaces",
+    "interfaces",
+    metavar="NAME,...",
+    default="",
+    help="Network interfaces for the ranks of several hosts, such as eth0 or ib0. They have these names on all hosts.",
+)
+@click.option(
     "--timeline-filename",
     "timeline",
     metavar="FILE",
@@ -114,6 +124,7 @@ def main(
     processes: int | None,
     hosts: str | None,
     hostfile: Path | None,
+    interfaces: str,
     timeline: str | None,
     mark_cycles: bool,
     verbose: bool,
@@ -135,10 +146,11 @@ def main(
         mpirun = find_mpirun()
     except MpirunError as error:
         raise click.ClickException(str(error)) from None
+    _check_interfaces(interfaces, mpirun)
     variables = _timeline(timeline, mark_cycles)
     os.environ.update(variables)
     forward = forwarded_variables(os.environ) if remote else []
-    line = command_line(mpirun, count, host_list, command, forward)
+    line = command_line(mpirun, count, host_list, command, forward, interfaces)
     if dry_run:
         given = [f"{name}={value}" for name, value in variables.items()]
         click.echo(shlex.join([*(["env", *given] if given else []), *line]))
@@ -161,6 +173,17 @@ def _hosts(hosts: str | None, hostfile: Path | None) -> list[Host]:
         return parse_hosts(hosts) if hosts is not None else []
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+
+
+def _check_interfaces(interfaces: str, mpirun: Mpirun) -> None:
+    names = interfaces.split(",") if interfaces else []
+    here = [name for _, name in socket.if_nameindex()]
+    if not set(names) <= set(here):
+        raise click.UsageError(
+            f"--network-interfaces takes names of this host's interfaces, {', '.join(here)}. Received: {interfaces}"
+        )
+    if len(names) > 1 and mpirun.vendor == MPICH:
+        raise click.UsageError(f"MPICH takes one interface in --network-interfaces. Received: {interfaces}")
 
 
 def _timeline(path: str | None, mark_cycles: bool) -> dict[str, str]:
