@@ -151,7 +151,7 @@ def test_a_plain_optimizer_is_refused(hvd, wrap):
         hvd, support.model(), keras.optimizers.LossScaleOptimizer(optimizer) if wrap else optimizer
     )
     with pytest.raises(
-        ValueError, match=r"optimizer=tfddl.DistributedOptimizer\(optimizer\).*Received: optimizer="
+        ValueError, match=r"optimizer=hvd.DistributedOptimizer\(optimizer\).*Received: optimizer="
     ):
         network.fit(*mine(hvd), verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
 

@@ -12,6 +12,8 @@ import pytest
 
 from tests.launch.support import LIMIT_S, run_script, running, tfddlrun
 from tfddl.launch import rank_shim
+from tfddl.launch import scratch as scratch_module
+from tfddl.launch.scratch import scratch
 
 WITH_MPI = """
 from mpi4py import MPI
@@ -250,6 +252,27 @@ def test_nothing_survives_a_killed_mpirun(tmpdir_of_the_job):
     assert not [path for path in shared if os.path.exists(path)]
     assert ended.code == 128 + signal.SIGKILL
     assert "tfddlrun: mpirun was killed by signal 9 (SIGKILL)" in ended.stderr
+
+
+def test_settings_of_the_user_stay(tmp_path, monkeypatch):
+    chosen = "OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_orte_tmpdir_base"
+    for name in chosen:
+        monkeypatch.setenv(name, str(tmp_path))
+    (tmp_path / ".openmpi").mkdir()
+    (tmp_path / ".openmpi/mca-params.conf").write_text("btl_tcp_if_exclude = docker0\n")
+    environment = os.environ | {"HOME": str(tmp_path)}
+    with scratch(environment, "/usr/bin/mpirun") as (settings, directories):
+        assert (settings, directories) == ({}, [])
+
+
+def test_directories_of_open_mpi_are_removed_or_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(scratch_module, "_SHARED_MEMORY", tmp_path / "none")
+    with scratch({}, "/usr/bin/mpirun") as (settings, directories):
+        (session,) = directories
+        assert settings["PRTE_MCA_prte_tmpdir_base"] == session and os.path.isdir(session)
+        assert settings["OMPI_MCA_btl_tcp_if_include"] == "lo"
+        assert "OMPI_MCA_btl_sm_backing_directory" not in settings
+    assert not os.path.exists(session)
 
 
 def test_processes_that_a_rank_leaves_behind_are_ended():

@@ -1,5 +1,7 @@
 """A job of size 1 where a launcher started several processes. The variables of Slurm are those of Slurm 22.05 itself."""
 
+import sys
+
 import pytest
 
 from tests.harness import run_script
@@ -138,7 +140,7 @@ def test_one_rank_of_tfddlrun_inside_a_step():
         0,
         "import tfddl as hvd\nhvd.init()\nprint(hvd.size())",
         environment=STEP,
-        launcher=["tfddlrun", "-np", "1"],
+        launcher=[sys.executable, "-m", "tfddl.launch.run", "-np", "1"],
     )
     assert result.code == 0, result.output
     assert "1\n" in result.output

@@ -132,7 +132,8 @@ class Supervisor:
         inherited = _inherited_descriptors()
         supervisor = os.getpid()
         try:
-            self._pid = subprocess.Popen(
+            # The object is kept: its end would collect a rank that has ended already, and its status would be lost.
+            self._rank = subprocess.Popen(
                 command,
                 # mpirun's forwarding of stdin never ends (Open MPI 5), or leaves rank 1 waiting (MPICH).
                 stdin=subprocess.DEVNULL,
@@ -141,7 +142,8 @@ class Supervisor:
                 start_new_session=True,
                 close_fds=False,
                 preexec_fn=lambda: _die_with(supervisor),
-            ).pid
+            )
+            self._pid = self._rank.pid
         finally:
             # MPICH gives its rank a socket, and takes the end of the socket for the end of the rank.
             for descriptor in streams + inherited:

@@ -6,7 +6,6 @@ Open MPI writes 16 MB a rank to /dev/shm and its session to TMPDIR, and only mpi
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shutil
 import tempfile
@@ -37,9 +36,12 @@ def scratch(environment: Mapping[str, str], mpirun: str) -> Iterator[tuple[dict[
     settings: dict[str, str] = {}
     made = []
     for names, parent in ((_SESSION, None), (_SEGMENTS, _SHARED_MEMORY)):
-        if given.isdisjoint(names) and (parent is None or os.access(parent, os.W_OK)):
-            made.append(tempfile.mkdtemp(prefix="tfddlrun-", dir=parent))
-            settings |= dict.fromkeys(names, made[-1])
+        if given.isdisjoint(names):
+            with contextlib.suppress(
+                OSError
+            ):  # without a directory, or room in it, Open MPI does what it can
+                made.append(tempfile.mkdtemp(prefix="tfddlrun-", dir=parent))
+                settings |= dict.fromkeys(names, made[-1])
     # Ranks that cannot share memory talk over TCP, which need not leave this host.
     if given.isdisjoint({*_LOOPBACK, "OMPI_MCA_btl_tcp_if_exclude"}):
         settings |= dict.fromkeys(_LOOPBACK, "lo")
