@@ -16,7 +16,7 @@ SPAWN = multiprocessing.get_context("spawn")
 PROCESSES = 4
 
 HEADER = "\x7fELF" + "\0" * 60
-"""Of a library of which nothing is loaded."""
+"""The header of a library without program headers, so that nothing is loaded from it."""
 
 HELD = 1.5
 """Seconds of a build, enough for a busy machine to start the other processes."""

@@ -16,7 +16,7 @@ v1 = tf.compat.v1
 
 
 def same(reduce):
-    """What all ranks get."""
+    """Every rank gets the result."""
     return lambda parts: [reduce(parts)] * len(parts)
 
 

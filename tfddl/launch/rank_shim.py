@@ -271,8 +271,8 @@ def _rank() -> int:
 
 def _is_in_init(job: str) -> bool:
     """Whether the rank is in `hvd.init()`: it holds a socket then, whose name says it (`tfddl.runtime.init_watchdog`)."""
-    names = [job, *(os.environ[name] for name in ("PMIX_NAMESPACE",) if name in os.environ)]
-    start = f"@tfddl/{'/'.join(names)}/init/{_rank()}/"
+    namespace = f"/{os.environ['PMIX_NAMESPACE']}" if "PMIX_NAMESPACE" in os.environ else ""
+    start = f"@tfddl/{job}{namespace}/init/{_rank()}/"
     with contextlib.suppress(OSError), open("/proc/net/unix", errors="replace") as table:
         return any(start in line for line in table)
     return False

@@ -27,7 +27,7 @@ from tfddl.launch.mpirun import (
     scheduled,
 )
 from tfddl.launch.output import Output
-from tfddl.launch.scratch import scratch
+from tfddl.launch.scratch import Scratch, scratch
 
 _HELP = """Runs COMMAND as several processes that train together.
 
@@ -155,11 +155,11 @@ def main(
         given = [f"{name}={value}" for name, value in variables.items()]
         click.echo(shlex.join([*(["env", *given] if given else []), *line]))
         return
-    with contextlib.ExitStack() as stack:
-        directories: list[str] = []
-        if mpirun.vendor == OPEN_MPI and not remote:
-            settings, directories = stack.enter_context(scratch(os.environ, mpirun.path))
-            os.environ.update(settings)
+    made: Scratch = contextlib.nullcontext(({}, []))
+    if mpirun.vendor == OPEN_MPI and not remote:
+        made = scratch(os.environ, mpirun.path)
+    with made as (settings, directories):
+        os.environ.update(settings)
         code = _run(line, count, remote, directories, verbose)
     sys.exit(code)
 

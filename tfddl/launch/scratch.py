@@ -11,19 +11,22 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 # The parameter's names in Open MPI 5 and 4. An unknown parameter does nothing.
 _SESSION = ("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base")
 _SEGMENTS = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory")
-_LOOPBACK = ("OMPI_MCA_btl_tcp_if_include",)
+_INTERFACES = "OMPI_MCA_btl_tcp_if_include"
 _SHARED_MEMORY = Path("/dev/shm")
+
+Scratch: TypeAlias = contextlib.AbstractContextManager[tuple[dict[str, str], list[str]]]
 
 
 @contextlib.contextmanager
 def scratch(environment: Mapping[str, str], mpirun: str) -> Iterator[tuple[dict[str, str], list[str]]]:
     """Makes the directories, and settings of Open MPI for a job whose ranks are all on this host.
 
-    What the user has set stays as it is.
+    Settings of the user stay as they are.
 
     Args:
         environment: the environment variables.
@@ -37,14 +40,13 @@ def scratch(environment: Mapping[str, str], mpirun: str) -> Iterator[tuple[dict[
     made = []
     for names, parent in ((_SESSION, None), (_SEGMENTS, _SHARED_MEMORY)):
         if given.isdisjoint(names):
-            with contextlib.suppress(
-                OSError
-            ):  # without a directory, or room in it, Open MPI does what it can
+            # Without a directory, or room in it, Open MPI does as well as it can.
+            with contextlib.suppress(OSError):
                 made.append(tempfile.mkdtemp(prefix="tfddlrun-", dir=parent))
                 settings |= dict.fromkeys(names, made[-1])
     # Ranks that cannot share memory talk over TCP, which need not leave this host.
-    if given.isdisjoint({*_LOOPBACK, "OMPI_MCA_btl_tcp_if_exclude"}):
-        settings |= dict.fromkeys(_LOOPBACK, "lo")
+    if given.isdisjoint((_INTERFACES, "OMPI_MCA_btl_tcp_if_exclude")):
+        settings[_INTERFACES] = "lo"
     try:
         yield settings, made
     finally:

@@ -29,24 +29,10 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
     native.tfddl_init.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_double, ctypes.c_double]
     native.tfddl_add_set.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
     native.tfddl_remove_set.argtypes = [ctypes.c_int, ctypes.c_double]
-    native.tfddl_wait_begins.argtypes = [
-        ctypes.c_char_p,
-        ctypes.c_char_p,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_double,
-        ctypes.c_double,
-    ]
-    native.tfddl_exit_begins.argtypes = [
-        ctypes.c_char_p,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_double,
-        ctypes.c_double,
-        ctypes.c_double,
-    ]
+    # The name of the presence; rank, size and local size; the seconds to a warning and to the end.
+    wait: list[Any] = [ctypes.c_char_p, *[ctypes.c_int] * 3, *[ctypes.c_double] * 2]
+    native.tfddl_wait_begins.argtypes = [ctypes.c_char_p, *wait]
+    native.tfddl_exit_begins.argtypes = [*wait, ctypes.c_double]
     native.tfddl_shutdown.argtypes = [ctypes.c_double]
     native.tfddl_set_nccl_wheel.argtypes = [ctypes.c_char_p]
     native.tfddl_set_nccl_wheel((nccl_wheel() or "").encode())

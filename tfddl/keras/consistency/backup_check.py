@@ -26,7 +26,7 @@ def warn_of_backups(callbacks: list[Any], broadcast: Any, name: str, process_set
     folders = [os.path.abspath(str(each.backup_dir)) for each in backups]
     mine = (basics.rank(), socket.gethostname(), folders, late)
     found = allgather_object(mine, name=name, process_set=process_set)
-    late_ranks = [rank for rank, _, _, late in found if late]
+    late_ranks = [rank for rank, _, _, is_late in found if is_late]
     if late_ranks:
         warn(
             "BackupAndRestore restores variables after BroadcastGlobalVariablesCallback has made them equal, so the ranks "

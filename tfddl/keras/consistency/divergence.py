@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfddl import _compat
-from tfddl.gradients.checksum import checksum
 from tfddl.keras.consistency import model_contents
+from tfddl.keras.consistency.weights_check import differing_weights
 from tfddl.keras.distributed.status import is_distributed
-from tfddl.ops.exchange import differing_lists
 from tfddl.runtime.agreement import first_few
 from tfddl.runtime.log import warn_once
 from tfddl.runtime.process_sets import ProcessSet
@@ -38,12 +37,11 @@ class DivergenceCheck:
         Returns:
             Whether they differ.
         """
-        checksums = [str(checksum(_compat.tf_variable(weight).numpy())) for weight in weights]
-        different = differing_lists(checksums, self._name, self._process_set)
-        if different is None:
+        paths = [
+            _compat.path(weight) for weight, _ in differing_weights(weights, self._name, self._process_set)
+        ]
+        if not paths:
             return False
-        by_weight = zip(weights, zip(*different.values(), strict=False), strict=False)
-        paths = [_compat.path(weight) for weight, sums in by_weight if len(set(sums)) > 1]
         warn_once(
             "Weights that were equal on all ranks differ after a step of the model's own train_step, where the gradients of "
             "some optimizer are not combined: distribute that optimizer too (tfddl.DistributedOptimizer), or use a "

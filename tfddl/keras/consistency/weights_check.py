@@ -13,6 +13,29 @@ from tfddl.runtime.process_sets import ProcessSet
 VARIABLE = "TFDDL_CHECK"
 
 
+def differing_weights(
+    weights: Sequence[Any], name: str, process_set: ProcessSet
+) -> list[tuple[Any, dict[int, str]]]:
+    """Compares weights bit for bit over the ranks. All ranks call it.
+
+    Args:
+        weights: Variables of Keras or TensorFlow.
+        name: Names the collectives.
+        process_set: The ranks that take part.
+
+    Returns:
+        The weights that differ, each with its checksum on every rank, by rank in the job.
+    """
+    sums = [f"{checksum(_compat.tf_variable(weight).numpy()):08x}" for weight in weights]
+    different = differing_lists(sums, name, process_set)
+    if different is None:
+        return []
+    by_weight = zip(weights, zip(*different.values(), strict=False), strict=False)
+    return [
+        (weight, dict(zip(different, row, strict=True))) for weight, row in by_weight if len(set(row)) > 1
+    ]
+
+
 class WeightsCheck:
     """Compares weights bit for bit. All ranks do so after the same steps.
 
@@ -49,20 +72,17 @@ class WeightsCheck:
             self._equal_at = self._steps
 
     def _compare(self, weights: Sequence[Any]) -> None:
-        sums = [f"{checksum(_compat.tf_variable(weight).numpy()):08x}" for weight in weights]
-        different = differing_lists(sums, self._name, self._process_set)
-        if different is None:
+        wrong = differing_weights(weights, self._name, self._process_set)
+        if not wrong:
             return
-        by_weight = list(zip(weights, zip(*different.values(), strict=True), strict=True))
-        wrong = [(weight, row) for weight, row in by_weight if len(set(row)) > 1]
-        weight, row = wrong[0]
+        weight, checksums = wrong[0]
         raise ValueError(
             f"Weights that should be equal on all ranks differ ({VARIABLE}={self._every}). They were equal after step "
             f"{self._equal_at} of this training and differ after step {self._steps}; a smaller {VARIABLE} tells the step. "
             "Look for weights that change outside of the distributed optimizer or tape, for an operation that is not "
             "deterministic, and for ranks on different processors or GPUs. List weights that are meant to differ in "
             f"BroadcastGlobalVariablesCallback(local_variables=...). Received: {len(wrong)} of {len(weights)} weights "
-            f"differ; the first is {_compat.path(weight)}, with checksums {by_rank(dict(zip(different, row, strict=True)))}"
+            f"differ; the first is {_compat.path(weight)}, with checksums {by_rank(checksums)}"
         )
 
 
