@@ -10,7 +10,7 @@
 
 namespace {
 
-// Both are leaked: the C library calls OnExit after the destructors of what was made later.
+// Leaked: the C library calls OnExit after the destructors of objects that were made later.
 std::unique_ptr<tfddl::ExitWatchdog>& ExitWatch() {
   static auto* watch = new std::unique_ptr<tfddl::ExitWatchdog>;
   return *watch;

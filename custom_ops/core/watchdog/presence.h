@@ -1,5 +1,5 @@
-// Which ranks of this host have come to a call, and how far. MPI cannot tell before all have come, nor while
-// it ends. So each rank in the call holds an abstract socket, whose name says it.
+// Shows the ranks of this host that have come to a call, and how far each is. MPI cannot tell before all have
+// come, nor while it ends. So each rank in the call holds an abstract socket, whose name tells its step.
 #pragma once
 
 #include <map>
