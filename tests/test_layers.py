@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PYTHON = (
     "cli",
     "timeline",
+    "flight",
     "bench",
     "launch",
     "data",
