@@ -1,8 +1,7 @@
 """Starts mpirun, follows all ranks to their ends, and leaves nothing running.
 
 One loop on one thread waits for the connections of the rank shims, for mpirun, and for signals. If a rank fails, or
-tfddlrun receives a signal, tfddlrun asks every shim to end its rank, and later kills the ranks that still run. The signals
-SIGUSR1 and SIGUSR2 are passed on to the ranks.
+tfddlrun receives a signal, tfddlrun asks every shim to end its rank, and later kills the ranks that still run.
 """
 
 from __future__ import annotations
@@ -127,18 +126,15 @@ class Job:
     def _watch_signals(self) -> None:
         ours, theirs = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, *rank_shim.PASSED_ON.values(), *_SIGNALS):
+        for number in (signal.SIGCHLD, *_SIGNALS):
             signal.signal(number, lambda *_: None)
         self._selector.register(ours, selectors.EVENT_READ, lambda: self._on_signals(os.read(ours, 512)))
 
     def _on_signals(self, numbers: bytes) -> None:
-        passed_on = {number: command for command, number in rank_shim.PASSED_ON.items()}
         for number in numbers:
-            if number in passed_on:
-                self._command(passed_on[signal.Signals(number)])
-            elif number not in _SIGNALS:
+            if number not in _SIGNALS:
                 continue
-            elif self._stopping:
+            if self._stopping:
                 self._kill()
             else:
                 name = signal.Signals(number).name
@@ -206,7 +202,8 @@ class Job:
         if rank.failed:
             self._stop()
         elif not self._stopping:  # others may wait for it in hvd.init(), and mpirun would not notice that
-            self._command(rank_shim.LOOK)
+            for link in self._links:
+                link.command(rank_shim.LOOK)
 
     def _close(self, link: Link) -> None:
         self._selector.unregister(link)
@@ -226,18 +223,16 @@ class Job:
         if self._stopping:
             return
         self._stopping = True
-        self._command(rank_shim.TERMINATE)
+        for link in self._links:
+            link.command(rank_shim.TERMINATE)
         self._after(_KILL_AFTER_S, self._kill)
         self._after(_ABANDON_AFTER_S, self._abandon)
         if not self._links:
             self._end_mpirun(0)
 
     def _kill(self) -> None:
-        self._command(rank_shim.KILL)
-
-    def _command(self, command: bytes) -> None:
         for link in self._links:
-            link.command(command)
+            link.command(rank_shim.KILL)
 
     def _abandon(self) -> None:
         """Closes the connections to shims that do not answer: their hosts are gone."""

@@ -35,8 +35,6 @@ HEADER = struct.Struct(">cI")  # kind and length of each message to tfddlrun
 HELLO, OUTPUT, ERROR, WAITS, ENDED = b"H", b"O", b"E", b"W", b"X"
 # From tfddlrun, one byte each. LOOK: a rank has ended, so say it if this rank waits for all ranks.
 TERMINATE, KILL, LOOK = b"T", b"K", b"L"
-# Signals that tfddlrun passes on to ranks that wait for them; the first one asks for a flight record.
-PASSED_ON = {b"1": signal.SIGUSR1, b"2": signal.SIGUSR2}
 
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
 ABORT_S = 0.3  # mpirun also kills the rank that called MPI_Abort: time for it to exit with its own code
@@ -206,9 +204,6 @@ class Supervisor:
         if command == LOOK:
             self._look_at = min(self._look_at, time.monotonic())
             return
-        if command in PASSED_ON:
-            _pass_on(self._pid, PASSED_ON[command])
-            return
         if not command:
             self._selector.unregister(self._connection)
             self._alone = True
@@ -263,7 +258,7 @@ class Supervisor:
             deadline = time.monotonic() + LEFTOVER_S
             signalled: set[int] = set()
             while self._reap() and time.monotonic() < deadline:
-                for child in _children(os.getpid()) - signalled:
+                for child in _children() - signalled:
                     os.kill(child, number)
                     signalled.add(child)
                 self._turn(0.02)
@@ -314,20 +309,8 @@ def _signal_group(leader: int, number: int) -> None:
         os.killpg(leader, number)
 
 
-def _pass_on(process: int, number: int) -> None:
-    """Sends a signal to the process, or to those of its descendants that would not die of it."""
-    with contextlib.suppress(OSError):  # it has just ended
-        with open(f"/proc/{process}/status") as file:
-            status = dict(line.split(":", 1) for line in file)
-        if any(int(status[mask], 16) >> (number - 1) & 1 for mask in ("SigBlk", "SigIgn", "SigCgt")):
-            os.kill(process, number)
-            return
-    for child in _children(process):
-        _pass_on(child, number)
-
-
-def _children(process: int) -> set[int]:
-    with contextlib.suppress(OSError), open(f"/proc/{process}/task/{process}/children") as children:
+def _children() -> set[int]:
+    with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as children:
         return {int(pid) for pid in children.read().split()}
     return set()  # a kernel without this list: only the rank's own session is ended
 
@@ -337,10 +320,6 @@ def main(command: list[str]) -> int:
     found = os.environ.pop(VARIABLE, None)
     if found is None:
         os.execvp(command[0], command)
-    for (
-        number
-    ) in PASSED_ON.values():  # mpirun passes them on too; a handler, since the rank would inherit SIG_IGN
-        signal.signal(number, lambda *_: None)
     alive, held_by_stub = os.pipe()
     supervisor = os.fork()
     if supervisor:
