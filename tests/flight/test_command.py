@@ -108,7 +108,7 @@ def test_broken_files_are_named_and_left_out(folder):
     (folder / "rank2.json").write_text('{"version": 1, "now_us": 5}')
     text = "".join(invoke(folder).output.split("\n"))
     assert "No record of ranks 1, 2" in text
-    assert "rank1.json' is not the JSON of a flight record" in text and "no 'operations'" in text
+    assert "rank1.json' is not the JSON of a flight record" in text and "no 'job'" in text
 
 
 def test_mistakes(tmp_path):

@@ -285,5 +285,9 @@ def test_a_thousand_ranks(concluded):
 
 
 def test_init(concluded):
-    text, _ = concluded(ranks(2, job="", process_sets=[]))
+    made = ranks(2, job="")
+    for each in made:
+        for key in ("process_sets", "operations", "waiting"):  # a record of that time lacks them
+            del each.file[key]
+    text, _ = concluded(made)
     assert text == "No rank has begun a collective: all records are from before the end of hvd.init()."

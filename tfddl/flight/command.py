@@ -76,7 +76,7 @@ def analyze(folder: Path, ranks: tuple[int, ...], threads: bool, last: int, as_j
             f"There is no record of rank {unknown[0]} in '{folder}'.", param_hint="--rank"
         )
     if as_json:
-        click.echo(json.dumps(_as_json(job), indent=1))
+        click.echo(json.dumps(_as_json(job)))
         return
     if importlib.util.find_spec("rich") is None:
         _without_tables(job)

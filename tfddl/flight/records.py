@@ -195,15 +195,16 @@ _operation: Callable[[Any], tuple[Any, ...]] = itemgetter(*Operation._fields)
 def _record(path: Path, data: dict[str, Any]) -> Record:
     now_us = int(data["now_us"])
     operations: dict[int, list[Operation]] = {}
-    for entry in data["operations"]:
+    for entry in data.get("operations", ()):  # none before the end of hvd.init()
         operations.setdefault(entry["process_set"], []).append(Operation(*_operation(entry)))
-    for entry in data["waiting"]:
+    for entry in data.get("waiting", ()):
         known = operations.setdefault(entry["process_set"], [])
         if not any(each.name == entry["name"] and each.ended_us is None for each in known):
             submitted = now_us - int(entry["waited_us"])
             known.insert(0, Operation(0, entry["name"], "", 0, None, submitted, None, None, False))
     sets = {
-        int(each["id"]): ProcessSet(int(each["id"]), tuple(each["ranks"])) for each in data["process_sets"]
+        int(each["id"]): ProcessSet(int(each["id"]), tuple(each["ranks"]))
+        for each in data.get("process_sets", ())
     }
     return Record(
         path,
