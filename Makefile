@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tf demo test test-full lint test-core test-python test-rest test-all mutants test-tf test-mpich nightly bench-horovod sanitize model format clean
+.PHONY: help setup setup-tf demo test test-full lint test-core test-python test-rest test-all mutants soak test-tf test-mpich nightly bench-horovod sanitize model format clean
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -38,6 +38,7 @@ help:
 	@echo "make lint      ruff, mypy, clang-format: check only"
 	@echo "make sanitize  the engine's tests under the thread and address sanitizers"
 	@echo "make mutants   plant faults, and say which the tests find"
+	@echo "make soak      a long job whose ranks must not leak, then training steps that must repeat bit for bit"
 	@echo "make model     check the model of the protocol (needs spin)"
 	@echo "make format    rewrite the sources in the project's format"
 	@echo "make clean     remove what was built; $(VENV) stays"
@@ -193,6 +194,12 @@ FAULTS ?=
 mutants: setup
 	$(BIN)/tfddl build
 	$(BIN)/python -m tests.mutants.run $(FAULTS)
+
+# Takes ten minutes on 2 cores. SOAK holds options: make soak SOAK='--ranks 3 --steps 2000'.
+SOAK ?=
+soak: setup
+	$(BIN)/tfddl build
+	$(BIN)/python -m tests.soak $(SOAK)
 
 # A model takes one core.
 model:
