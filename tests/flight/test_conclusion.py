@@ -218,6 +218,8 @@ def test_a_wait_that_is_older_than_the_ring(concluded):
     made = after_loss(2)
     made[0].file["waiting"] = [{"process_set": 0, "name": "old", "waited_us": 90_000_000}]
     assert "Rank 0 submitted 'old' (1 min 30 s ago); rank 1 has not." in concluded(made)[0]
+    made[0].file["waiting"][0]["waited_us"] = 5  # submitted after the ring was copied
+    assert not concluded(made)[1]
 
 
 def test_a_record_says_nothing_of_later_operations(concluded, tmp_path):

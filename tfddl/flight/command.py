@@ -44,8 +44,8 @@ def analyze(folder: Path, ranks: tuple[int, ...], threads: bool, last: int, as_j
     """Says why a job hangs or failed, from the flight records of its ranks.
 
     DIR is the folder with rank0.json, rank1.json, ...: by default $TFDDL_DUMP_DIR, else tfddl-dump in the current
-    directory. Each rank writes its record when the job fails, and on SIGUSR1, which tfddlrun passes on to all ranks.
-    For a job that hangs:
+    directory. Each rank writes its record when the job stalls, on SIGUSR1, which tfddlrun passes on to all ranks, and
+    with TFDDL_DUMP_DIR also when the job fails. For a job that hangs:
 
     \b
       pkill -USR1 tfddlrun

@@ -18,8 +18,8 @@ VERSION = 1
 _NEAR = 600.0
 _FILE = re.compile(r"rank(\d+)\.json")
 _HOW = (
-    "Each rank writes rank<N>.json when its job fails, on the signal SIGUSR1 (or the one that TFDDL_DUMP_SIGNAL names), "
-    "and in hvd.write_flight_record(): into the folder TFDDL_DUMP_DIR, by default tfddl-dump in its current directory."
+    "Each rank writes rank<N>.json when its job stalls, on the signal SIGUSR1 (pkill -USR1 tfddlrun), and in "
+    "hvd.write_flight_record(): into the folder TFDDL_DUMP_DIR, by default tfddl-dump in its current directory."
 )
 
 
@@ -199,8 +199,8 @@ def _record(path: Path, data: dict[str, Any]) -> Record:
         operations.setdefault(entry["process_set"], []).append(Operation(*_operation(entry)))
     for entry in data.get("waiting", ()):
         known = operations.setdefault(entry["process_set"], [])
-        if not any(each.name == entry["name"] and each.ended_us is None for each in known):
-            submitted = now_us - int(entry["waited_us"])
+        submitted = now_us - int(entry["waited_us"])
+        if all(submitted < each.submitted_us for each in known):  # the ring has dropped it
             known.insert(0, Operation(0, entry["name"], "", 0, None, submitted, None, None, False))
     sets = {
         int(each["id"]): ProcessSet(int(each["id"]), tuple(each["ranks"]))
