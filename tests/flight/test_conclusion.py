@@ -85,6 +85,14 @@ def test_different_arguments(concluded):
     assert found[0].kind == Kind.ARGUMENTS and text.endswith("Open as well: 'later' (not submitted by all).")
 
 
+def test_different_arguments_before_all_ranks_have_submitted(concluded):
+    made = after_loss(3)
+    made[0].did("AGE", ago=3, tensor="float32 [5]")
+    made[1].did("AGE", ago=3, tensor="float32 [7]")
+    text, _ = concluded(made)
+    assert text.endswith("rank 0: float32 [5]; rank 1: float32 [7]. Rank 2 did not submit it.")
+
+
 def test_different_collectives_and_factors(concluded):
     made = after_loss(2)
     made[0].did("x", signature="collective=broadcast|root_rank=0|tensor=int32 []")

@@ -192,7 +192,7 @@ def _kind(operations: dict[int, Operation], missing: list[int], silent: list[int
     states = {rank: each.state for rank, each in operations.items()}
     failed = [rank for rank, state in states.items() if state == "failed"]
     if len({each.signature for each in operations.values() if each.signature}) > 1:
-        return Kind.ARGUMENTS, []
+        return Kind.ARGUMENTS, missing
     agreed = any(each.ticket is not None for each in operations.values())
     if not missing and failed and len(failed) < len(states):
         return Kind.FAILURE, failed
@@ -211,9 +211,8 @@ def _merged(found: list[Parting]) -> list[Parting]:
     """Puts the operations together that the same ranks wait for on the same ranks."""
     merged: dict[tuple[object, ...], Parting] = {}
     for parting in found:
-        key = (parting.process_set, parting.kind, *parting.suspects, None, *sorted(parting.operations))
-        if parting.kind == Kind.ARGUMENTS or key not in merged:
-            merged.setdefault((*key, parting.name) if parting.kind == Kind.ARGUMENTS else key, parting)
-        else:
+        own = parting.name if parting.kind == Kind.ARGUMENTS else ""  # of these each one is described
+        key = (parting.process_set, parting.kind, own, *parting.suspects, None, *sorted(parting.operations))
+        if merged.setdefault(key, parting) is not parting:
             merged[key].also.append(parting.name)
     return list(merged.values())

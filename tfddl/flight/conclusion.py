@@ -10,6 +10,7 @@ from tfddl.flight.words import arguments, capital, differences, duration, first_
 _GROUPS = 4  # so many kinds of ranks are described; the tables show all
 _YOUNG = 1.0  # seconds
 _SPREAD = 10.0  # seconds
+_AGE = "\0"  # stands for an age
 
 
 def conclude(job: Job) -> tuple[str, list[Parting]]:
@@ -78,7 +79,8 @@ def _describe(job: Job, parting: Parting, found: list[Parting]) -> str:
     name = f"'{parting.name}'{parting.process_set.attribute}"
     if parting.kind == Kind.ARGUMENTS:
         when = duration(job.last_written - parting.since)
-        return f"The ranks submitted {name} with different arguments, {when} ago: {_sides(parting)}."
+        more = f" {capital(in_ranges(parting.suspects))} did not submit it." if parting.suspects else ""
+        return f"The ranks submitted {name} with different arguments, {when} ago: {_sides(parting)}.{more}"
     if parting.kind == Kind.MISSING:
         return _missing(job, parting, seen, found)
     if parting.kind == Kind.AGREEMENT:
@@ -129,7 +131,7 @@ def _others_do(job: Job, parting: Parting, found: list[Parting]) -> list[str]:
             place = stacks.where(job.records[rank].stacks)
         else:
             did, age, place = "left no record", "", ""
-        text = did.replace("AGE", age) + (f"; main thread: {place}" if place else "")
+        text = did.replace(_AGE, age) + (f"; main thread: {place}" if place else "")
         groups.setdefault((did, place), (text, []))[1].append(rank)
     sentences = [f"{capital(in_ranges(ranks))} {text}." for text, ranks in groups.values()]
     if len(sentences) > _GROUPS:
@@ -138,17 +140,19 @@ def _others_do(job: Job, parting: Parting, found: list[Parting]) -> list[str]:
 
 
 def _instead(job: Job, record: Record, parting: Parting, found: list[Parting]) -> tuple[str, str]:
-    """What a rank did that the others wait for, with AGE for its age, and the age, by which ranks may differ."""
+    """What a rank did that the others wait for, with _AGE for its age, and the age, by which ranks may differ."""
     rank = record.rank
     for other in found:
         if other is not parting and rank in other.operations and rank not in other.suspects:
             operation = other.operations[rank]
             instead = " instead" if other.process_set == parting.process_set else ""
             name = f"'{other.name}'{other.process_set.attribute}{_more(other)}{instead}"
-            return f"submitted {name} ({_arguments(operation)}AGE)", _ago(job, record, operation.submitted_us)
+            return f"submitted {name} ({_arguments(operation)}{_AGE})", _ago(
+                job, record, operation.submitted_us
+            )
     if (last := record.last) is None:
         return "submitted nothing yet", ""
-    return f"submitted nothing after {record.title(last)} ({last.state} AGE)", _ago(
+    return f"submitted nothing after {record.title(last)} ({last.state} {_AGE})", _ago(
         job, record, last.changed_us
     )
 
