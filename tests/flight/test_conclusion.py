@@ -6,6 +6,7 @@ from tests.flight.builder import SIGNATURE, Rank, ranks, write
 from tfddl.flight.compare import Kind
 from tfddl.flight.conclusion import conclude, notes
 from tfddl.flight.records import read_job
+from tfddl.flight.words import in_short
 
 JOIN = "hvd.join()"
 TRAIN = "/home/me/train.py"
@@ -255,6 +256,23 @@ def test_a_parting_of_this_moment(concluded):
     made = after_loss(2)
     made[0].did("x", ago=0.3)
     assert concluded(made)[0].endswith("perhaps the ranks were at work. Write the records once more.")
+    made[1].file["reason"] = "Stalled: rank 0 has waited 1 s"
+    assert "perhaps" not in concluded(made)[0]
+
+
+def test_an_exception(concluded):
+    """All ranks write their records because of it. The stack shows whose it is."""
+    made = after_loss(2, reason="ValueError: no such file")
+    made[0].did("x", ago=0.1).at((TRAIN, 3, "step"))
+    made[1].at(("/venv/lib/python3.11/site-packages/tfddl/runtime/failure.py", 33, "hook"))
+    text, _ = concluded(made)
+    assert text.endswith("(ended 13.0 s ago); an exception has ended it: ValueError: no such file.")
+
+
+def test_errors_of_tensorflow_are_shortened():
+    reason = "InternalError: Graph execution error:\n\nDetected at:\n  File 1\n\n  File 2\n\ntfddl 'x': died\n\t [[node]]"
+    assert in_short(reason) == "InternalError: Graph execution error: ... tfddl 'x': died"
+    assert in_short("ValueError: a\nb") == "ValueError: a b" and in_short("") == ""
 
 
 def test_who_has_no_record(concluded, tmp_path):

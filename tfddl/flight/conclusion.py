@@ -5,11 +5,12 @@ from __future__ import annotations
 from tfddl.flight import stacks
 from tfddl.flight.compare import Kind, Parting, View, last_common, partings, sets, views
 from tfddl.flight.records import Job, Operation, Record
-from tfddl.flight.words import arguments, capital, differences, duration, first_few, in_ranges
+from tfddl.flight.words import arguments, capital, differences, duration, first_few, in_ranges, in_short
 
 _GROUPS = 4  # so many kinds of ranks are described; the tables show all
 _YOUNG = 1.0  # seconds
 _SPREAD = 10.0  # seconds
+_ASKED = ("signal ", "hvd.")  # the reason of a record that someone wanted
 _AGE = "\0"  # stands for an age
 
 
@@ -21,7 +22,8 @@ def conclude(job: Job) -> tuple[str, list[Parting]]:
     text = _describe(job, found[0], found)
     if others := [each for each in found[1:] if f"'{each.name}'{each.process_set.attribute}" not in text]:
         text += f" {_others(others)}"
-    if job.last_written - found[0].since < _YOUNG:
+    asked = all(record.reason.startswith(_ASKED) for record in job.records.values())
+    if asked and job.last_written - found[0].since < _YOUNG:
         text += (
             " This is less than a second old: perhaps the ranks were at work. Write the records once more."
         )
@@ -51,7 +53,7 @@ def reasons(job: Job) -> list[str]:
     """Why the records were written, for each reason the ranks."""
     groups: dict[str, list[int]] = {}
     for rank, record in job.records.items():
-        groups.setdefault(record.reason, []).append(rank)
+        groups.setdefault(in_short(record.reason), []).append(rank)
     return [f"{in_ranges(ranks)}: {reason or 'no reason given'}" for reason, ranks in groups.items()]
 
 
@@ -97,7 +99,8 @@ def _describe(job: Job, parting: Parting, found: list[Parting]) -> str:
         return f"{text}: {_states(job, parting)}.{more}"
     text = f"{name}{_number(parting)} failed on {in_ranges(parting.suspects or parting.operations)}"
     rank = next(iter(parting.suspects or parting.operations))
-    more = f" The record of rank {rank} says: {job.records[rank].reason}" if job.records[rank].reason else ""
+    reason = in_short(job.records[rank].reason)
+    more = f" The record of rank {rank} says: {reason}" if reason else ""
     return f"{text}: {_states(job, parting)}.{more}"
 
 
@@ -128,15 +131,22 @@ def _others_do(job: Job, parting: Parting, found: list[Parting]) -> list[str]:
     for rank in parting.suspects:
         if rank in job.records:
             did, age = _instead(job, job.records[rank], parting, found)
-            place = stacks.where(job.records[rank].stacks)
+            place = _place(job.records[rank])
         else:
             did, age, place = "left no record", "", ""
-        text = did.replace(_AGE, age) + (f"; main thread: {place}" if place else "")
+        text = did.replace(_AGE, age) + place
         groups.setdefault((did, place), (text, []))[1].append(rank)
     sentences = [f"{capital(in_ranges(ranks))} {text}." for text, ranks in groups.values()]
     if len(sentences) > _GROUPS:
         sentences[_GROUPS:] = ["The table of ranks has the others."]
     return sentences
+
+
+def _place(record: Record) -> str:
+    if stacks.has_raised(record.stacks):
+        return f"; an exception has ended it: {in_short(record.reason)}"
+    place = stacks.where(record.stacks)
+    return f"; main thread: {place}" if place else ""
 
 
 def _instead(job: Job, record: Record, parting: Parting, found: list[Parting]) -> tuple[str, str]:

@@ -18,6 +18,7 @@ _PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
 _STANDARD = re.compile(r".*/lib/python3\.\d+/")
 _AUTOGRAPH = re.compile(r".*/__autograph_generated_file[^/]*\.py")
 _OURS = Path(tfddl.__file__).parent
+_FAILURE = "/tfddl/runtime/failure.py"
 _SHOWN = 3  # the last parts of a path
 
 
@@ -91,11 +92,19 @@ def main_thread(text: str) -> Thread | None:
     return threads[-1] if threads else None
 
 
+def has_raised(text: str) -> bool:
+    """Whether the main thread has ended with an exception: `tfddl.runtime.failure` then writes the record."""
+    thread = main_thread(text)
+    return thread is not None and any(frame.path.endswith(_FAILURE) for frame in thread.frames[:1])
+
+
 def where(text: str) -> str:
     """The innermost call of the user's code in the main thread, else the innermost call; empty without stacks."""
     thread = main_thread(text)
     if thread is None or not thread.frames:
         return ""
+    if has_raised(text):
+        return "an exception has ended it"
     return (thread.user_frame or thread.frames[0]).text
 
 

@@ -68,6 +68,14 @@ def differences(signatures: Sequence[str]) -> list[str]:
     ]
 
 
+def in_short(reason: str) -> str:
+    """An error message in one line. The errors of TensorFlow have a stack in their middle."""
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    if len(lines) <= _SHOWN:
+        return " ".join(lines)
+    return f"{lines[0]} ... {next((line for line in lines if line.startswith('tfddl ')), lines[-1])}"
+
+
 def first_few(texts: Sequence[str], count: int = _SHOWN) -> str:
     """The first texts, joined by commas, and how many more there are."""
     more = f" and {len(texts) - count} more" if len(texts) > count else ""
