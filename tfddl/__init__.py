@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from tfddl.runtime.features import mpi_threads_supported as mpi_threads_supported
     from tfddl.runtime.features import nccl_built as nccl_built
     from tfddl.runtime.features import rocm_built as rocm_built
+    from tfddl.runtime.flight_record import write_flight_record as write_flight_record
     from tfddl.runtime.gpu import set_visible_gpu as set_visible_gpu
     from tfddl.runtime.process_sets import ProcessSet as ProcessSet
     from tfddl.runtime.process_sets import global_process_set as global_process_set
@@ -128,6 +129,7 @@ _MODULES = {
         "nccl_built",
         "rocm_built",
     ],
+    "tfddl.runtime.flight_record": ["write_flight_record"],
     "tfddl.runtime.gpu": ["set_visible_gpu"],
     "tfddl.runtime.process_sets": ["ProcessSet", "global_process_set"],
     "tfddl.runtime.registration": ["add_process_set", "remove_process_set"],

@@ -13,7 +13,9 @@
 
 #include "base/json.h"
 #include "core/engine/gather.h"
+#include "core/process/flight_contents.h"
 #include "core/process/process.h"
+#include "core/trace/flight_record.h"
 #include "core/trace/timeline.h"
 #include "core/watchdog/init_watchdog.h"
 
@@ -142,6 +144,29 @@ const char* tfddl_flight_log(void) {
   Text() = "[" + json + "]";
   return Text().c_str();
 }
+
+void tfddl_record_start(const char* directory, int at_every_failure, int stacks_signal, int stacks_file) {
+  tfddl::FlightRecord::OfProcess().SetContents(tfddl::FlightContents);
+  tfddl::FlightRecord::OfProcess().Start({directory, at_every_failure != 0, stacks_signal, stacks_file});
+}
+
+int tfddl_record_on(int signal, const char* name) {
+  return tfddl::FlightRecord::OfProcess().WriteOn(signal, name) ? 0 : -1;
+}
+
+void tfddl_record_job(const char* job, int rank, int size) {
+  tfddl::FlightRecord::OfProcess().SetJob(job, rank, size);
+}
+
+const char* tfddl_record_write(const char* directory, const char* reason) {
+  std::string error;
+  Text() = tfddl::FlightRecord::OfProcess().Write(reason, directory, &error);
+  if (!Text().empty()) return Text().c_str();
+  tfddl::SetLastError(error);
+  return nullptr;
+}
+
+void tfddl_record_failure(const char* reason) { tfddl::RecordFailure(reason); }
 
 int tfddl_timeline_start(int file, int mark_votes) {
   std::shared_ptr<tfddl::Engine> engine;

@@ -81,6 +81,17 @@ TFDDL_EXPORT const char* tfddl_failure(void);
 TFDDL_EXPORT const char* tfddl_stats(void);
 TFDDL_EXPORT const char* tfddl_flight_log(void);
 
+// The flight record (flight_record.h). The second function makes a signal write it: returns 0, or -1 if the
+// program handles the signal already. The last one returns the path; null on an error.
+TFDDL_EXPORT void tfddl_record_start(const char* directory, int at_every_failure, int stacks_signal,
+                                     int stacks_file);
+TFDDL_EXPORT int tfddl_record_on(int signal, const char* name);
+TFDDL_EXPORT void tfddl_record_job(const char* job, int rank, int size);
+TFDDL_EXPORT const char* tfddl_record_write(const char* directory, const char* reason);
+
+// This rank is about to end the job: writes its flight record, and gives the other ranks a moment for theirs.
+TFDDL_EXPORT void tfddl_record_failure(const char* reason);
+
 // Starts the timeline (timeline.h), which takes the descriptor of an empty file. Returns 0, or -1 before
 // tfddl_init() and when there is a timeline already; then the descriptor stays the caller's.
 TFDDL_EXPORT int tfddl_timeline_start(int file, int mark_votes);

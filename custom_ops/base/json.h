@@ -5,10 +5,14 @@
 
 namespace tfddl {
 
-// `text` as a JSON string, with its quotes. Control characters become spaces.
-inline std::string Quote(const std::string& text) {
+// `text` as a JSON string, with its quotes. Control characters become spaces; newlines stay with `lines`.
+inline std::string Quote(const std::string& text, bool lines = false) {
   std::string quoted = "\"";
   for (char c : text) {
+    if (lines && c == '\n') {
+      quoted += "\\n";
+      continue;
+    }
     if (c == '"' || c == '\\') quoted += '\\';
     quoted += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
   }

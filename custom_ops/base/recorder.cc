@@ -1,8 +1,21 @@
 #include "base/recorder.h"
 
+#include <algorithm>
 #include <chrono>
 
 namespace tfddl {
+namespace {
+
+constexpr size_t kSignatureBytes = 500;
+
+Event LastEvent(const Operation& operation) {
+  const char* end = operation.failed ? "error" : "done";
+  if (operation.ended_us) return {operation.ended_us, end, operation.name};
+  if (operation.started_us) return {operation.started_us, "start", operation.name};
+  return {operation.submitted_us, "submit", operation.name};
+}
+
+}  // namespace
 
 int64_t NowMicros() {
   using std::chrono::duration_cast;
@@ -10,26 +23,72 @@ int64_t NowMicros() {
       .count();
 }
 
-void Recorder::Record(const char* type, const std::string& name) {
+// A place keeps the memory of its texts for the next operation.
+uint64_t Recorder::Submitted(const Request& request) {
+  const std::string key = request.key();
+  int64_t count = 0;
+  for (const Buffer& buffer : request.buffers) count += buffer.count;
   std::lock_guard<std::mutex> lock(mutex_);
-  if (ring_.size() < kCapacity) {
-    ring_.push_back({NowMicros(), type, name});
-  } else {
-    ring_[next_] = {NowMicros(), type, name};
-    next_ = (next_ + 1) % kCapacity;
-  }
+  last_ = ++count_;
+  Operation& operation = ring_[count_ % kCapacity];
+  operation.number = count_;
+  operation.name.assign(key);
+  operation.signature.assign(request.signature, 0, kSignatureBytes);
+  operation.bytes = count * static_cast<int64_t>(SizeOf(request.dtype));
+  operation.ticket = -1;
+  operation.submitted_us = NowMicros();
+  operation.started_us = operation.ended_us = 0;
+  operation.failed = false;
+  return count_;
+}
+
+Operation* Recorder::Find(uint64_t number) {
+  Operation& operation = ring_[number % kCapacity];
+  if (operation.number != number) return nullptr;
+  last_ = number;
+  return &operation;
+}
+
+void Recorder::Started(uint64_t number, uint64_t ticket) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Operation* const operation = Find(number);
+  if (!operation) return;
+  operation->ticket = static_cast<int64_t>(ticket);
+  operation->started_us = NowMicros();
+}
+
+void Recorder::Ended(uint64_t number, bool ok) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Operation* const operation = Find(number);
+  if (!operation) return;
+  operation->failed = !ok;
+  operation->ended_us = NowMicros();
 }
 
 std::optional<Event> Recorder::Last() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (ring_.empty()) return std::nullopt;
-  return ring_[(next_ + ring_.size() - 1) % ring_.size()];
+  if (count_ == 0) return std::nullopt;
+  return LastEvent(At(last_));
+}
+
+std::vector<Operation> Recorder::Operations() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<Operation> operations;
+  const uint64_t kept = std::min<uint64_t>(count_, kCapacity);
+  operations.reserve(kept);
+  for (uint64_t number = count_ - kept + 1; number <= count_; ++number) operations.push_back(At(number));
+  return operations;
 }
 
 std::vector<Event> Recorder::Events() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<Event> events(ring_.begin() + static_cast<std::ptrdiff_t>(next_), ring_.end());
-  events.insert(events.end(), ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(next_));
+  std::vector<Event> events;
+  for (const Operation& operation : Operations()) {
+    const std::string& name = operation.name;
+    events.push_back({operation.submitted_us, "submit", name});
+    if (operation.started_us) events.push_back({operation.started_us, "start", name});
+    if (operation.ended_us) events.push_back(LastEvent(operation));
+  }
+  std::stable_sort(events.begin(), events.end(), [](auto& a, auto& b) { return a.time_us < b.time_us; });
   return events;
 }
 

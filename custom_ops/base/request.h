@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -96,6 +97,9 @@ struct Request {
 
   // The engine's span for the timeline (timeline.h); null: the timeline is off.
   std::shared_ptr<Span> span;
+
+  // The engine's number of this request in the flight recorder.
+  uint64_t number = 0;
 
   // Unique among the live requests of a rank. The flight recorder uses it as well.
   std::string key() const { return buckets == 1 ? name : name + "#" + std::to_string(bucket); }

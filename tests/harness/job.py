@@ -42,6 +42,8 @@ class Job:
             prefix="tfddl-test-", dir=shared, ignore_cleanup_errors=True
         )
         self.segments = Path(self._shared.name)
+        self._records = tempfile.TemporaryDirectory(prefix="tfddl-test-", ignore_cleanup_errors=True)
+        self.records = Path(self._records.name)
 
     def start(self, command: list[str], environment: Mapping[str, str | None] | None = None) -> None:
         """Starts the command.
@@ -54,6 +56,7 @@ class Job:
             MARKER: self._marker,
             "TMPDIR": str(self.directory),
             "OMPI_MCA_btl_sm_backing_directory": str(self.segments),
+            "TFDDL_DUMP_DIR": str(self.records),
         }
         variables = {**os.environ, **RANK_ENVIRONMENT, **own, **(environment or {})}
         search = [SEARCH_PATH, variables.get("PYTHONPATH") or ""]
@@ -117,3 +120,4 @@ class Job:
         self.kill()
         self._temporary.cleanup()
         self._shared.cleanup()
+        self._records.cleanup()

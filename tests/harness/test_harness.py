@@ -219,7 +219,14 @@ def test_the_marker_does_not_leak_into_this_process():
 
 
 def alive(pids):
-    """Those of the processes that still run; a zombie does not."""
+    """Those of the processes that still run; a zombie does not. One that was killed may take a moment to become a zombie."""
+    end = time.monotonic() + 5.0
+    while (found := running(pids)) and time.monotonic() < end:
+        time.sleep(0.05)
+    return found
+
+
+def running(pids):
     found = []
     for pid in pids:
         try:

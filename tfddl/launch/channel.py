@@ -95,7 +95,7 @@ class Link:
             return None
 
     def command(self, letter: bytes) -> None:
-        """Asks the shim to end its rank (`rank_shim.TERMINATE` gently, `rank_shim.KILL` at once) or to `rank_shim.LOOK`."""
+        """Sends the shim one of the commands of `rank_shim`."""
         with contextlib.suppress(OSError):  # the end of the connection will be read in its turn
             self._connection.send(letter)
 

@@ -23,6 +23,7 @@ from tfddl.launch.outcome import Rank, Record, Verdict, judge
 from tfddl.launch.output import Output as Printer
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PASSED_ON = {number: letter for letter, number in rank_shim.PASSED_ON.items()}
 # A shim needs GRACE_S to end its rank, then LEFTOVER_S twice. After this time the shim itself or its host is gone.
 _KILL_AFTER_S = rank_shim.GRACE_S + 1
 _ABANDON_AFTER_S = rank_shim.GRACE_S + 2 * rank_shim.LEFTOVER_S + 3
@@ -126,12 +127,14 @@ class Job:
     def _watch_signals(self) -> None:
         ours, theirs = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, *_SIGNALS):
+        for number in (signal.SIGCHLD, *_SIGNALS, *_PASSED_ON):
             signal.signal(number, lambda *_: None)
         self._selector.register(ours, selectors.EVENT_READ, lambda: self._on_signals(os.read(ours, 512)))
 
     def _on_signals(self, numbers: bytes) -> None:
         for number in numbers:
+            for link in self._links if number in _PASSED_ON else ():
+                link.command(_PASSED_ON[number])
             if number not in _SIGNALS:
                 continue
             if self._stopping:

@@ -35,6 +35,8 @@ HEADER = struct.Struct(">cI")  # kind and length of each message to tfddlrun
 HELLO, OUTPUT, ERROR, WAITS, ENDED = b"H", b"O", b"E", b"W", b"X"
 # From tfddlrun, one byte each. LOOK: a rank has ended, so say it if this rank waits for all ranks.
 TERMINATE, KILL, LOOK = b"T", b"K", b"L"
+# Signals for the rank; Open MPI's mpirun passes on the same two.
+PASSED_ON = {b"1": signal.SIGUSR1, b"2": signal.SIGUSR2}
 
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
 ABORT_S = 0.3  # mpirun also kills the rank that called MPI_Abort: time for it to exit with its own code
@@ -164,6 +166,8 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self._stop(0))
+        for number in PASSED_ON.values():
+            signal.signal(number, lambda received, _: self._pass_on(received))
         self._selector.register(ours, selectors.EVENT_READ, lambda: os.read(ours, 512))
 
     def _turn(self, timeout: float) -> None:
@@ -204,12 +208,21 @@ class Supervisor:
         if command == LOOK:
             self._look_at = min(self._look_at, time.monotonic())
             return
+        if command in PASSED_ON:
+            self._pass_on(PASSED_ON[command])
+            return
         if not command:
             self._selector.unregister(self._connection)
             self._alone = True
         self._stop(0)
         if command == KILL:
             self._kill_at = 0.0
+
+    def _pass_on(self, number: int) -> None:
+        """Sends the signal to the rank alone: processes that it has started do not expect the signal."""
+        if self._pid and self._status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, number)
 
     def _on_stub_gone(self) -> None:
         self._selector.unregister(self._stub)
@@ -324,6 +337,8 @@ def main(command: list[str]) -> int:
     supervisor = os.fork()
     if supervisor:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for number in PASSED_ON.values():
+            signal.signal(number, lambda received, _: os.kill(supervisor, received))
         os.closerange(3, held_by_stub)
         os.closerange(held_by_stub + 1, 65536)
         return os.waitstatus_to_exitcode(os.waitpid(supervisor, 0)[1])

@@ -14,6 +14,7 @@ from tfddl.runtime import (
     exit_code,
     exit_watchdog,
     failure,
+    flight_record,
     fork,
     init_watchdog,
     job_communicator,
@@ -121,6 +122,7 @@ def _start(comm: Any, sets: Any) -> None:
     limits = _stall_limits()
     exit_limit = _seconds("TFDDL_EXIT_LIMIT", _FOREVER)
     library.native()  # before MPI, so that an error names the missing package first
+    flight_record.start()
     MPI = library.mpi()
     with init_watchdog.waiting(*limits, named=comm is None) as next_step:
         next_step()
@@ -173,6 +175,7 @@ def _join(MPI: Any, world: Any, limits: tuple[float, float]) -> Job:
     data, control = world.Dup(), world.Dup()
     if native.tfddl_init(MPI._addressof(data), MPI._addressof(control), *limits) != 0:
         raise ValueError(f"tfddl initialization failed: {native.tfddl_last_error().decode()}")
+    flight_record.joined(world)
     job = _describe(MPI, world, (data, control), limits)
     native.tfddl_set_local(job.local_rank, job.local_size)
     return job

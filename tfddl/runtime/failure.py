@@ -30,6 +30,7 @@ def install() -> None:
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         previous(kind, error, traceback)
         if not fork.is_child():
+            library.native().tfddl_record_failure(f"{kind.__name__}: {error}".encode(errors="replace"))
             _let_the_cause_print(error)
             abort(None)
 

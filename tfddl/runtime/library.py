@@ -24,7 +24,17 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
     path = str(locate_library())
     module = tf.load_op_library(path)
     native = ctypes.CDLL(path)
-    for name in ("build_info", "last_error", "failure", "stats", "flight_log", "gather", "set_in_flight"):
+    texts = (
+        "build_info",
+        "last_error",
+        "failure",
+        "stats",
+        "flight_log",
+        "gather",
+        "set_in_flight",
+        "record_write",
+    )
+    for name in texts:
         getattr(native, f"tfddl_{name}").restype = ctypes.c_char_p
     native.tfddl_init.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_double, ctypes.c_double]
     native.tfddl_add_set.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]

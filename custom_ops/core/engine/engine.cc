@@ -57,7 +57,7 @@ void Engine::Stop() {
 }
 
 void Engine::Submit(Request request) {
-  recorder_.Record("submit", request.key());
+  request.number = recorder_.Submitted(request);
   ++recorder_.counters.requests;
   request.span = timeline_->Begin(request, set_);
   EngineCommand command(std::move(request));

@@ -221,7 +221,7 @@ void Engine::EndSteps(const std::set<int64_t>& steps, const std::string& name) {
 // Also when this fails, the request is among the running ones, so that it will be answered.
 void Engine::Start(Request request, uint64_t ticket,
                    const std::shared_ptr<const Participants>& participants) {
-  recorder_.Record("start", request.key());
+  recorder_.Started(request.number, ticket);
   running_.push_back({participants, nullptr, nullptr, std::move(request)});
   Running& running = running_.back();
   try {
@@ -272,7 +272,7 @@ void Engine::Complete(Request request, Status status) {
 }
 
 void Engine::RecordEnd(const Request& request, const Status& status) {
-  recorder_.Record(status.ok() ? "done" : "error", request.key());
+  recorder_.Ended(request.number, status.ok());
   if (!status.ok()) ++recorder_.counters.errors;
   if (request.span) request.span->End(status);
 }

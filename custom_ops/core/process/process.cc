@@ -68,10 +68,10 @@ void Leave(double limit_s) {
     const double left_s = std::max(0.0, static_cast<double>(end - NowMicros()) * 1e-6);
     if (entry.engine->Shutdown(left_s)) continue;
     const Engine& all = *process->sets.entries.at(0).engine;
-    process->watchdog->Fail("rank " + std::to_string(all.rank()) +
-                            " has shut down tfddl, and not all other ranks have answered within " +
-                            std::to_string(static_cast<int>(limit_s)) +
-                            " seconds. All ranks: " + process->watchdog->ShutdownReport() + ".");
+    process->watchdog->FailStalled("rank " + std::to_string(all.rank()) +
+                                   " has shut down tfddl, and not all other ranks have answered within " +
+                                   std::to_string(static_cast<int>(limit_s)) +
+                                   " seconds. All ranks: " + process->watchdog->ShutdownReport() + ".");
   }
 }
 
@@ -175,9 +175,9 @@ bool RemoveSet(int set, double limit_s) {
   }
   const auto engine = Unpublish(set);
   if (engine && !engine->Shutdown(limit_s)) {
-    process->watchdog->Fail("not all members of process set " + std::to_string(set) +
-                            ", which is being removed, have answered within " +
-                            std::to_string(static_cast<int>(limit_s)) + " seconds.");
+    process->watchdog->FailStalled("not all members of process set " + std::to_string(set) +
+                                   ", which is being removed, have answered within " +
+                                   std::to_string(static_cast<int>(limit_s)) + " seconds.");
   }
   if (const auto failure = engine ? engine->failure() : std::nullopt) {
     SetLastError(*failure);
@@ -220,6 +220,14 @@ bool StopProcess(double limit_s, bool* clean) {
     if (entry.engine) entry.engine->Stop();
   }
   delete old;
+  return true;
+}
+
+// Another thread may be in a call that waits for the peers.
+bool AskPeersForRecords(const std::string& reason) {
+  const std::unique_lock<std::mutex> lock(mutex, std::try_to_lock);
+  if (!lock || !process) return false;
+  process->watchdog->AskForRecords(reason);
   return true;
 }
 

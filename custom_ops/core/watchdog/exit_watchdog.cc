@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "core/trace/flight_record.h"
+
 namespace tfddl {
 namespace {
 
@@ -49,7 +51,9 @@ void ExitWatchdog::Watch() {
                         : SecondsSince(all_have_begun) >= options_.limit_s ? "TFDDL_STALL_LIMIT"
                                                                            : nullptr;
     if (limit) {
-      std::fprintf(stderr, "tfddl: %s. The limit is %s.\n", Report(waited_s).c_str(), limit);
+      const std::string report = Report(waited_s);
+      const std::string hint = FlightRecord::OfProcess().WriteStall(report);
+      std::fprintf(stderr, "tfddl: %s. The limit is %s.%s\n", report.c_str(), limit, hint.c_str());
       _exit(1);
     }
     if (waited_s < next_warning_s) continue;

@@ -8,6 +8,8 @@
 #include <map>
 #include <utility>
 
+#include "core/trace/flight_record.h"
+
 namespace tfddl {
 
 InitWatchdog::InitWatchdog(InitWatchdogOptions options)
@@ -45,8 +47,10 @@ void InitWatchdog::Wait() {
     }
   }
   if (wake_.wait_until(lock, begun + Seconds(options_.limit_s), [this] { return over_; })) return;
-  std::fprintf(stderr, "tfddl: %s. The limit is TFDDL_STALL_LIMIT=%.0f seconds.\n",
-               Report(options_.limit_s).c_str(), options_.limit_s);
+  const std::string report = Report(options_.limit_s);
+  const std::string hint = FlightRecord::OfProcess().WriteStall(report);
+  std::fprintf(stderr, "tfddl: %s. The limit is TFDDL_STALL_LIMIT=%.0f seconds.%s\n", report.c_str(),
+               options_.limit_s, hint.c_str());
   _exit(1);
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/wire.h"
+#include "core/trace/flight_record.h"
 
 namespace tfddl {
 namespace {
@@ -65,6 +66,25 @@ void Watchdog::Fail(const std::string& reason) {
   FailAll(reason);
 }
 
+void Watchdog::FailStalled(const std::string& reason) {
+  std::lock_guard<std::mutex> lock(sets_mutex_);
+  StallAll(reason);
+}
+
+void Watchdog::AskForRecords(const std::string& reason) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    records_for_ = reason;
+  }
+  wake_.notify_one();
+}
+
+// The records show the requests that still wait.
+void Watchdog::StallAll(const std::string& reason) {
+  AskForRecords(reason);
+  FailAll(reason + FlightRecord::OfProcess().WriteStall(reason));
+}
+
 void Watchdog::FailAll(const std::string& reason) {
   for (const auto& [set, engine] : engines_) engine->Fail(reason);
 }
@@ -88,6 +108,7 @@ void Watchdog::Stop() {
   wake_.notify_one();
   if (!thread_.joinable()) return;
   thread_.join();
+  if (!records_for_.empty()) SendToAll(Type::kRecord, records_for_);
   if (const auto reason = Failure(); reason && !failure_told_) SendToAll(Type::kFailure, *reason);
   const int64_t begun = NowMicros();
   while (!FlushSent() && NowMicros() - begun < kDeliveryMicros) std::this_thread::yield();
@@ -129,11 +150,13 @@ void Watchdog::Loop() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stop_) {
     const bool announce = std::exchange(announce_, false);
+    const std::string records_for = std::exchange(records_for_, "");
     const bool disconnecting = disconnecting_;
     bool disconnected = false;
     lock.unlock();
     try {
       if (announce) SendToAll(Type::kShutdown, "");
+      if (!records_for.empty()) SendToAll(Type::kRecord, records_for);
       for (int peer = 0; disconnecting && peer < transport_->size(); ++peer) SendGoodbye(peer);
       RunOnce();
       disconnected = disconnecting && HasAllGoodbyes();
@@ -144,7 +167,7 @@ void Watchdog::Loop() {
     lock.lock();
     disconnected_ = disconnected;
     if (disconnected) disconnected_changed_.notify_all();
-    const bool asked = announce_ || (disconnecting_ && !disconnecting);
+    const bool asked = announce_ || !records_for_.empty() || (disconnecting_ && !disconnecting);
     if (!stop_ && !asked) wake_.wait_for(lock, disconnecting && !disconnected ? kLeavingPause : kRoundPause);
   }
 }
@@ -162,7 +185,9 @@ void Watchdog::RunOnce() {
   FlushSent();
   if (const auto reason = Failure()) {
     FailAll(*reason);  // a failure in one set fails the job
-    if (!std::exchange(failure_told_, true)) SendToAll(Type::kFailure, *reason);
+    if (std::exchange(failure_told_, true)) return;
+    SendToAll(Type::kFailure, *reason);
+    FlightRecord::OfProcess().WriteFailure(*reason);
     return;
   }
   if (Closed()) return;
@@ -223,7 +248,11 @@ void Watchdog::Receive(int peer, const std::string& bytes) {
   switch (type) {
     case Type::kFailure:
       failure_told_ = true;  // the sender has told all ranks
+      FlightRecord::OfProcess().WriteFailure(text);
       FailAll(text);
+      break;
+    case Type::kRecord:
+      FlightRecord::OfProcess().WriteStall(text);
       break;
     case Type::kShutdown:
       peers_[static_cast<size_t>(peer)].left = true;

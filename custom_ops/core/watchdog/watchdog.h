@@ -42,6 +42,12 @@ class Watchdog {
   // Fails the job in all sets of this process.
   void Fail(const std::string& reason);
 
+  // Fails it because ranks do not go on; before this, all ranks write their flight records.
+  void FailStalled(const std::string& reason);
+
+  // Makes all other ranks write their flight records.
+  void AskForRecords(const std::string& reason);
+
   // Ends the thread, so that MPI may be finalized. Later messages of peers are not read.
   void Stop();
 
@@ -57,7 +63,7 @@ class Watchdog {
   std::string ShutdownReport() const;
 
  private:
-  enum class Type : int64_t { kFailure, kShutdown, kHello, kQuery, kAnswer, kGoodbye };
+  enum class Type : int64_t { kFailure, kShutdown, kHello, kQuery, kAnswer, kGoodbye, kRecord };
   enum class Cause { kDifferent, kSlow, kLimit, kShutdown };
   struct Message {
     std::string bytes;
@@ -99,6 +105,7 @@ class Watchdog {
   bool HasAllGoodbyes() const;
   void FailIfPeerDied();
   void FailAll(const std::string& reason);
+  void StallAll(const std::string& reason);
   std::optional<std::string> Failure() const;  // of any set
   bool Closed() const;                         // all sets
 
@@ -138,6 +145,7 @@ class Watchdog {
   mutable std::mutex mutex_;  // everything below
   std::condition_variable wake_;
   bool announce_ = false;
+  std::string records_for_;  // why to ask for flight records; empty: nobody has asked
   bool disconnecting_ = false;
   bool disconnected_ = false;
   std::condition_variable disconnected_changed_;

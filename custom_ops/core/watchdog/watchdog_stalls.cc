@@ -87,17 +87,18 @@ void Watchdog::CheckProgress() {
     if (now > query_leaving_us) query_leaving_us_ = 0;
   }
   if (query_leaving_us != 0 && now > query_leaving_us) return StartQuery(Cause::kShutdown, {now, 0, ""});
-  const auto oldest = Oldest(false);  // a rank that has joined may wait as long as an epoch
-  if (oldest) {
-    const double waited_s = static_cast<double>(now - oldest->submitted_us) * 1e-6;
-    if (waited_s > options_.limit_s) return StartQuery(Cause::kLimit, *oldest);
-    if (waited_s > options_.warning_s && !(warned_ == oldest)) {
-      warned_ = oldest;
-      return StartQuery(Cause::kSlow, *oldest);
-    }
-  }
-  const auto waiting = Oldest(true);
+  const auto oldest = Oldest(false);
+  const auto waiting = oldest ? oldest : Oldest(true);
   if (!waiting) return;
+  // A rank that has joined may wait as long as an epoch, if the others run collectives meanwhile.
+  const int64_t since_us =
+      oldest ? oldest->submitted_us : std::max(waiting->submitted_us, now - IdleMicros());
+  const double waited_s = static_cast<double>(now - since_us) * 1e-6;
+  if (waited_s > options_.limit_s) return StartQuery(Cause::kLimit, *waiting);
+  if (waited_s > options_.warning_s && !(warned_ == waiting)) {
+    warned_ = waiting;
+    return StartQuery(Cause::kSlow, *waiting);
+  }
   // If several ranks are stuck together, only the lowest one reports: the lowest rank of its set.
   for (int rank = 0; rank < transport_->rank(); ++rank) {
     if (sets_.Includes(waiting->set, rank)) return;
@@ -146,7 +147,7 @@ void Watchdog::ReportDifferent(const Query& query) {
       who + " wait for different collectives, none of which can run: " + Describe(query.answers, sets_) + ".";
   const bool final_state = Stuck(query.answers, transport_->rank(), kFinalMicros, sets_) == stuck;
   const bool noted = HasNote(query.answers, stuck);
-  if (final_state && noted) return FailAll("Stopped: " + report);
+  if (final_state && noted) return StallAll("Stopped: " + report);
   if (different_ == query.request) return;
   different_ = query.request;
   Print(report + " Ranks must run the same collectives, the same number of times. The job " +
@@ -163,9 +164,9 @@ void Watchdog::ReportStall(const Query& query) {
                              DescribeKey(key, set, sets_) + "; " + missing +
                              ". All ranks: " + Describe(query.answers, sets_) + ".";
   if (query.cause == Cause::kLimit) {
-    FailAll("Stalled: " + report +
-            " The limit is TFDDL_STALL_LIMIT=" + std::to_string(static_cast<int64_t>(options_.limit_s)) +
-            " seconds. Ranks must run the same collectives; set a higher limit where one is only slow.");
+    StallAll("Stalled: " + report +
+             " The limit is TFDDL_STALL_LIMIT=" + std::to_string(static_cast<int64_t>(options_.limit_s)) +
+             " seconds. Ranks must run the same collectives; set a higher limit where one is only slow.");
     return;
   }
   for (int rank = 0; rank < transport_->rank();

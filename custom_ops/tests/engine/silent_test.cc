@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "tests/engine/job.h"
+#include "tests/engine/join_job.h"
 
 // A failed engine leaks the memory that transfers may still touch.
 extern "C" __attribute__((visibility("default"))) const char* __asan_default_options() {
@@ -97,6 +98,21 @@ void TestSilentInATransfer(int size) {
   }
 }
 
+// The joined ranks wait for it, and it does nothing. Another rank's collectives would keep the join waiting.
+void TestSilentWhileOthersHaveJoined(int size) {
+  MortalJob job(size, kLimit);
+  Outcomes outcomes(static_cast<size_t>(size - 1));
+  std::vector<int32_t> last(static_cast<size_t>(size - 1));
+  for (size_t rank = 0; rank < last.size(); ++rank) {
+    job.engines[rank]->Submit(Join(&last[rank], outcomes.At(rank)));
+  }
+  job.last_silent = true;
+  for (const Status& status : outcomes.Wait()) {
+    CheckNamed(status, size - 1);
+    CHECK(status.message().find("for 'hvd.join()'") != std::string::npos);
+  }
+}
+
 void TestSilentAtTheEnd(int size) {
   MortalJob job(size, 60);
   job.last_silent = true;
@@ -129,6 +145,7 @@ void TestDifferent() {
 int main() {
   for (int size : {2, 3}) tfddl::TestSilentInAVote(size);
   tfddl::TestSilentInATransfer(3);
+  for (int size : {2, 3}) tfddl::TestSilentWhileOthersHaveJoined(size);
   tfddl::TestSilentAtTheEnd(3);
   tfddl::TestDifferent();
   std::puts("silent: ok");

@@ -1,0 +1,110 @@
+"""The flight record: what this rank did last, in a file that `tfddl analyze` reads."""
+
+from __future__ import annotations
+
+import faulthandler
+import functools
+import os
+import secrets
+import signal
+import sys
+from typing import Any
+
+from tfddl.runtime import init_watchdog, library
+
+DIRECTORY_VARIABLE, SIGNAL_VARIABLE = "TFDDL_DUMP_DIR", "TFDDL_DUMP_SIGNAL"
+_DIRECTORY = "tfddl-dump"
+_SIGNAL = "SIGUSR1"
+
+
+def write_flight_record(directory: str | os.PathLike[str] | None = None) -> str:
+    """Writes the last operations of this rank, and the stacks of its Python threads, for `tfddl analyze DIRECTORY`.
+
+    Only this rank writes: each rank that is to be compared has to call it, from any thread. A rank that cannot, because it
+    hangs, writes its record when it receives the signal `TFDDL_DUMP_SIGNAL`.
+
+    Args:
+        directory: Folder of the record, which is made if it is missing. Defaults to `TFDDL_DUMP_DIR`, or
+            `tfddl-dump` in the folder that was the current one at `hvd.init()`.
+
+    Returns:
+        The path of the file, `DIRECTORY/rank<N>.json`. An earlier record of this rank there is replaced.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    start()
+    native = library.native()
+    path = native.tfddl_record_write(
+        os.fsencode(os.path.abspath(directory)) if directory else b"", b"hvd.write_flight_record()"
+    )
+    if path is None:
+        raise OSError(f"The flight record was not written: {native.tfddl_last_error().decode()}")
+    return os.fsdecode(path)
+
+
+@functools.cache
+def start() -> None:
+    """Makes this process write its record when the job stalls, and on `TFDDL_DUMP_SIGNAL`.
+
+    Raises:
+        ValueError: `TFDDL_DUMP_SIGNAL` is no signal.
+    """
+    number = _dump_signal()
+    directory = os.environ.get(DIRECTORY_VARIABLE, "")
+    stacks_signal, stacks_file = _register_stacks()
+    native = library.native()
+    native.tfddl_record_start(
+        os.fsencode(os.path.abspath(directory or _DIRECTORY)), bool(directory), stacks_signal, stacks_file
+    )
+    numbers = init_watchdog.launched()
+    native.tfddl_record_job(b"", *((numbers.rank, numbers.size) if numbers else (0, 1)))
+    if number is None or native.tfddl_record_on(number, number.name.encode()) == 0:
+        return
+    if os.environ.get(SIGNAL_VARIABLE):
+        print(
+            f"tfddl: {number.name} writes no flight record, since the program handles that signal itself; "
+            f"set {SIGNAL_VARIABLE} to another signal.",
+            file=sys.stderr,
+        )
+
+
+def joined(world: Any) -> None:
+    """Gives the record the name of the job, which all ranks of `world` (an mpi4py communicator) share."""
+    job = world.bcast(secrets.token_hex(8))
+    library.native().tfddl_record_job(job.encode(), world.rank, world.size)
+
+
+def _dump_signal() -> signal.Signals | None:
+    text = os.environ.get(SIGNAL_VARIABLE, "").strip().upper() or _SIGNAL
+    if text == "0":
+        return None
+    try:
+        if text.isdecimal():
+            return signal.Signals(int(text))
+        return signal.Signals[text if text.startswith("SIG") else f"SIG{text}"]
+    except (KeyError, ValueError):
+        raise ValueError(
+            f"{SIGNAL_VARIABLE} must be the name or the number of a signal, such as SIGUSR2, or 0 for none. "
+            f"Received: {os.environ[SIGNAL_VARIABLE]!r}"
+        ) from None
+
+
+def _register_stacks() -> tuple[int, int]:
+    """Lets faulthandler write the stacks of all threads to a file in memory, on a signal that nobody else uses.
+
+    Returns:
+        The signal, 0 if none is free, and the file's descriptor.
+    """
+    # `signal.valid_signals()` leaves out those that the C library uses.
+    free = (
+        number
+        for number in sorted(signal.valid_signals(), reverse=True)
+        if number > signal.SIGRTMIN and signal.getsignal(number) == signal.SIG_DFL
+    )
+    number = next(free, None)
+    if number is None:
+        return 0, -1
+    file = os.memfd_create("tfddl-stacks")
+    faulthandler.register(number, file=file, all_threads=True)
+    return int(number), file
