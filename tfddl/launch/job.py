@@ -23,7 +23,7 @@ from tfddl.launch.outcome import Rank, Record, Verdict, judge
 from tfddl.launch.output import Output as Printer
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PASSED_ON = {number: letter for letter, number in rank_shim.PASSED_ON.items()}
+_PASSED_ON = {int(number): letter for letter, number in rank_shim.PASSED_ON.items()}
 # A shim needs GRACE_S to end its rank, then LEFTOVER_S twice. After this time the shim itself or its host is gone.
 _KILL_AFTER_S = rank_shim.GRACE_S + 1
 _ABANDON_AFTER_S = rank_shim.GRACE_S + 2 * rank_shim.LEFTOVER_S + 3

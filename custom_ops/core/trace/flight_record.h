@@ -42,8 +42,9 @@ class FlightRecord {
   // file; empty with *error, and with no *error before Start().
   std::string Write(const std::string& reason, const std::string& directory, std::string* error);
 
-  // For a job that stalls; the first record of the end of a job stays. Returns a sentence for the error, how to read the records: it begins with a space.
-  // It is empty if this rank has no record; a problem is printed.
+  // For a job that stalls; the first record of the end of a job stays. Returns a sentence for the error, how
+  // to read the records: it begins with a space. It is empty if this rank has no record; a problem is
+  // printed.
   std::string WriteStall(const std::string& reason);
   // For a job that fails otherwise. Returns whether the user wants records of that too.
   bool WriteFailure(const std::string& reason);
@@ -64,7 +65,7 @@ class FlightRecord {
   std::function<std::string()> contents_;
   std::vector<std::shared_ptr<Order>> orders_;
   bool end_written_ = false;  // WriteStall() or WriteFailure() has been called for this job
-  int wake_ = -1;  // an eventfd
+  int wake_ = -1;             // an eventfd
   std::string signal_name_;
 };
 
