@@ -29,7 +29,7 @@ def test_under_tfddlrun(how, code):
     # mpirun may end a rank that is about to end by this code before it has.
     assert last in (
         f"tfddlrun: rank 1 exited with code {code}",
-        "tfddlrun: rank 1 ended the job by MPI_Abort",
+        f"tfddlrun: rank 1 ended the job by MPI_Abort with code {code}",
     )
     assert ("no data" in result.output) == ("no data" in how)
     assert "Traceback" not in result.output, "others were blamed"

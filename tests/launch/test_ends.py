@@ -79,7 +79,7 @@ def test_traceback_is_the_last_thing_printed(before):
     # MPICH kills the rank that aborts before it has an exit code.
     assert words[0] in (
         "tfddlrun: rank 1 exited with code 1:",
-        "tfddlrun: rank 1 ended the job by MPI_Abort:",
+        "tfddlrun: rank 1 ended the job by MPI_Abort with code 1:",
     )
     assert words[1] == "Traceback (most recent call last):"
     assert words[-2:] == ["ValueError: no such", "file"]

@@ -19,7 +19,8 @@ _CHAINS = (
 )
 _OPEN_MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank (\d+) in")
 _OPEN_MPI_PROCESS = re.compile(r"MPI_ABORT was invoked.*\n\s*Proc: \[\[\d+,\d+\],(\d+)\]")
-_MPICH_ABORT = re.compile(r"^Abort\(\d+\) on node \d+ \(rank .*$", re.MULTILINE)
+_OPEN_MPI_CODE = re.compile(r"MPI_ABORT was invoked.*(?:\n.*){0,2}[Ee]rrorcode:? (\d+)")
+_MPICH_ABORT = re.compile(r"^Abort\((\d+)\) on node \d+ \(rank .*$", re.MULTILINE)
 _OURS = "tfddl: "  # how a watchdog's line starts
 # Lines that only inform, such as the ones that TensorFlow prints at each start.
 _INFORMS = re.compile(
@@ -94,8 +95,10 @@ def judge(record: Record) -> Verdict:
         return Verdict(_shell_code(status), _last_words(how, failed, record))
     culprit = _aborted(record)
     if culprit is not None:
-        code = _shell_code(record.mpirun_status or 1)
-        return Verdict(code, _last_words("ended the job by MPI_Abort", culprit, record))
+        given = _code_of_abort(record.mpirun_said, culprit)
+        code = _shell_code(record.mpirun_status or (given or 1) & 0xFF or 1)
+        how = f"ended the job by MPI_Abort with code {code if given is None else given}"
+        return Verdict(code, _last_words(how, culprit, record))
     return _judge_without_culprit(record)
 
 
@@ -167,6 +170,12 @@ def _aborted(record: Record) -> Rank | None:
         ):
             return rank
     return None
+
+
+def _code_of_abort(said: str, culprit: Rank) -> int | None:
+    """The code that a rank gave to MPI_Abort, by the message of its MPI. None if the message has none."""
+    match = _OPEN_MPI_CODE.search(said) or _MPICH_ABORT.search(culprit.errors.decode(errors="replace"))
+    return int(match[1]) if match else None
 
 
 def _listed(numbers: Iterable[int]) -> str:
