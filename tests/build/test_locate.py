@@ -107,7 +107,8 @@ def test_init_without_memory_says_so() -> None:
 import sys
 class OutOfMemory:
     def find_spec(self, name, *_):
-        if name == "mpi4py.MPI": raise ImportError("libmpi.so.40: failed to map segment from shared object")
+        if name == "mpi4py.MPI":
+            raise RuntimeError("cannot load MPI library\\nlibmpi.so.40: failed to map segment from shared object")
 sys.meta_path.insert(0, OutOfMemory())
 import tfddl
 tfddl.init()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.faults.support import IMPORTS, START, check_quoted, run, tfddlrun
+from tests.faults.support import IMPORTS, JOIN, START, check_quoted, run, tfddlrun
 from tests.harness import slow
 
 RANK = "rank = int(os.environ['OMPI_COMM_WORLD_RANK'])\n"
@@ -102,8 +102,35 @@ def test_an_exit_code_that_python_does_not_tell(statement, code):
     check_quoted(result)
     assert result.output.rstrip().splitlines()[-1] in (
         f"tfddlrun: rank 1 exited with code {code}",
-        "tfddlrun: rank 1 ended the job by MPI_Abort",
+        f"tfddlrun: rank 1 ended the job by MPI_Abort with code {code}",
     )
+
+
+@pytest.mark.slow
+def test_an_exit_code_that_is_known_late():
+    """The rank that waited for this one has raised long before, and tells no cause."""
+    script = f"""{IMPORTS}{RANK}
+import atexit
+if rank == 1: atexit.register(time.sleep, 5)
+{JOIN}
+if rank == 1: raise SystemExit(3)
+hvd.allreduce(x, name='alone')
+"""
+    assert run(2, script, tfddlrun(2)).code == 3
+
+
+@pytest.mark.slow
+def test_an_exit_without_an_error_in_init():
+    """MPI waits for this rank no more, and this rank's MPI_Finalize would wait for the others."""
+    script = f"""{IMPORTS}{RANK}
+from tfddl.runtime import library
+real = library.initialize_mpi
+if rank == 1: library.initialize_mpi = lambda: (real(), sys.exit(0))
+hvd.init()
+"""
+    result = run(2, script, tfddlrun(2))
+    assert result.code == 1, result.output
+    assert result.output.rstrip().endswith("tfddl: rank 1 ended with exit code 0 in hvd.init()")
 
 
 @pytest.mark.slow

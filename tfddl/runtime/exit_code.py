@@ -21,7 +21,7 @@ class _Exit(SystemExit):
         try:
             sys._getframe(1)
         except ValueError:
-            process.exit_code = _status(code)
+            process.exit_code = status(code)
         return code
 
     @code.setter
@@ -49,7 +49,8 @@ def _exit(status: Any = None, /) -> NoReturn:
     raise SystemExit(status)
 
 
-def _status(code: Any) -> int:
+def status(code: Any) -> int:
+    """The exit code of a process that ends by `SystemExit(code)`."""
     if code is None:
         return 0
     return code & 0xFF if isinstance(code, int) else 1

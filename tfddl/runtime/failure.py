@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import os
+import re
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import NoReturn
 
-from tfddl.runtime import fork, library
+from tfddl.runtime import exit_code, exit_watchdog, fork, library
 
 # MPI_Abort normally ends this process too. If it hangs, os._exit ends the process after these seconds.
 _ABORT_LIMIT = 2.0
@@ -19,7 +22,10 @@ _ABORT_LIMIT = 2.0
 # A failure of one rank raises on all ranks within moments. The first rank to end takes the others with it, so the
 # ranks that are not the cause wait: the cause may still have to print its traceback.
 _CAUSE_LIMIT = 3.0
-_LEFT = "has shut down tfddl"  # in the error that a collective raises on the others
+_LEFT = re.compile(r"rank (\d+) has shut down tfddl")  # in the error that a collective raises on the others
+
+# A rank that has left knows its exit code when its exit handlers have ended, and then ends the job with that code.
+_HANDLERS_LIMIT = 10.0
 
 
 @functools.cache
@@ -35,6 +41,26 @@ def install() -> None:
             abort(None)
 
     sys.excepthook = hook
+
+
+@contextlib.contextmanager
+def during_init() -> Iterator[None]:
+    """A context for `init()`: if SystemExit ends the program there, the job ends too.
+
+    The other ranks wait in `init()`, and MPI_Finalize would wait for them.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        atexit.register(_end_in_init, exit_code.status(error.code))
+        raise
+    atexit.unregister(_end_in_init)
+
+
+def _end_in_init(code: int) -> None:
+    MPI = sys.modules.get("mpi4py.MPI")
+    if MPI is not None and MPI.Is_initialized() and MPI.COMM_WORLD.size > 1 and not fork.is_child():
+        abort(f"rank {MPI.COMM_WORLD.rank} ended with exit code {code} in hvd.init()", code or 1)
 
 
 def abort(reason: str | None, code: int = 1) -> NoReturn:
@@ -58,5 +84,8 @@ def _let_the_cause_print(error: BaseException) -> None:
     """Waits if the job has failed through another rank, which prints the reason and ends the job."""
     reason = library.native().tfddl_failure().decode()
     failed_elsewhere = reason and not reason.startswith(f"rank {library.mpi().COMM_WORLD.rank}:")
-    if failed_elsewhere or _LEFT in str(error):  # the exit code of a rank that has left may tell more
+    left = _LEFT.search(str(error))
+    if left:
+        exit_watchdog.await_handlers(int(left[1]), _HANDLERS_LIMIT)
+    if failed_elsewhere or left:
         time.sleep(_CAUSE_LIMIT)
