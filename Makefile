@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tf demo test test-full lint test-core test-python test-rest test-all mutants soak test-tf test-mpich nightly bench-horovod sanitize model format clean
+.PHONY: help setup setup-tf demo test test-full lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod sanitize model format clean
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -37,6 +37,7 @@ help:
 	@echo "make bench-horovod     allreduces, gradients and training beside Horovod, on TensorFlow 2.15 (Python 3.11)"
 	@echo "make lint      ruff, mypy, clang-format: check only"
 	@echo "make sanitize  the engine's tests under the thread and address sanitizers"
+	@echo "make faults    a training job for each fault at each moment; goes on where it was interrupted (FRESH=1 begins again)"
 	@echo "make mutants   plant faults, and say which the tests find"
 	@echo "make soak      a long job whose ranks must not leak, then training steps that must repeat bit for bit"
 	@echo "make model     check the model of the protocol (needs spin)"
@@ -200,6 +201,13 @@ SOAK ?=
 soak: setup
 	$(BIN)/tfddl build
 	$(BIN)/python -m tests.soak $(SOAK)
+
+# Half an hour on 2 cores. ONLY holds a pattern of names of cells; empty for all cells.
+ONLY ?=
+FRESH ?=
+faults: setup
+	$(BIN)/tfddl build
+	$(BIN)/python -m tests.faults.matrix $(if $(FRESH),--fresh) $(if $(ONLY),--only '$(ONLY)')
 
 # A model takes one core.
 model:

@@ -37,12 +37,18 @@ def leashed(command: list[str]) -> list[str]:
     return [sys.executable, "-S", str(LEASH), *command]
 
 
-def mpirun_command(size: int, command: list[str]) -> list[str]:
-    """The whole command for `size` ranks, more ranks than cores allowed, no rank pinned to a core."""
+def mpirun_command(size: int, command: list[str], leash_ranks: bool = True) -> list[str]:
+    """The whole command for `size` ranks, more ranks than cores allowed, no rank pinned to a core.
+
+    Args:
+        size: Number of ranks.
+        command: The command of each rank.
+        leash_ranks: Whether the ranks are tied to the life of mpirun.
+    """
     if is_open_mpi():
         options = ["--bind-to", "none", "--map-by", ":OVERSUBSCRIBE", "--output", "tag", "-np", str(size)]
         if os.geteuid() == 0:
             options.insert(0, "--allow-run-as-root")
     else:
         options = ["-prepend-rank", "-n", str(size)]
-    return leashed([mpirun_path(), *options, *leashed(command)])
+    return leashed([mpirun_path(), *options, *(leashed(command) if leash_ranks else command)])
