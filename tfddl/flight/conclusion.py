@@ -23,9 +23,11 @@ def conclude(job: Job) -> tuple[str, list[Parting]]:
     if others := [each for each in found[1:] if f"'{each.name}'{each.process_set.attribute}" not in text]:
         text += f" {_others(others)}"
     asked = all(record.reason.startswith(_ASKED) for record in job.records.values())
-    if asked and job.last_written - found[0].since < _YOUNG:
-        text += (
-            " This is less than a second old: perhaps the ranks were at work. Write the records once more."
+    waited = job.last_written - min(parting.since for parting in found)
+    if asked and waited < _YOUNG:
+        text = (
+            f"The ranks seem to be at work: nothing has waited longer than {duration(waited)}. If they hang, write the "
+            f"records once more. {text}"
         )
     return text, found
 
