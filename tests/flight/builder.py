@@ -88,6 +88,11 @@ def ranks(size: int, **file: Any) -> list[Rank]:
     return [Rank(rank, size, dict(file)) for rank in range(size)]
 
 
+def after_loss(size: int, **file) -> list[Rank]:
+    """Ranks that have all done 'loss' 13 s ago."""
+    return [each.did("loss", 57, ago=13.1) for each in ranks(size, **file)]
+
+
 def write(folder: Path, made: list[Rank]) -> Path:
     """Writes a file for each rank, and returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
