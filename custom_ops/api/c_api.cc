@@ -145,9 +145,10 @@ const char* tfddl_flight_log(void) {
   return Text().c_str();
 }
 
-void tfddl_record_start(const char* directory, int at_every_failure, int stacks_signal, int stacks_file) {
+void tfddl_record_start(const char* directory, int at_every_failure, const int* stacks) {
   tfddl::FlightRecord::OfProcess().SetContents(tfddl::FlightContents);
-  tfddl::FlightRecord::OfProcess().Start({directory, at_every_failure != 0, stacks_signal, stacks_file});
+  tfddl::FlightRecord::OfProcess().Start(
+      {directory, at_every_failure != 0, {stacks[0], stacks[1], stacks[2], stacks[3], stacks[4]}});
 }
 
 int tfddl_record_on(int signal, const char* name) {

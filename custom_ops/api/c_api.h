@@ -81,10 +81,10 @@ TFDDL_EXPORT const char* tfddl_failure(void);
 TFDDL_EXPORT const char* tfddl_stats(void);
 TFDDL_EXPORT const char* tfddl_flight_log(void);
 
-// The flight record (flight_record.h). The second function makes a signal write it: returns 0, or -1 if the
-// program handles the signal already. The last one returns the path; null on an error.
-TFDDL_EXPORT void tfddl_record_start(const char* directory, int at_every_failure, int stacks_signal,
-                                     int stacks_file);
+// The flight record (flight_record.h); `stacks` has the five numbers of PythonStacks. The second function
+// makes a signal write it: returns 0, or -1 if the program handles the signal already. The last one returns
+// the path; null on an error.
+TFDDL_EXPORT void tfddl_record_start(const char* directory, int at_every_failure, const int* stacks);
 TFDDL_EXPORT int tfddl_record_on(int signal, const char* name);
 TFDDL_EXPORT void tfddl_record_job(const char* job, int rank, int size);
 TFDDL_EXPORT const char* tfddl_record_write(const char* directory, const char* reason);

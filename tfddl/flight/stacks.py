@@ -19,6 +19,7 @@ _STANDARD = re.compile(r".*/lib/python3\.\d+/")
 _AUTOGRAPH = re.compile(r".*/__autograph_generated_file[^/]*\.py")
 _OURS = Path(tfddl.__file__).parent
 _FAILURE = "/tfddl/runtime/failure.py"
+_WRITER = "/tfddl/runtime/flight_record.py"  # its thread writes the stacks
 _SHOWN = 3  # the last parts of a path
 
 
@@ -81,7 +82,11 @@ def parse(text: str) -> list[Thread]:
             threads.append((match["name"] or f"thread {match['id']}", []))
         elif threads and (match := _FRAME.match(line)):
             threads[-1][1].append(Frame(match["path"], match["line"], match["function"]))
-    return [Thread(title, tuple(frames)) for title, frames in threads]
+    return [
+        Thread(title, tuple(frames))
+        for title, frames in threads
+        if not any(frame.path.endswith(_WRITER) for frame in frames[:1])
+    ]
 
 
 def main_thread(text: str) -> Thread | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import functools
 import os
 import secrets
 import signal
 import sys
+import threading
 from typing import Any
 
 from tfddl.runtime import init_watchdog, library
@@ -52,10 +54,10 @@ def start() -> None:
     """
     number = _dump_signal()
     directory = os.environ.get(DIRECTORY_VARIABLE, "")
-    stacks_signal, stacks_file = _register_stacks()
+    stacks = _stacks()
     native = library.native()
     native.tfddl_record_start(
-        os.fsencode(os.path.abspath(directory or _DIRECTORY)), bool(directory), stacks_signal, stacks_file
+        os.fsencode(os.path.abspath(directory or _DIRECTORY)), bool(directory), (ctypes.c_int * 5)(*stacks)
     )
     numbers = init_watchdog.launched()
     native.tfddl_record_job(b"", *((numbers.rank, numbers.size) if numbers else (0, 1)))
@@ -90,21 +92,27 @@ def _dump_signal() -> signal.Signals | None:
         ) from None
 
 
-def _register_stacks() -> tuple[int, int]:
-    """Lets faulthandler write the stacks of all threads to a file in memory, on a signal that nobody else uses.
-
-    Returns:
-        The signal, 0 if none is free, and the file's descriptor.
-    """
+def _stacks() -> list[int]:
+    """The two ways to the stacks of all threads: numbers of `PythonStacks` in custom_ops/core/trace/flight_record.h."""
+    ask, done = os.eventfd(0), os.eventfd(0)
+    file, signal_file = os.memfd_create("tfddl-stacks"), os.memfd_create("tfddl-stacks")
+    threading.Thread(target=_answer, args=(ask, done, file), name="tfddl-stacks", daemon=True).start()
     # `signal.valid_signals()` leaves out those that the C library uses.
     free = (
         number
         for number in sorted(signal.valid_signals(), reverse=True)
         if number > signal.SIGRTMIN and signal.getsignal(number) == signal.SIG_DFL
     )
-    number = next(free, None)
-    if number is None:
-        return 0, -1
-    file = os.memfd_create("tfddl-stacks")
-    faulthandler.register(number, file=file, all_threads=True)
-    return int(number), file
+    number = int(next(free, 0))
+    if number:
+        faulthandler.register(number, file=signal_file, all_threads=True)
+    return [ask, done, file, number, signal_file]
+
+
+def _answer(ask: int, done: int, file: int) -> None:
+    while True:
+        os.eventfd_read(ask)
+        os.ftruncate(file, 0)
+        os.lseek(file, 0, os.SEEK_SET)
+        faulthandler.dump_traceback(file, all_threads=True)
+        os.eventfd_write(done, 1)

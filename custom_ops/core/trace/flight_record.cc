@@ -1,5 +1,6 @@
 #include "core/trace/flight_record.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
@@ -26,6 +27,7 @@ namespace tfddl {
 namespace {
 
 constexpr auto kWriteLimit = std::chrono::seconds(5);
+constexpr int kGilMillis = 1000;  // a thread that runs Python gives the GIL away after 5 ms
 constexpr uint64_t kOrdered = 1;
 constexpr uint64_t kSignalled = uint64_t{1} << 32;
 
@@ -57,6 +59,28 @@ std::string ReadAll(int file) {
     text.append(part, static_cast<size_t>(count));
   }
   return text;
+}
+
+bool AskPython(const PythonStacks& python) {
+  constexpr uint64_t kOnce = 1;
+  pollfd done = {python.done, POLLIN, 0};
+  uint64_t late;  // the answer to an earlier question
+  while (poll(&done, 1, 0) > 0 && read(python.done, &late, sizeof(late)) > 0) continue;
+  if (write(python.ask, &kOnce, sizeof(kOnce)) < 0) return false;
+  return poll(&done, 1, kGilMillis) > 0;
+}
+
+// The handler writes in this thread, and has returned when pthread_kill() returns.
+std::string StacksBySignal(const PythonStacks& python) {
+  struct sigaction found;
+  if (sigaction(python.signal, nullptr, &found) != 0 || found.sa_handler == SIG_DFL) return "";
+  if (ftruncate(python.signal_file, 0) != 0 || lseek(python.signal_file, 0, SEEK_SET) != 0) return "";
+  sigset_t only;
+  sigemptyset(&only);
+  sigaddset(&only, python.signal);
+  pthread_sigmask(SIG_UNBLOCK, &only, nullptr);
+  pthread_kill(pthread_self(), python.signal);
+  return ReadAll(python.signal_file);
 }
 
 }  // namespace
@@ -228,24 +252,14 @@ std::string FlightRecord::Json(const std::string& reason) {
          (contents ? ", " + contents() : "") + ", \"stacks\": " + Quote(stacks, true) + "}\n";
 }
 
-// faulthandler reads the stacks of threads that go on running. It writes them in the signal handler, which
-// has returned when pthread_kill() returns.
 std::string FlightRecord::Stacks() {
-  int number, file;
+  PythonStacks python;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    number = options_.stacks_signal;
-    file = options_.stacks_file;
+    python = options_.stacks;
   }
-  struct sigaction found;
-  if (number == 0 || sigaction(number, nullptr, &found) != 0 || found.sa_handler == SIG_DFL) return "";
-  if (ftruncate(file, 0) != 0 || lseek(file, 0, SEEK_SET) != 0) return "";
-  sigset_t only;
-  sigemptyset(&only);
-  sigaddset(&only, number);
-  pthread_sigmask(SIG_UNBLOCK, &only, nullptr);
-  pthread_kill(pthread_self(), number);
-  return ReadAll(file);
+  if (python.ask < 0) return "";
+  return AskPython(python) ? ReadAll(python.file) : StacksBySignal(python);
 }
 
 }  // namespace tfddl

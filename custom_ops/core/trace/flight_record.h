@@ -13,13 +13,22 @@
 
 namespace tfddl {
 
+// Two ways to the stacks of Python's threads, both by its faulthandler. A thread of Python writes them to
+// `file` after a number at the eventfd `ask`, and answers at the eventfd `done`; it holds the GIL meanwhile.
+// Where it does not get the GIL, the signal makes the thread that receives it write them to `signal_file`:
+// only then, since a thread that goes on running Python meanwhile could make that reading crash.
+struct PythonStacks {
+  int ask = -1;  // -1: the record has no stacks
+  int done = -1;
+  int file = -1;
+  int signal = 0;
+  int signal_file = -1;
+};
+
 struct FlightRecordOptions {
   std::string directory;
   bool at_every_failure = false;  // else at stalls only
-  // Python's faulthandler writes the stacks of all threads to this file when the writer's thread gets this
-  // signal; 0: the record has no stacks.
-  int stacks_signal = 0;
-  int stacks_file = -1;
+  PythonStacks stacks;
 };
 
 class FlightRecord {

@@ -71,7 +71,7 @@ void TestFile() {
   CHECK(record.WriteStall("too early").empty());
   char name[] = "/tmp/tfddl-record-XXXXXX";
   const fs::path directory = mkdtemp(name);
-  record.Start({directory / "a" / "b", false, 0, -1});
+  record.Start({directory / "a" / "b", false, {}});
   record.SetContents([] { return std::string("\"operations\": []"); });
   record.SetJob("j\"ob", 3, 5);
   CHECK(record.Write("why\nthen", "", &error) == directory / "a" / "b" / "rank3.json" && error.empty());
@@ -83,7 +83,7 @@ void TestFile() {
   fs::remove_all(directory / "a");
   CHECK(!record.WriteFailure("f") && fs::is_empty(directory));
   CHECK(Holds(record.WriteStall("s"), "tfddl analyze " + (directory / "a" / "b").string()));
-  record.Start({directory / "c", true, 0, -1});
+  record.Start({directory / "c", true, {}});
   CHECK(record.WriteStall("again").empty() && record.WriteFailure("again") && !fs::exists(directory / "c"));
   record.SetJob("the next job", 3, 5);
   CHECK(record.WriteFailure("f") && Holds(Read(directory / "c" / "rank3.json"), "\"reason\": \"f\""));
