@@ -1,7 +1,8 @@
 """Starts mpirun, follows all ranks to their ends, and leaves nothing running.
 
 One loop on one thread waits for the connections of the rank shims, for mpirun, and for signals. If a rank fails, or
-tfddlrun receives a signal, tfddlrun asks every shim to end its rank, and later kills the ranks that still run.
+tfddlrun receives a signal, tfddlrun asks every shim to end its rank, and later kills the ranks that still run. The signals
+SIGUSR1 and SIGUSR2 are passed on to the ranks.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from tfddl.launch.outcome import Rank, Record, Verdict, judge
 from tfddl.launch.output import Output as Printer
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PASSED_ON = {int(number): letter for letter, number in rank_shim.PASSED_ON.items()}
 # A shim needs GRACE_S to end its rank, then LEFTOVER_S twice. After this time the shim itself or its host is gone.
 _KILL_AFTER_S = rank_shim.GRACE_S + 1
 _ABANDON_AFTER_S = rank_shim.GRACE_S + 2 * rank_shim.LEFTOVER_S + 3
@@ -127,17 +127,18 @@ class Job:
     def _watch_signals(self) -> None:
         ours, theirs = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, *_SIGNALS, *_PASSED_ON):
+        for number in (signal.SIGCHLD, *rank_shim.PASSED_ON.values(), *_SIGNALS):
             signal.signal(number, lambda *_: None)
         self._selector.register(ours, selectors.EVENT_READ, lambda: self._on_signals(os.read(ours, 512)))
 
     def _on_signals(self, numbers: bytes) -> None:
+        passed_on = {number: command for command, number in rank_shim.PASSED_ON.items()}
         for number in numbers:
-            for link in self._links if number in _PASSED_ON else ():
-                link.command(_PASSED_ON[number])
-            if number not in _SIGNALS:
+            if number in passed_on:
+                self._command(passed_on[signal.Signals(number)])
+            elif number not in _SIGNALS:
                 continue
-            if self._stopping:
+            elif self._stopping:
                 self._kill()
             else:
                 name = signal.Signals(number).name
@@ -205,8 +206,7 @@ class Job:
         if rank.failed:
             self._stop()
         elif not self._stopping:  # others may wait for it in hvd.init(), and mpirun would not notice that
-            for link in self._links:
-                link.command(rank_shim.LOOK)
+            self._command(rank_shim.LOOK)
 
     def _close(self, link: Link) -> None:
         self._selector.unregister(link)
@@ -226,16 +226,18 @@ class Job:
         if self._stopping:
             return
         self._stopping = True
-        for link in self._links:
-            link.command(rank_shim.TERMINATE)
+        self._command(rank_shim.TERMINATE)
         self._after(_KILL_AFTER_S, self._kill)
         self._after(_ABANDON_AFTER_S, self._abandon)
         if not self._links:
             self._end_mpirun(0)
 
     def _kill(self) -> None:
+        self._command(rank_shim.KILL)
+
+    def _command(self, command: bytes) -> None:
         for link in self._links:
-            link.command(rank_shim.KILL)
+            link.command(command)
 
     def _abandon(self) -> None:
         """Closes the connections to shims that do not answer: their hosts are gone."""

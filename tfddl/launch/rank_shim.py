@@ -35,7 +35,7 @@ HEADER = struct.Struct(">cI")  # kind and length of each message to tfddlrun
 HELLO, OUTPUT, ERROR, WAITS, ENDED = b"H", b"O", b"E", b"W", b"X"
 # From tfddlrun, one byte each. LOOK: a rank has ended, so say it if this rank waits for all ranks.
 TERMINATE, KILL, LOOK = b"T", b"K", b"L"
-# Signals for the rank; Open MPI's mpirun passes on the same two.
+# Signals that tfddlrun passes on to ranks that wait for them; the first one asks for a flight record.
 PASSED_ON = {b"1": signal.SIGUSR1, b"2": signal.SIGUSR2}
 
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
@@ -167,7 +167,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self._stop(0))
         for number in PASSED_ON.values():
-            signal.signal(number, lambda received, _: self._pass_on(received))
+            signal.signal(number, lambda received, _: _pass_on(self._pid, received) if self._pid else None)
         self._selector.register(ours, selectors.EVENT_READ, lambda: os.read(ours, 512))
 
     def _turn(self, timeout: float) -> None:
@@ -209,7 +209,7 @@ class Supervisor:
             self._look_at = min(self._look_at, time.monotonic())
             return
         if command in PASSED_ON:
-            self._pass_on(PASSED_ON[command])
+            _pass_on(self._pid, PASSED_ON[command])
             return
         if not command:
             self._selector.unregister(self._connection)
@@ -217,12 +217,6 @@ class Supervisor:
         self._stop(0)
         if command == KILL:
             self._kill_at = 0.0
-
-    def _pass_on(self, number: int) -> None:
-        """Sends the signal to the rank alone: processes that it has started do not expect the signal."""
-        if self._pid and self._status is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, number)
 
     def _on_stub_gone(self) -> None:
         self._selector.unregister(self._stub)
@@ -271,7 +265,7 @@ class Supervisor:
             deadline = time.monotonic() + LEFTOVER_S
             signalled: set[int] = set()
             while self._reap() and time.monotonic() < deadline:
-                for child in _children() - signalled:
+                for child in _children(os.getpid()) - signalled:
                     os.kill(child, number)
                     signalled.add(child)
                 self._turn(0.02)
@@ -322,8 +316,20 @@ def _signal_group(leader: int, number: int) -> None:
         os.killpg(leader, number)
 
 
-def _children() -> set[int]:
-    with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as children:
+def _pass_on(process: int, number: int) -> None:
+    """Sends a signal to the process, or to those of its descendants that would not die of it."""
+    with contextlib.suppress(OSError):  # it has just ended
+        with open(f"/proc/{process}/status") as file:
+            status = dict(line.split(":", 1) for line in file)
+        if any(int(status[mask], 16) >> (number - 1) & 1 for mask in ("SigBlk", "SigIgn", "SigCgt")):
+            os.kill(process, number)
+            return
+    for child in _children(process):
+        _pass_on(child, number)
+
+
+def _children(process: int) -> set[int]:
+    with contextlib.suppress(OSError), open(f"/proc/{process}/task/{process}/children") as children:
         return {int(pid) for pid in children.read().split()}
     return set()  # a kernel without this list: only the rank's own session is ended
 
@@ -333,11 +339,14 @@ def main(command: list[str]) -> int:
     found = os.environ.pop(VARIABLE, None)
     if found is None:
         os.execvp(command[0], command)
+    # A handler, since the rank would inherit SIG_IGN.
+    for number in PASSED_ON.values():
+        signal.signal(number, lambda *_: None)
     alive, held_by_stub = os.pipe()
     supervisor = os.fork()
     if supervisor:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        for number in PASSED_ON.values():
+        for number in PASSED_ON.values():  # from mpirun
             signal.signal(number, lambda received, _: os.kill(supervisor, received))
         os.closerange(3, held_by_stub)
         os.closerange(held_by_stub + 1, 65536)
