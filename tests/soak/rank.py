@@ -20,8 +20,8 @@ CYCLE = 50
 """Steps after which the sequence of actions begins anew. A sample is taken at its end, where all ranks are equally far."""
 SLOW_PART, SLOW_S = 0.05, 0.02
 """The part of the steps before which a rank sleeps, and for how many seconds at most."""
-RESTART = 500
-"""Steps after which the job is left and joined anew."""
+RESTART = 100
+"""Steps after which the job is left and started anew. Not in the second half of the steps, where a leak of one job shows."""
 MAX_ROWS = 20000
 
 
@@ -31,7 +31,8 @@ class Soak:
     `shared` draws the same numbers on all ranks, `own` other numbers on each.
     """
 
-    def __init__(self, seed: int, directory: Path) -> None:
+    def __init__(self, steps: int, seed: int, directory: Path) -> None:
+        self.steps = steps
         self.shared = np.random.default_rng(seed)
         self.own = np.random.default_rng([seed, hvd.rank()])
         self.directory = directory
@@ -52,7 +53,7 @@ class Soak:
         self.collective()
         rare = {10: self.process_set, 20: self.checkpoint, 30: self.process_set, 40: self.join, 45: self.fit}
         rare.get(number % CYCLE, lambda: None)()
-        if number % RESTART == 0:
+        if number % RESTART == RESTART // 4 and number < self.steps / 2:
             hvd.shutdown()
             hvd.init()
 
@@ -124,7 +125,7 @@ class Soak:
 def main(steps: int, seed: int, directory: Path) -> None:
     """Runs the steps, and writes a line for each sample."""
     hvd.init()
-    soak = Soak(seed, directory)
+    soak = Soak(steps, seed, directory)
     with open(directory / f"rank{hvd.rank()}.jsonl", "w", buffering=1) as file:
         for number in range(1, steps + 1):
             soak.step(number)
