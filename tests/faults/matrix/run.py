@@ -33,7 +33,7 @@ class Outcome:
 
     Attributes:
         problems: What is wrong; empty for a cell that has passed.
-        seconds: From the fault to the end of the job with its last process; -1 without a fault.
+        seconds: From the fault to the end of the job with its last process; -1 without a fault or an end.
         code: The exit code, 128 + n after signal n; -1 for a job that had to be killed.
         output: What all ranks and the launcher wrote.
     """
@@ -56,9 +56,8 @@ def run(cell: Cell, factor: float = FACTOR) -> Outcome:
         code = job.process.returncode
         files = place.files() if cell.launcher == "tfddlrun" else []
         problems = [] if ended else [f"still running: {sorted(set(job.processes().values()))}"]
-        outcome = Outcome(
-            (), ended - happened if happened else -1, _shell_code(code) if ended else -1, job.output()
-        )
+        seconds = ended - happened if happened and ended else -1
+        outcome = Outcome((), seconds, _shell_code(code) if ended else -1, job.output())
     if not happened:
         problems.append("the fault has not happened")
     elif ended:
