@@ -202,7 +202,7 @@ soak: setup
 	$(BIN)/tfddl build
 	$(BIN)/python -m tests.soak $(SOAK)
 
-# Half an hour on 2 cores. ONLY holds a pattern of names of cells; empty for all cells.
+# Less than an hour on 2 cores. ONLY holds a pattern of names of cells; empty for all cells.
 ONLY ?=
 FRESH ?=
 faults: setup

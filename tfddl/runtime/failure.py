@@ -25,7 +25,7 @@ _CAUSE_LIMIT = 3.0
 _LEFT = re.compile(r"rank (\d+) has shut down tfddl")  # in the error that a collective raises on the others
 
 # A rank that has left knows its exit code when its exit handlers have ended, and then ends the job with that code.
-_HANDLERS_LIMIT = 10.0
+_HANDLERS_LIMIT = 30.0
 
 
 @functools.cache

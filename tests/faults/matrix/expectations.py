@@ -132,6 +132,10 @@ def _silent(cell: Cell) -> End:
     blamed = (rf"waited \d+ s [^\n]*rank {cell.rank}\b[^\n]*limit is TFDDL_(STALL|EXIT)_LIMIT",)
     if cell.moment not in (*BEFORE_TRAINING, *AT_EXIT):
         blamed = (rf"Stalled: [^\n]*rank {cell.rank}\b",)
+    if (cell.fault, cell.moment) == ("SIGSTOP", "in a late exit handler"):
+        # hvd.shutdown() waits first, without a warning; the limit is that of the shutdown, or later that of the exit.
+        unanswered = rf"not all other ranks have answered [^\n]*rank {cell.rank}: no answer"
+        return End(frozenset([1]), (f"{blamed[0]}|{unanswered}",), (), LIMIT_S + 2 * WARNING_S, KILL_S, STALL)
     start = START_S if cell.moment in BEFORE_TRAINING else 0
     return End(frozenset([1]), blamed, warned, LIMIT_S, KILL_S + start, STALL)
 
