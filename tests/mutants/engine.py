@@ -87,6 +87,30 @@ FAULTS = {
         "",
         "engine_test",
     ),
+    "the flight recorder gives the end of an old operation to a new one": Fault(
+        "custom_ops/base/recorder.cc",
+        "  if (operation.number != number) return nullptr;\n",
+        "",
+        "flight_record_test",
+    ),
+    "a later failure replaces the record of a stall": Fault(
+        "custom_ops/core/trace/flight_record.cc",
+        "if (std::exchange(end_written_, true)) return",
+        "if (false && std::exchange(end_written_, true)) return",
+        "flight_record_test",
+    ),
+    "a forked process keeps the handler of its rank": Fault(
+        "custom_ops/core/trace/flight_record.cc",
+        "pthread_atfork(nullptr, nullptr, AfterFork)",
+        "0",
+        "flight_record_test",
+    ),
+    "a joined rank waits for ever for one that does nothing": Fault(
+        "custom_ops/core/watchdog/watchdog_stalls.cc",
+        "const auto waiting = oldest ? oldest : Oldest(true);\n  if (!waiting) return;",
+        "const auto waiting = oldest;\n  if (!waiting) return;",
+        "silent_test",
+    ),
     "the watchdog names the wrong ranks": Fault(
         "custom_ops/core/watchdog/wait_state.cc",
         "} else if (!ranks[rank]->Has(key, set)) {",

@@ -33,19 +33,16 @@ constexpr uint64_t kSignalled = uint64_t{1} << 32;
 
 // For the signal handler.
 std::atomic<int> wake_file{-1};
-std::atomic<int> owner{0};
+std::atomic<int> handled{0};
 
-// A process that this one forked has no writer, and gets what it would get without tfddl.
-void OnSignal(int number) {
+void OnSignal(int) {
   const int saved = errno;
-  if (getpid() == owner) {
-    if (write(wake_file, &kSignalled, sizeof(kSignalled)) < 0) errno = saved;
-  } else {
-    signal(number, SIG_DFL);
-    raise(number);
-  }
+  [[maybe_unused]] const auto count = write(wake_file, &kSignalled, sizeof(kSignalled));
   errno = saved;
 }
+
+// A process that this one forks has no writer, and gets what it would get without tfddl.
+void AfterFork() { signal(handled, SIG_DFL); }
 
 double UnixSeconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -108,16 +105,16 @@ bool FlightRecord::WriteOn(int number, const std::string& name) {
   if (sigaction(number, nullptr, &found) != 0) return false;
   if (found.sa_handler == OnSignal) return true;
   if (found.sa_handler != SIG_DFL) return false;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    signal_name_ = name;
-    wake_file = wake_;
-  }
-  owner = getpid();
+  std::lock_guard<std::mutex> lock(mutex_);
+  wake_file = wake_;
   struct sigaction action = {};
   action.sa_handler = OnSignal;
   action.sa_flags = SA_RESTART;
-  return sigaction(number, &action, nullptr) == 0;
+  if (sigaction(number, &action, nullptr) != 0) return false;
+  handled = number;
+  signal_name_ = name;
+  static const int once = pthread_atfork(nullptr, nullptr, AfterFork);
+  return once == 0;
 }
 
 void FlightRecord::SetJob(std::string job, int rank, int size) {

@@ -14,6 +14,14 @@ constexpr int64_t kFinalMicros = 10000000;
 constexpr int64_t kAnswerMicros = 1000000;  // a rank that takes longer to answer counts as silent
 constexpr size_t kWaitStateBytes = 1800;    // of a message
 
+// Whether a rank waits for anything but the end of a join.
+bool WaitsForMore(const WaitStates& ranks) {
+  return std::any_of(ranks.begin(), ranks.end(), [](const auto& rank) {
+    return rank && std::any_of(rank->waiting.begin(), rank->waiting.end(),
+                               [](const LiveRequest& request) { return !request.joined; });
+  });
+}
+
 void Print(const std::string& text) { std::fprintf(stderr, "tfddl: %s\n", text.c_str()); }
 
 }  // namespace
@@ -158,6 +166,8 @@ void Watchdog::ReportDifferent(const Query& query) {
 
 void Watchdog::ReportStall(const Query& query) {
   const auto& [submitted_us, set, key] = query.request;
+  // A rank that waits for a collective knows more to report than one that has joined.
+  if (key == kJoinKey && WaitsForMore(query.answers)) return;
   std::string missing = DescribeMissing(query.answers, key, set, sets_);
   if (missing.empty()) missing = "all ranks have submitted it, the transfer itself does not advance";
   const std::string report = Me() + " has waited " + Seconds(NowMicros() - submitted_us) + " for " +
