@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.faults.support import IMPORTS, JOIN, START, check_quoted, run, tfddlrun
+from tests.faults.support import IMPORTS, JOIN, SAID, START, check_quoted, run, tfddlrun
 from tests.harness import slow
 
 RANK = "rank = int(os.environ['OMPI_COMM_WORLD_RANK'])\n"
@@ -27,12 +27,13 @@ hvd.init()
 
 def test_a_program_that_goes_on_after_the_others():
     """It may, for as long as it likes, unless the user sets a limit."""
-    script = f"""{START}
-if hvd.rank() == 1: time.sleep(7)
+    waits = "rank 0 has waited {} s at its end, to which rank 1 has not come; waiting on."
+    script = f"""{START}{SAID}
+if hvd.rank() == 1: wait_until_said("{waits.format(6)}", 60)
 """
     result = run(2, script, TFDDL_STALL_WARNING="2", TFDDL_STALL_LIMIT="4")
     assert result.code == 0, result.output
-    assert result.output.count("s at its end, to which rank 1 has not come; waiting on.") >= 2
+    check_quoted(result, waits.format(2), waits.format(6))
 
 
 @pytest.mark.slow
