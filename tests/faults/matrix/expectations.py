@@ -168,7 +168,7 @@ def _left_with_0(cell: Cell) -> End:
 def _left_with_code(code: int) -> Callable[[Cell], End]:
     def end(cell: Cell) -> End:
         if cell.launcher == "mpirun":
-            return End(frozenset([code]), _named(cell, f"(exit|error) ?code:? {code}"))
+            return End(frozenset([code]), _named(cell, f"(exit|error) ?code:? +{code}"))
         reasons = (f"exited with code {code}", f"ended the job by MPI_Abort.*{code}")
         return End(frozenset([code]), _named(cell, *reasons))
 

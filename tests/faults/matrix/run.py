@@ -74,8 +74,8 @@ def check(cell: Cell, end: End, outcome: Outcome, files: list[str]) -> list[str]
     last = last_lines(outcome.output) if cell.launcher == "tfddlrun" else outcome.output
     for pattern in end.last:
         if not re.search(pattern, last):
-            where = "the last lines" if cell.launcher == "tfddlrun" else "the output"
-            problems.append(f"{where} have no '{pattern}'")
+            where = "the last lines have" if cell.launcher == "tfddlrun" else "the output has"
+            problems.append(f"{where} no '{pattern}'")
     problems += [
         f"the output has no '{pattern}'" for pattern in end.anywhere if not re.search(pattern, outcome.output)
     ]
