@@ -10,9 +10,11 @@ from tests.faults.support import IMPORTS, SAID, START, check_quoted, run, start,
 from tests.harness import on_ranks, run_script, slow
 
 KEEP_GIL = """
-def keep_the_gil(seconds):
+def keep_the_gil(seconds, is_over=lambda: True):
     import itertools  # a signal would end a sleep
-    sum(itertools.repeat(0, int(seconds * 2e8)))
+    while True:
+        sum(itertools.repeat(0, int(seconds * 2e8)))
+        if is_over(): return
 """
 
 
@@ -64,7 +66,7 @@ if hvd.rank() == 0:
     while not all(map(os.path.exists, records)): time.sleep(0.01)
 if hvd.rank() == 1:
     print("keeps it")
-    keep_the_gil(1)
+    keep_the_gil(1, is_over=lambda: os.path.exists(records[1]))
 while hvd.rank() == 2 and not got: time.sleep(0.01)
 hvd.allreduce(tf.ones(3), name="after")
 """
@@ -105,7 +107,7 @@ except OSError as error: print(error)
 os.kill(os.getpid(), signal.SIGUSR2)
 assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
 """
-    result = run_script(0, script, environment={"TFDDL_DUMP_DIR": None})
+    result = run_script(0, script, environment={"TFDDL_DUMP_DIR": None}, fresh=True)
     assert result.code == 0, result.output
     check_quoted(
         result,

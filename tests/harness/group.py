@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 import time
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from tests.harness.case import DIED, FAILED, HUNG, PASSED, SKIPPED, Case, Outcome, stack_file
 from tests.harness.job import Job
 from tests.harness.mpirun import mpirun_command
+from tests.harness.start import python_command
 
 START_LIMIT = 180.0
 """Seconds until all ranks have called: mpirun and MPI_Init, no TensorFlow yet."""
@@ -99,7 +99,7 @@ class RankGroup:
         with contextlib.closing(socket.socket(socket.AF_UNIX)) as listener:
             listener.bind(address)
             listener.listen(self.size)
-            worker = [sys.executable, "-m", "tests.harness.worker", address, str(job.directory)]
+            worker = python_command(["-m", "tests.harness.worker", address, str(job.directory)])
             job.start(mpirun_command(self.size, worker))
             self._accept(job, listener)
         return job

@@ -15,14 +15,18 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
-def main() -> None:
-    """Ties this process to its parent, then becomes the command."""
-    parent = os.getppid()
+def die_with(parent: int) -> None:
+    """Ties this process to its parent: the kernel kills it when the parent is gone."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent:  # The parent ended before the call above: no signal will come.
         os._exit(1)
+
+
+def main() -> None:
+    """Ties this process to its parent, then becomes the command."""
+    die_with(os.getppid())
     os.execvp(sys.argv[1], sys.argv[1:])
 
 

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import os
 import signal
-import sys
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from tests.harness.job import Job
 from tests.harness.mpirun import leashed, mpirun_command
+from tests.harness.start import python_command
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +36,7 @@ def run_script(
     limit: float = 240.0,
     environment: Mapping[str, str | None] | None = None,
     launcher: Sequence[str] | None = None,
+    fresh: bool = False,
 ) -> ScriptResult:
     """Runs a Python script on `size` new ranks to its end.
 
@@ -46,6 +47,8 @@ def run_script(
         limit: Seconds until the job is called hung.
         environment: Variables to add; a value of `None` removes one.
         launcher: Command line before `python script` instead of mpirun's, as `["tfddlrun", "-np", "2"]`.
+        fresh: Whether each rank is a Python of its own and no fork (`tests.harness.start`), as a test of the start, the
+            death or the end of a process needs it.
 
     Returns:
         A `ScriptResult`, whatever the exit code.
@@ -61,7 +64,7 @@ def run_script(
             path.write_text(textwrap.dedent(script))
         else:
             path = script
-        command = [sys.executable, str(path), *arguments]
+        command = python_command([str(path), *arguments], environment, fresh)
         if launcher is not None:
             command = leashed([*launcher, *command])
         else:
