@@ -125,10 +125,10 @@ def test_wrong_results_are_counted(tmp_path):
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ("raises at the start", "the faulty one: rank 1: ValueError: on purpose"),
+        slow("raises at the start", "the faulty one: rank 1: ValueError: on purpose"),
         ("raises", "the faulty one: rank 1: ValueError: on purpose"),
         ("dies", "the faulty one: rank 1 died"),
-        ("hangs", "the faulty one: no answer in time from rank 1"),
+        slow("hangs", "the faulty one: no answer in time from rank 1"),
     ],
 )
 def test_an_adapter_that_breaks_down_takes_only_its_own_numbers(how, says, tmp_path):

@@ -13,11 +13,18 @@ JOIN = "if hvd.rank() != 1:\n    hvd.join()\n    print('not reached')\n"
 
 @pytest.mark.slow
 def test_a_long_join_is_no_stall():
-    """The others' work may take longer than the limit."""
-    script = start(1, 2) + "if hvd.rank() == 1: time.sleep(4)\nhvd.join()\n"
-    result = run(3, script)
+    """The others may train on for longer than the limit."""
+    train = "if hvd.rank() == 1:\n    for step in range(12): hvd.allreduce(x, name='step'); time.sleep(0.5)\n"
+    result = run(3, start(3, 5) + train + "hvd.join()\n")
     assert result.code == 0, result.output
     assert "tfddl: " not in result.output
+
+
+@pytest.mark.slow
+def test_a_rank_that_does_nothing_while_others_have_joined():
+    result = run(3, start(1, 2) + "if hvd.rank() == 1: time.sleep(300)\nhvd.join()\n")
+    assert result.code != 0, result.output
+    check_quoted(result, "for 'hvd.join()'; rank 1 has not submitted it; ranks 0, 2 have joined")
 
 
 def test_a_stall_while_others_have_joined():

@@ -91,7 +91,7 @@ def test_shutdown_ends_what_is_pending(hvd):
     sum_of_ones(hvd)
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(2, full=(1, 3))
 def test_calls_while_the_engine_ends_and_starts(hvd):
     """Threads call collectives during 20 shutdowns: each call has a result or an error, and nothing crashes."""
     end = threading.Event()

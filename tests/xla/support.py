@@ -1,6 +1,7 @@
 """Functions compiled by XLA, and their collectives as the flight log has them."""
 
 import contextlib
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,18 +18,14 @@ def jit(function: Callable[..., Any], **options: Any) -> Any:
     return tf.function(function, jit_compile=True, **options)
 
 
-def started_since(count: int) -> list[str]:
-    """The names of the collectives that this rank has started, in order, without the first `count`."""
-    return [event["name"] for event in runtime.flight_log() if event["event"] == "start"][count:]
-
-
 @contextlib.contextmanager
 def recorded() -> Iterator[list[str]]:
-    """Fills a list with the names of the collectives that the block starts."""
-    before = len(started_since(0))
+    """Fills a list with the names of the collectives that the block starts, in their order."""
+    begin_us = time.monotonic_ns() // 1000  # the clock of the flight log, which drops its oldest events
     names: list[str] = []
     yield names
-    names.extend(started_since(before))
+    started = (event for event in runtime.flight_log() if event["event"] == "start")
+    names.extend(event["name"] for event in started if event["time_us"] >= begin_us)
 
 
 def counts(names: list[str]) -> Counter[str]:
