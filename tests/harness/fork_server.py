@@ -29,7 +29,7 @@ from typing import Any
 
 from tests.harness.leash import die_with
 
-IMPORTS = ("numpy", "tensorflow", "keras")
+IMPORTS = ("numpy", "tensorflow", "tf_keras" if os.environ.get("TF_USE_LEGACY_KERAS") == "1" else "keras")
 MAX_MESSAGE = 1 << 18
 MAX_DESCRIPTORS = 253  # SCM_MAX_FD of the kernel
 
