@@ -39,7 +39,7 @@ def show(job: Job, *, last: int, ranks: Collection[int], threads: bool) -> None:
     text, found = conclude(job)
     console.print(Text(text, style="bold"))
     for note in notes(job):
-        console.print(Text(note, style="yellow"))
+        console.print(Text(note, style="yellow"), soft_wrap=True)  # it may hold a path
     console.print()
     for reason in reasons(job):
         console.print(Text(f"Written by {reason}"))
