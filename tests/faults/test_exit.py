@@ -42,7 +42,8 @@ def test_a_limit_for_a_program_that_goes_on_after_the_others():
     result = run(2, script, tfddlrun(2), TFDDL_STALL_WARNING="2", TFDDL_EXIT_LIMIT="5")
     assert result.code == 1, result.output
     last = result.output.rstrip().splitlines()[-1]
-    assert "s at its end, to which rank 1 has not come. The limit is TFDDL_EXIT_LIMIT. What each" in last
+    limit = "s at its end, to which rank 1 has not come. The limit is TFDDL_EXIT_LIMIT."
+    assert f"{limit} What each rank did last: tfddl analyze /" in last
 
 
 @pytest.mark.parametrize("where", ["before", slow("in")])

@@ -1,6 +1,6 @@
-"""What mpirun starts in place of Python: `python -I -S fork_client.py SOCKET SCRIPT ARGS...`, or `SOCKET -m MODULE ARGS...`.
+"""Stands for a rank's Python: `python -I -S fork_client.py SOCKET SCRIPT ARGS...`, or `SOCKET -m MODULE ARGS...`.
 
-Asks `fork_server.py` for a process that runs the script, passes signals on to it, and ends as it ends.
+The client asks `fork_server.py` for a process that runs the script, passes signals on to that process, and ends as it ends.
 """
 
 import array

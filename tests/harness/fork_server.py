@@ -110,7 +110,7 @@ def become(request: dict[str, Any], descriptors: list[int]) -> Program:
     os.chdir(request["directory"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    # What imports have drawn or kept must differ between processes.
+    # Each process draws random numbers of its own, and looks for its own TMPDIR.
     random.seed()
     sys.modules["numpy"].random.seed()
     tempfile.tempdir = None
