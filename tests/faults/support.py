@@ -53,9 +53,7 @@ def tfddlrun(ranks: int) -> list[str]:
 
 def run(ranks: int, script: str, launcher: list[str] | None = None, **environment: str) -> ScriptResult:
     """Runs a script on some ranks to its end, which must come in time and leave no process."""
-    return run_script(
-        ranks, script, limit=LIMIT, environment=environment, launcher=launcher, fresh=launcher is not None
-    )
+    return run_script(ranks, script, limit=LIMIT, environment=environment, launcher=launcher)
 
 
 def check_quoted(result: ScriptResult, *quoted: str) -> None:

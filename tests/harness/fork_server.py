@@ -53,9 +53,9 @@ class Server:
     def serve(self) -> Program:
         """Serves until standard input ends. Returns in forked processes only: with the program of the process."""
         while True:
-            for key, _ in self._selector.select():
-                if (program := key.data()) is not None:
-                    return program
+            key, _ = self._selector.select()[0]  # one event, which may take others away
+            if (program := key.data()) is not None:
+                return program
 
     def _stop(self) -> None:
         os._exit(0)
@@ -67,6 +67,9 @@ class Server:
         message, ancillary, _, _ = client.recvmsg(MAX_MESSAGE, room)
         for _, _, data in ancillary:
             descriptors.frombytes(data)
+        if not message:  # the client was killed before it has asked
+            client.close()
+            return None
         server = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -80,7 +83,8 @@ class Server:
         ended = os.pidfd_open(pid)
         self._selector.register(ended, selectors.EVENT_READ, partial(self._on_end, client, ended))
         self._selector.register(client, selectors.EVENT_READ, partial(self._on_client_gone, client))
-        client.send(str(pid).encode())
+        with contextlib.suppress(OSError):  # the client is gone already, which is the next event
+            client.send(str(pid).encode())
         return None
 
     def _on_client_gone(self, client: socket.socket) -> None:

@@ -48,7 +48,7 @@ def run_script(
         environment: Variables to add; a value of `None` removes one.
         launcher: Command line before `python script` instead of mpirun's, as `["tfddlrun", "-np", "2"]`.
         fresh: Whether each rank is a Python of its own and no fork (`tests.harness.start`), as a test of the start, the
-            death or the end of a process needs it.
+            death or the end of a process needs it. It always is under a launcher, which looks after the process it starts.
 
     Returns:
         A `ScriptResult`, whatever the exit code.
@@ -64,7 +64,7 @@ def run_script(
             path.write_text(textwrap.dedent(script))
         else:
             path = script
-        command = python_command([str(path), *arguments], environment, fresh)
+        command = python_command([str(path), *arguments], environment, fresh or launcher is not None)
         if launcher is not None:
             command = leashed([*launcher, *command])
         else:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -57,7 +58,7 @@ def test_a_fork_gets_signals_and_dies_with_its_client(tmp_path: Path):
         "import os, signal, time\n"
         "signal.signal(signal.SIGUSR1, lambda *_: print('got it', flush=True))\n"
         "print(os.getpid(), flush=True)\n"
-        "while True: time.sleep(1)\n"
+        "time.sleep(30)\n"
     )
     with subprocess.Popen(python_command([str(script)]), stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
@@ -66,7 +67,19 @@ def test_a_fork_gets_signals_and_dies_with_its_client(tmp_path: Path):
         assert client.stdout.readline() == "got it\n"
         assert os.getpgid(pid) > 0  # it lives
         client.kill()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 10
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_the_server_outlives_clients_that_are_killed_at_any_time():
+    server = python_command(["-m", "this"])[4]
+    for _ in range(5):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+            client.connect(server)
+    for seconds in (0.0, 0.01, 0.02, 0.03, 0.05, 0.1):
+        with subprocess.Popen(python_command(["-m", "this"]), stdout=subprocess.DEVNULL) as started:
+            time.sleep(seconds)
+            started.kill()
+    assert run_script(0, "print('still there')").code == 0

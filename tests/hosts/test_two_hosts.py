@@ -111,7 +111,7 @@ def on_hosts(tmp_path: Path) -> Callable[..., ScriptResult]:
     def run(script: str, *launcher: str, **environment: str) -> ScriptResult:
         # The harness has a place for shared memory that these hosts do not see; they have their own.
         variables = {"OMPI_MCA_btl_sm_backing_directory": None, **environment}
-        result = run_script(0, script, launcher=[*lab, *launcher], environment=variables, fresh=True)
+        result = run_script(0, script, launcher=[*lab, *launcher], environment=variables)
         assert "left running" not in result.output, result.output
         return result
 

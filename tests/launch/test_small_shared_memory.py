@@ -64,6 +64,6 @@ def test_training_and_traffic_of_the_user():
         pytest.skip(f"no /dev/shm of its own without user namespaces: {probe.stderr.strip()}")
     launcher = [*SMALL, sys.executable, "-m", "tfddl.launch.run", "-np", "3"]
     own = {"OMPI_MCA_btl_sm_backing_directory": None}  # the harness' directory is outside of the namespace
-    result = run_script(3, TRAINING, launcher=launcher, environment=own, fresh=True)
+    result = run_script(3, TRAINING, launcher=launcher, environment=own)
     assert result.code == 0, result.output
     assert result.output.count("trained") == 3
