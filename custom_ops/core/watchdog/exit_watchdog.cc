@@ -43,7 +43,7 @@ void ExitWatchdog::Watch() {
   auto all_have_begun = Clock::time_point::max();
   double next_warning_s = options_.warning_s;
   std::unique_lock<std::mutex> lock(mutex_);
-  const std::chrono::duration<double> look(std::min(1.0, options_.warning_s));
+  const std::chrono::duration<double> look(std::clamp(options_.warning_s, 0.1, 1.0));
   while (!wake_.wait_for(lock, look, [this] { return over_; })) {
     if (all_have_begun == Clock::time_point::max() && AllHaveBegun()) all_have_begun = Clock::now();
     const double waited_s = SecondsSince(begun);
@@ -58,7 +58,7 @@ void ExitWatchdog::Watch() {
     }
     if (waited_s < next_warning_s) continue;
     std::fprintf(stderr, "tfddl: %s; waiting on.\n", Report(waited_s).c_str());
-    next_warning_s += options_.warning_s;
+    next_warning_s += std::max(1.0, options_.warning_s);
   }
 }
 

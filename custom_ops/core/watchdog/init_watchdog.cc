@@ -32,26 +32,31 @@ void InitWatchdog::Step() {
 }
 
 void InitWatchdog::Wait() {
-  using Seconds = std::chrono::duration<double>;
-  const auto begun = std::chrono::steady_clock::now();
+  using Clock = std::chrono::steady_clock;
+  const auto after = [begun = Clock::now()](double seconds) {
+    return begun + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  };
   std::unique_lock<std::mutex> lock(mutex_);
-  if (options_.warning_s < options_.limit_s) {
-    if (wake_.wait_until(lock, begun + Seconds(options_.warning_s), [this] { return over_; })) return;
-    const auto seen = presence_.Seen();
-    const auto guilty = HoldingUp(seen);
-    const bool lowest = std::all_of(seen.begin(), seen.end(), [&](const auto& other) {
-      return other.first >= options_.rank || guilty.count(other.first);
-    });
-    if (lowest) {  // it reports for the host
-      std::fprintf(stderr, "tfddl: %s; waiting on.\n", Report(options_.warning_s).c_str());
-    }
+  // Again and again: a rank may be held up after the first warning.
+  const double pause_s = std::max(1.0, options_.warning_s);
+  for (double waited_s = options_.warning_s; waited_s < options_.limit_s; waited_s += pause_s) {
+    if (wake_.wait_until(lock, after(waited_s), [this] { return over_; })) return;
+    if (ReportsForHost()) std::fprintf(stderr, "tfddl: %s; waiting on.\n", Report(waited_s).c_str());
   }
-  if (wake_.wait_until(lock, begun + Seconds(options_.limit_s), [this] { return over_; })) return;
+  if (wake_.wait_until(lock, after(options_.limit_s), [this] { return over_; })) return;
   const std::string report = Report(options_.limit_s);
   const std::string hint = FlightRecord::OfProcess().WriteStall(report);
   std::fprintf(stderr, "tfddl: %s. The limit is TFDDL_STALL_LIMIT=%.0f seconds.%s\n", report.c_str(),
                options_.limit_s, hint.c_str());
   _exit(1);
+}
+
+bool InitWatchdog::ReportsForHost() const {
+  const auto seen = presence_.Seen();
+  const auto guilty = HoldingUp(seen);
+  return std::all_of(seen.begin(), seen.end(), [&](const auto& other) {
+    return other.first >= options_.rank || guilty.count(other.first);
+  });
 }
 
 std::string InitWatchdog::Report(double waited_s) const {

@@ -1,5 +1,5 @@
-// Warns when hvd.init() or another call that waits inside MPI takes long, and ends the process at the limit.
-// It is a native thread, because MPI_Init waits for all ranks while it holds Python's lock.
+// Warns, again and again, when hvd.init() or another call that waits inside MPI takes long, and ends the process at
+// the limit. It is a native thread, because MPI_Init waits for all ranks while it holds Python's lock.
 #pragma once
 
 #include <condition_variable>
@@ -31,6 +31,8 @@ class InitWatchdog {
 
  private:
   void Wait();
+  // Whether this rank is the lowest on its host that is not held up itself: the others stay silent.
+  bool ReportsForHost() const;
   std::string Report(double waited_s) const;
 
   const InitWatchdogOptions options_;
