@@ -73,7 +73,7 @@ FAULTS = {
         "custom_ops/core/collectives/allreduce.cc",
         "if (bytes > 0 && buffer.out != next) std::memcpy(buffer.out, next, bytes);",
         "if (bytes > 0 && buffer.out != next) std::memcpy(buffer.out, Packed(), bytes);",
-        "engine_test",
+        "shared_test",
     ),
     "several hosts scale twice": Fault(
         "custom_ops/core/collectives/hierarchical_allreduce.cc",
