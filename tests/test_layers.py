@@ -10,11 +10,13 @@ ROOT = Path(__file__).resolve().parent.parent
 # From the top. A layer may use those below it.
 PYTHON = (
     "cli",
+    "compat",
     "timeline",
     "flight",
     "bench",
     "launch",
     "data",
+    "callbacks",
     "keras",
     "v1",
     "gradients",

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from tfddl import callbacks as callbacks
     from tfddl import data as data
     from tfddl.gradients.tape import DistributedGradientTape as DistributedGradientTape
     from tfddl.gradients.tape import PartialDistributedGradientTape as PartialDistributedGradientTape
-    from tfddl.keras import callbacks as callbacks
     from tfddl.keras import optimizers as optimizers
     from tfddl.keras.evaluation import evaluate as evaluate
     from tfddl.keras.load import load_model as load_model
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from tfddl.ops.topology import size_op as size_op
     from tfddl.ops.variables import broadcast_ as broadcast_
     from tfddl.ops.variables import broadcast_variables as broadcast_variables
+    from tfddl.runtime import stats as stats
     from tfddl.runtime.basics import cross_rank as cross_rank
     from tfddl.runtime.basics import cross_size as cross_size
     from tfddl.runtime.basics import init as init
@@ -129,6 +130,7 @@ _MODULES = {
         "nccl_built",
         "rocm_built",
     ],
+    "tfddl.runtime": ["stats"],
     "tfddl.runtime.flight_record": ["write_flight_record"],
     "tfddl.runtime.gpu": ["set_visible_gpu"],
     "tfddl.runtime.process_sets": ["ProcessSet", "global_process_set"],
@@ -140,7 +142,7 @@ _MODULES = {
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 _PACKAGES = {
-    "callbacks": "tfddl.keras.callbacks",
+    "callbacks": "tfddl.callbacks",
     "data": "tfddl.data",
     "optimizers": "tfddl.keras.optimizers",
 }
@@ -152,7 +154,9 @@ def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return importlib.import_module(_PACKAGES[name])
     if name not in _HOMES:
-        raise AttributeError(f"module 'tfddl' has no attribute {name!r}")
+        # Imported here, since it is for a mistake only.
+        advice = importlib.import_module("tfddl.compat.horovod_names").advice(name)
+        raise AttributeError(f"module 'tfddl' has no attribute {name!r}{advice and ': ' + advice}")
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

@@ -336,6 +336,11 @@ def in_xla_context() -> bool:
     return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
 
 
+def session() -> Any:
+    """The session in which Keras 2 runs the graph of TF1."""
+    return tf.compat.v1.keras.backend.get_session(op_input_list=())
+
+
 _CALLS = re.compile("(Stateful|Stateless)?(If|Case|While|For|PartitionedCall)$")
 
 

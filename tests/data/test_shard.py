@@ -2,6 +2,7 @@
 
 import collections
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -174,9 +175,37 @@ def test_errors_quote_what_they_received(arguments, text):
         data.shard(numbers(4), **arguments)
 
 
-def test_an_array_is_no_dataset():
-    with pytest.raises(TypeError, match=r"shard_arrays.*ShardedPyDataset.*Received: ndarray"):
-        data.shard(np.zeros(3), rank=0, size=2)
+def test_every_kind_of_data():
+    x, y = np.arange(7), np.arange(7) * 10
+    mine = {"rank": 1, "size": 3}
+    assert [list(part) for part in data.shard(x, y, **mine)] == [[1, 4], [10, 40]]
+    assert data.shard(list(range(7)), **mine) == [1, 4]
+    assert [int(each) for each in data.shard(numbers(7), **mine)] == [1, 4]
+    batches = data.shard(Batches(), **mine)
+    assert isinstance(batches, data.ShardedPyDataset)
+    assert [int(batches[index][0]) for index in range(batches.num_batches)] == [1, 4]
+
+
+class Batches(keras.utils.PyDataset):
+    """Seven batches of one number."""
+
+    def __len__(self):
+        return 7
+
+    def __getitem__(self, index):
+        return np.array([index])
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ((iter([1]),), r"from_generator.*Received: list_iterator"),
+        ((numbers(4), np.zeros(4)), r"takes one tf\.data\.Dataset, or arrays. Received: \S+Dataset, ndarray"),
+    ],
+)
+def test_other_data_is_refused(given, text):
+    with pytest.raises(TypeError, match=text):
+        data.shard(*given, rank=0, size=2)
 
 
 def gathered(hvd, shard):

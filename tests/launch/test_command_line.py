@@ -21,6 +21,8 @@ FLAGS = {
     ("--network-interfaces",): "NAME,...",
     ("--timeline-filename",): "FILE",
     ("--timeline-mark-cycles",): None,
+    ("--horovod",): None,
+    ("--no-keras2-spellings",): None,
     ("--verbose",): None,
     ("--dry-run",): None,
     ("--version",): None,

@@ -1,4 +1,4 @@
-"""shard: this rank's elements of a tf.data.Dataset."""
+"""shard_dataset: this rank's elements of a tf.data.Dataset."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from tfddl.data import order, shards
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
 
-def shard(
+def shard_dataset(
     dataset: tf.data.Dataset,
     *,
     remainder: str = "drop",
@@ -39,15 +39,9 @@ def shard(
         A `tf.data.Dataset` with the same element spec, with a known cardinality if `dataset` has one.
 
     Raises:
-        TypeError: `dataset` is not a `tf.data.Dataset`.
         ValueError: There are fewer elements than ranks, the ranks' datasets differ in cardinality or seeds, or their order
             is not certain: shuffled without a seed, or `deterministic=False`.
     """
-    if not isinstance(dataset, tf.data.Dataset):
-        raise TypeError(
-            "hvd.data.shard takes a tf.data.Dataset; for arrays there is hvd.data.shard_arrays, for a "
-            f"keras.utils.PyDataset hvd.data.ShardedPyDataset. Received: {type(dataset).__name__}"
-        )
     shards.check_remainder(remainder)
     whole_job = rank is None
     rank, size = shards.resolve(rank, size, process_set)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from tfddl.launch import horovod_rank
 from tfddl.launch.channel import Listener
 from tfddl.launch.hosts import Host, all_local, parse_hosts, read_hostfile
 from tfddl.launch.job import Job
@@ -42,6 +43,8 @@ Examples:
       as many processes as hosts.txt has slots; its lines: node1 slots=4
   tfddlrun -np 2 --dry-run python train.py
       prints the mpirun line and starts nothing
+  tfddlrun --horovod -np 2 python train.py
+      a program that imports horovod, without Horovod and unchanged
 
 Start one process for each GPU, or for each group of cores. Options of tfddlrun come before COMMAND. Each line
 of output starts with the rank that wrote it, such as [1]. Processes cannot read from the terminal.
@@ -106,6 +109,19 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
     "--timeline-mark-cycles", "mark_cycles", is_flag=True, help="Mark each vote of the ranks in it."
 )
 @click.option(
+    "--horovod",
+    is_flag=True,
+    help="For programs that import horovod: it is tfddl in the ranks, with Horovod's names and arguments.",
+)
+@click.option(
+    "--no-keras2-spellings",
+    "keras2_spellings",
+    is_flag=True,
+    default=True,
+    flag_value=False,
+    help="With --horovod: refuse lr=, optimizer.variables() and other spellings of Keras 2 under Keras 3.",
+)
+@click.option(
     "--verbose",
     is_flag=True,
     help="Print the mpirun line, the output of mpirun, and the starts and ends of ranks.",
@@ -127,6 +143,8 @@ def main(
     interfaces: str,
     timeline: str | None,
     mark_cycles: bool,
+    horovod: bool,
+    keras2_spellings: bool,
     verbose: bool,
     dry_run: bool,
     command: tuple[str, ...],
@@ -147,8 +165,10 @@ def main(
     except MpirunError as error:
         raise click.ClickException(str(error)) from None
     _check_interfaces(interfaces, mpirun)
-    variables = _timeline(timeline, mark_cycles)
+    variables = _timeline(timeline, mark_cycles) | _spellings(horovod, keras2_spellings)
     os.environ.update(variables)
+    if horovod:
+        command = (sys.executable, "-I", "-S", horovod_rank.__file__, *command)
     forward = forwarded_variables(os.environ) if remote else []
     line = command_line(mpirun, count, host_list, command, forward, interfaces)
     if dry_run:
@@ -196,6 +216,15 @@ def _timeline(path: str | None, mark_cycles: bool) -> dict[str, str]:
     return {"TFDDL_TIMELINE": os.path.abspath(path)} | (
         {"TFDDL_TIMELINE_MARK_CYCLES": "1"} if mark_cycles else {}
     )
+
+
+def _spellings(horovod: bool, wanted: bool) -> dict[str, str]:
+    """The variables that turn the spellings of Keras 2 off (`tfddl.compat.horovod.keras2_spellings`)."""
+    if not wanted and not horovod:
+        raise click.UsageError(
+            "--no-keras2-spellings is for programs that import horovod: give --horovod as well."
+        )
+    return {} if wanted else {"TFDDL_KERAS2_SPELLINGS": "0"}
 
 
 def _run(line: list[str], processes: int, remote: bool, directories: list[str], verbose: bool) -> int:

@@ -74,7 +74,11 @@ def grouped_allgather(
 def _gradient(operation: Any, *cotangents: Any) -> list[tf.Tensor]:
     """The gradient of a rank's rows is the sum of all ranks' cotangents of these rows. (Horovod averages here.)"""
     name, number = names.of_gradient(operation)
-    dense = [tf.convert_to_tensor(cotangent) for cotangent in cotangents[:-2]]
+    # A cotangent that a program gives may have another dtype.
+    dense = [
+        tf.cast(tf.convert_to_tensor(each), x.dtype)
+        for each, x in zip(cotangents, operation.inputs, strict=False)
+    ]
     totals = native.allreduce(dense, Sum, name, process_set=number)
     rows, rank = operation.outputs[-2], rank_in(by_id(number))
     if _compat.in_xla_context():

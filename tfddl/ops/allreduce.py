@@ -64,7 +64,7 @@ def allreduce(
         tf.errors.InvalidArgumentError: This rank is not a member of `process_set`, or that has been removed.
         tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
     """
-    op = _reduce_op("allreduce", op, average)
+    op = reduce_op("allreduce", op, average)
     call = _Allreduce("allreduce", op, prescale_factor, postscale_factor, compression, process_set)
     return call.single(tensor, name, ignore_name_scope)
 
@@ -87,7 +87,7 @@ def grouped_allreduce(
     Args, returns and raises are like those of `allreduce`, with lists of tensors. An empty list gives an empty list. None
     stays None; all ranks must have None at the same indices.
     """
-    op = _reduce_op("grouped_allreduce", op, average)
+    op = reduce_op("grouped_allreduce", op, average)
     call = _Allreduce("grouped_allreduce", op, prescale_factor, postscale_factor, compression, process_set)
     return call.grouped(tensors, name, ignore_name_scope)
 
@@ -122,8 +122,13 @@ class _Allreduce(ReductionCall):
         return [result]
 
 
-def _reduce_op(kind: str, op: int | None, average: bool | None) -> int:
-    """The operation that `op` or the deprecated `average` asks for."""
+def reduce_op(kind: str, op: int | None, average: bool | None) -> int:
+    """The operation that `op` or the deprecated `average` asks for.
+
+    Raises:
+        TypeError: `average` is no bool.
+        ValueError: Both are given.
+    """
     if average is None:
         return Average if op is None else op
     if not isinstance(average, (bool, np.bool_)):

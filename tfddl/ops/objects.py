@@ -1,4 +1,4 @@
-"""Broadcast and allgather of Python objects, which are pickled and sent as bytes."""
+"""Broadcast and allgather of Python objects, which cloudpickle turns into bytes: also lambdas, and classes of the script."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import tensorflow as tf
 
@@ -28,7 +29,7 @@ def broadcast_object(
     """Gives every rank the object of `root_rank`.
 
     Args:
-        obj: On the root the object to send, which pickle must take. Other ranks may give any object.
+        obj: On the root the object to send, which cloudpickle must take. Other ranks may give any object.
         root_rank: The sender, the same on all ranks: its rank in the job, with any process set.
         session: The `tf.compat.v1.Session` to run in. Defaults to the default session; not used in eager mode.
         name: The name on which ranks agree. Defaults to `"broadcast_object"`; needed only for concurrent calls.
@@ -86,7 +87,7 @@ def allgather_object(
     """Gives every rank the objects of all ranks.
 
     Args:
-        obj: The object of this rank, which pickle must take.
+        obj: The object of this rank, which cloudpickle must take.
         session: See `broadcast_object`.
         name: See `broadcast_object`. Defaults to `"allgather_object"`.
         process_set: See `allreduce`.
@@ -154,7 +155,7 @@ def _run(
 def _pickled(obj: Any) -> tuple[bool, bytes]:
     """Whether the object could be pickled, and its bytes or the error. Other ranks wait, so an error is sent too."""
     try:
-        return True, pickle.dumps(obj, pickle.HIGHEST_PROTOCOL)
+        return True, cloudpickle.dumps(obj)
     except Exception as error:
         return False, f"{type(error).__name__}: {error}. Received: an object of {type(obj)}".encode()
 
@@ -171,4 +172,4 @@ def _unpickled(kind: str, rank: int, codes: np.ndarray) -> Any:
 
 def _not_pickled(kind: str, failed: dict[int, np.ndarray]) -> str:
     reasons = by_rank({rank: codes.tobytes().decode() for rank, codes in failed.items()})
-    return f"{kind} sends objects that pickle takes: send the parts of it that are plain data. {reasons}"
+    return f"{kind} sends objects that cloudpickle takes: send the parts of it that are plain data. {reasons}"

@@ -95,7 +95,11 @@ def _gradient(operation: Any, *cotangents: tf.Tensor) -> list[tf.Tensor]:
     name, number = names.of_gradient(operation)
     factor = float(operation.get_attr("prescale")) * float(operation.get_attr("postscale"))
     size, average = len(members(by_id(number))), operation.get_attr("reduce_op") != Sum
-    dense = [tf.convert_to_tensor(cotangent) for cotangent in cotangents]
+    # A cotangent that a program gives may have another dtype.
+    dense = [
+        tf.cast(tf.convert_to_tensor(each), x.dtype)
+        for each, x in zip(cotangents, operation.inputs, strict=True)
+    ]
     if _compat.in_xla_context():
         factor = factor / size if average else factor
         return [scaled(total, factor) for total in _in_fixed_shapes(operation.inputs, dense, name, number)]

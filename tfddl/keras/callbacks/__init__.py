@@ -4,6 +4,7 @@ from tfddl.keras.callbacks.best_model_checkpoint import BestModelCheckpoint
 from tfddl.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
 from tfddl.keras.callbacks.learning_rate import LearningRateScheduleCallback, LearningRateWarmupCallback
 from tfddl.keras.callbacks.metric_average import MetricAverageCallback
+from tfddl.keras.callbacks.rank_zero_only import rank_zero_only
 from tfddl.keras.callbacks.stop import StopTogetherCallback
 
 __all__ = [
@@ -13,4 +14,5 @@ __all__ = [
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
     "StopTogetherCallback",
+    "rank_zero_only",
 ]

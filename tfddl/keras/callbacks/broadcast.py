@@ -84,6 +84,14 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         """Whether a variable stays each rank's own."""
         return variable_id(variable) in self._local or _compat.path(variable).endswith(_SEED)
 
+    def check_distributed(self) -> bool:
+        """Checks that the ranks combine the model's gradients. Returns whether the first step has to be checked as well.
+
+        Raises:
+            ValueError: Each rank would train on its own.
+        """
+        return model_check.check_distributed(self.model, self.process_set)
+
     def on_list(self, callbacks: Any) -> None:
         """Adds a StopTogetherCallback to the end of the list if there is none."""
         self._callbacks = callbacks.callbacks
@@ -102,7 +110,7 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks the model and broadcasts the variables that exist."""
         _checked_root(self.root_rank, self.process_set)
-        self._check_first_step = model_check.check_distributed(self.model, self.process_set)
+        self._check_first_step = self.check_distributed()
         steps_check.check_plan(
             _compat.fit_params(self), self.model, self._collective("steps"), self.process_set
         )

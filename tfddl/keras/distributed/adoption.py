@@ -22,7 +22,7 @@ class Adopted:
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         """The user's class, for serialization."""
-        return getattr(type(self), _BASE)
+        return base_class(self)
 
     def register_local_var(self, variable: Any) -> None:
         """Excludes one variable's gradient from combining: see `tfddl.PartialDistributedOptimizer`."""
@@ -37,7 +37,18 @@ def adopt(optimizer: Any, mixin: type[Adopted], **methods: Any) -> None:
         names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
         made = type(base.__name__, (mixin, base), {**names, **methods, _BASE: base})
         _adopted_classes[base, mixin] = made
-    object.__setattr__(optimizer, "__class__", made)
+    set_class(optimizer, made)
+
+
+def set_class(optimizer: Any, kind: type) -> None:
+    """Changes the class of an object, also where `__class__` is a property of its class."""
+    vars(object)["__class__"].__set__(optimizer, kind)
+
+
+def base_class(optimizer: Any) -> type:
+    """The class that an adopted optimizer had before."""
+    base: type = getattr(type(optimizer), _BASE)
+    return base
 
 
 def is_adopted(optimizer: Any) -> bool:

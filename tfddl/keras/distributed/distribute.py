@@ -6,7 +6,7 @@ from typing import Any
 
 from tfddl import _compat
 from tfddl.keras.distributed import apply_call, patches
-from tfddl.keras.distributed.adoption import Adopted, adopt, is_adopted
+from tfddl.keras.distributed.adoption import Adopted, adopt, base_class, is_adopted
 from tfddl.keras.distributed.backward_passes import accumulate
 from tfddl.keras.distributed.base_optimizer import Distributed
 from tfddl.keras.distributed.loss_scale_optimizer import DistributedLossScale
@@ -105,7 +105,7 @@ def _refuse_several(optimizer: Any) -> None:
 
 def _reduce(optimizer: Any) -> Any:
     """`__reduce__` of an adopted optimizer: pickles and copies as Keras does, then distributes the copy."""
-    base = optimizer.__class__
+    base: Any = base_class(optimizer)
     function, arguments = base.__reduce__(optimizer)[:2]
     if getattr(function, "__self__", None) is type(optimizer):
         # A class method of the adopted class, which pickle cannot find by name: take the user's class.

@@ -5,7 +5,7 @@ from typing import Any
 from tfddl import _compat
 from tfddl.keras.distributed.adoption import is_adopted
 from tfddl.keras.distributed.settings import settings_of
-from tfddl.keras.keras2 import addons
+from tfddl.keras.keras2 import addons, aggregation
 from tfddl.v1 import optimizer as v1_optimizer
 
 
@@ -26,3 +26,11 @@ def passes_of(optimizer: Any) -> int:
     if _compat.is_keras_2() and is_adopted(inner):
         return settings_of(inner).backward_passes_per_step
     return getattr(inner, "gradient_accumulation_steps", None) or 1
+
+
+def passes_done(optimizer: Any) -> int:
+    """How many batches a distributed optimizer has added up since its last update."""
+    inner = _compat.innermost(optimizer)
+    if _compat.is_keras_2():
+        return aggregation.passes_done(inner)
+    return _compat.steps_taken(inner) % passes_of(inner)

@@ -72,6 +72,10 @@ class Accumulation:
 
         tf.cond(counter >= passes, finish, wait)
 
+    def passes_done(self) -> int:
+        """How many calls the set of variables with the most has added up since its last update."""
+        return max((int(counter) for counter in self._counters.values()), default=0)
+
     def _state(self, variables: Sequence[Any]) -> tuple[Any, list[Any]]:
         """Returns the counter of these variables' calls, and the sums of their gradients."""
         key = tuple(variable.ref() for variable in variables)

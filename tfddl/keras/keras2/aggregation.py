@@ -37,6 +37,12 @@ def distribute(optimizer: Any, settings: Settings) -> Any:
     return optimizer
 
 
+def passes_done(optimizer: Any) -> int:
+    """How many calls of `apply_gradients` a distributed optimizer has added up since its last update."""
+    accumulation: Accumulation = vars(optimizer)[_ACCUMULATION]
+    return accumulation.passes_done()
+
+
 def _class_for(optimizer: Any) -> type[Adopted]:
     if _compat.is_addons_multi_optimizer(optimizer):
         return DistributedAddonsMulti

@@ -1,0 +1,80 @@
+"""A program for Horovod and Keras 2, under Keras 3: its losses and weights are those of one process with larger batches."""
+
+import os
+import sys
+from pathlib import Path
+
+import horovod.tensorflow.keras as hvd
+import keras
+import numpy as np
+import tensorflow as tf
+from horovod.tensorflow.keras.callbacks import BroadcastGlobalVariablesCallback, MetricAverageCallback
+
+directory = Path(sys.argv[1])
+hvd.init()
+assert int(os.environ["HOROVOD_RANK"]) == hvd.rank() and int(os.environ["HOROVOD_SIZE"]) == hvd.size()
+assert int(os.environ["HOROVOD_LOCAL_RANK"]) == hvd.local_rank()
+data = np.random.default_rng(1)
+x = data.normal(size=(24 * hvd.size(), 4)).astype("float32")
+y = x.sum(axis=1, keepdims=True)
+
+
+def model(seed):
+    keras.utils.set_random_seed(seed)
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)])
+
+
+network = model(hvd.rank())
+optimizer = hvd.DistributedOptimizer(
+    tf.keras.optimizers.legacy.SGD(lr=0.05, momentum=0.9),
+    backward_passes_per_step=2,
+    average_aggregated_gradients=True,
+)
+assert optimizer.__class__.__module__.startswith("horovod._keras")
+assert isinstance(optimizer, keras.optimizers.SGD)
+optimizer.lr = 0.1
+assert network.trainable_variables[0].ref() == network.trainable_variables[0].value.ref()
+network.compile(
+    loss=tf.keras.losses.mean_squared_error, optimizer=optimizer, experimental_run_tf_function=False
+)
+mine = slice(hvd.rank(), None, hvd.size())
+history = network.fit(
+    x[mine],
+    y[mine],
+    batch_size=4,
+    epochs=3,
+    shuffle=False,
+    verbose=0,
+    callbacks=[BroadcastGlobalVariablesCallback(0), MetricAverageCallback()],
+)
+assert len(optimizer.variables()) == len(optimizer.variables) > 2
+assert int(optimizer._agg_helper.counter) == 0
+
+alone = model(0)
+alone.compile(loss="mse", optimizer=keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=2))
+expected = alone.fit(x, y, batch_size=4 * hvd.size(), epochs=3, shuffle=False, verbose=0)
+np.testing.assert_allclose(history.history["loss"], expected.history["loss"], rtol=1e-4)
+for own, other in zip(network.get_weights(), alone.get_weights(), strict=True):
+    np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-6)
+
+path = directory / f"{hvd.rank()}.keras"
+network.save(path)
+loaded = hvd.load_model(path)
+assert loaded.optimizer.__class__.__module__.startswith("horovod._keras")
+copy = optimizer.__class__.from_config(optimizer.get_config())
+assert copy.__class__.__module__.startswith("horovod._keras") and copy is not optimizer
+
+# The callback takes a plain optimizer, with a warning.
+plain = model(hvd.rank())
+plain.compile(loss="mse", optimizer="sgd")
+plain.fit(x, y, batch_size=8, verbose=0, callbacks=[BroadcastGlobalVariablesCallback(hvd.size() - 1)])
+
+(gradient, _), *_ = optimizer._compute_gradients(
+    lambda: tf.reduce_sum(network(x[mine])), network.trainable_variables
+)
+checked = hvd.allreduce(1.0 + hvd.rank(), "value")
+assert float(checked) == (1 + hvd.size()) / 2
+weights = np.concatenate([np.ravel(each) for each in network.get_weights()])
+gathered = hvd.allgather(weights[np.newaxis])
+assert all(np.array_equal(row, weights) for row in gathered.numpy())
+print(f"rank {hvd.rank()}: fine")

@@ -1,0 +1,186 @@
+"""Programs for Horovod run unchanged."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.harness import run_script, slow
+from tests.harness.job import REPOSITORY
+
+PROGRAMS = Path(__file__).parent / "programs"
+TFDDLRUN = [sys.executable, "-m", "tfddl.launch.run"]
+
+
+def run(size, program, *arguments, options=(), **more):
+    launcher = [*TFDDLRUN, "--horovod", "-np", str(size), *options]
+    result = run_script(size, program, *map(str, arguments), launcher=launcher, **more)
+    assert result.code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("ranks", [slow(1), slow(2), 3])
+def test_collectives(ranks):
+    assert run(ranks, PROGRAMS / "collectives.py").count("fine") == ranks
+
+
+@pytest.mark.parametrize("ranks", [slow(1), 2, slow(3)])
+def test_fit(ranks, tmp_path):
+    output = run(ranks, PROGRAMS / "keras_fit.py", tmp_path)
+    assert output.count(": fine") == ranks
+    for spelling in (
+        "`keras.optimizers.legacy.SGD` is a spelling of Keras 2; in Keras 3 write `keras.optimizers.SGD`",
+        "`SGD(lr=...)` is a spelling of Keras 2; in Keras 3 write `SGD(learning_rate=...)`",
+        "`optimizer.lr` is",
+        "`optimizer.variables()` is",
+        "`compile(..., experimental_run_tf_function=...)` is",
+        "`variable.ref()` is",
+        "`tf.keras.losses.mean_squared_error` is",
+    ):
+        (line,) = [line for line in output.splitlines() if spelling in line]
+        assert "keras_fit.py:" in line
+    if ranks > 1:
+        assert (
+            output.count("The model's optimizer is not distributed, so each rank would train on its own") == 1
+        )
+    # A process without tfddl loads the model.
+    code = f"import keras; print(type(keras.models.load_model({str(tmp_path / '0.keras')!r}).optimizer).__module__)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert loaded.stdout.strip() == "keras.src.optimizers.sgd"
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("keras.optimizers.SGD(lr=0.1)", "'lr'"),
+        ("keras.optimizers.SGD(0.1).variables()", "'list' object is not callable"),
+        ("import horovod.torch", "No module named 'horovod.torch': tfddl is for TensorFlow and Keras"),
+        (
+            "hvd.elastic.run",
+            "module 'horovod.tensorflow' has no attribute 'elastic': tfddl has no elastic training",
+        ),
+    ],
+)
+@pytest.mark.slow
+def test_what_is_refused(line, text):
+    script = f"import keras\nimport horovod.tensorflow as hvd\n{line}\n"
+    launcher = [*TFDDLRUN, "--horovod", "--no-keras2-spellings", "-np", "1"]
+    result = run_script(1, script, launcher=launcher)
+    assert result.code == 1
+    assert text in result.output
+
+
+def test_first_line():
+    """Without --horovod: by an import, which has to come first, and with Horovod's variables unset."""
+    script = """
+    import os
+    import tfddl.compat.horovod
+    import horovod.tensorflow as hvd
+    hvd.init()
+    assert "HOROVOD_RANK" not in os.environ
+    assert hvd.allreduce([1.0], op=hvd.Sum).numpy() == [hvd.size()]
+    assert hvd.mpi_ops.rank() == hvd.rank()
+    """
+    result = run_script(2, script)
+    assert result.code == 0, result.output
+
+
+def test_real_horovod_came_first(tmp_path):
+    (tmp_path / "horovod").mkdir()
+    (tmp_path / "horovod" / "__init__.py").write_text("")
+    result = run_script(
+        0,
+        "import horovod\nimport tfddl.compat.horovod\n",
+        environment={"PYTHONPATH": f"{tmp_path}:{REPOSITORY}"},
+    )
+    assert result.code == 1
+    assert "has to come before the first import of horovod" in result.output
+    assert str(tmp_path) in result.output
+
+
+def test_run_calls_a_function():
+    """`horovod.run` of a function of the script, and of one that fails."""
+    script = """
+    import tfddl.compat.horovod
+    import horovod
+
+    def train(factor, add):
+        import horovod.tensorflow as hvd
+        hvd.init()
+        return factor * hvd.rank() + add, lambda: hvd.size()
+
+    results = horovod.run(train, args=(10,), kwargs={"add": 1}, np=2)
+    assert [value for value, _ in results] == [1, 11], results
+    assert callable(results[1][1])
+
+    def fail():
+        raise KeyError("planted")
+
+    try:
+        horovod.run(fail, np=2)
+    except RuntimeError as error:
+        print(error)
+    """
+    result = run_script(0, script)
+    assert result.code == 0, result.output
+    assert "KeyError: 'planted'" in result.output
+    assert "The job of 'fail' ended with exit code 1" in result.output
+
+
+def test_horovodrun(tmp_path):
+    """The command of the distribution tfddl-horovod, with options of Horovod's machinery."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, sys\nimport horovod\nprint(sys.argv[1:], os.environ['TFDDL_BUCKET_MB'], horovod.__version__)\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "tfddl.compat.horovod.horovodrun",
+        "-np",
+        "2",
+        "--mpi",
+        "--fusion-threshold-mb",
+        "32",
+    ]
+    result = subprocess.run(
+        [*command, "-H", "localhost:2", sys.executable, str(script), "--epochs", "3"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("['--epochs', '3'] 32.0 0.28.1") == 2
+    assert "horovodrun: --mpi changes nothing in tfddl" in result.stderr
+    refused = subprocess.run(
+        [*command, "--min-np", "1", "python"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert refused.returncode == 2
+    assert "tfddl has nothing for --min-np" in refused.stderr
+
+
+def test_the_distribution_refuses_horovod(tmp_path):
+    """The package `horovod` of tfddl-horovod, beside the metadata of a real Horovod and without."""
+    package = REPOSITORY / "packages" / "tfddl-horovod"
+    metadata = tmp_path / "horovod-0.28.1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n")
+    code = "import json, sys, horovod; print(json.dumps([horovod.__version__, type(horovod).__module__]))"
+    for path, works in ((f"{package}:{tmp_path}", False), (str(package), True)):
+        result = subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONPATH": f"{path}:{REPOSITORY}", "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        if works:
+            assert json.loads(result.stdout) == ["0.28.1", "tfddl.compat.horovod.importer"], result.stderr
+        else:
+            assert "pip uninstall horovod tfddl-horovod" in result.stderr

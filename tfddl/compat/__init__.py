@@ -1,0 +1,1 @@
+"""Modules under other packages' names, for programs that were written for them."""

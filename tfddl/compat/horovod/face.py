@@ -1,0 +1,126 @@
+"""What programs see of a distributed optimizer in Horovod: the module of its class, and methods without a public name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfddl import _compat
+from tfddl.gradients.reduction import reduce_missing
+from tfddl.keras.distributed.adoption import base_class, is_adopted, set_class
+from tfddl.keras.distributed.distribute import distribute
+from tfddl.keras.distributed.settings import settings_of
+from tfddl.keras.distributed.status import passes_done
+
+MODULE = "horovod._keras"
+"""The module of the classes of Horovod's optimizers. Some programs tell by its name that an optimizer is distributed."""
+
+
+def give_face(optimizer: Any) -> Any:
+    """Gives a distributed optimizer of Keras the module and the methods of one of Horovod's, and returns it."""
+    inner = _compat.innermost(optimizer)
+    if is_adopted(inner) and not isinstance(type(inner), _FaceMeta) and not issubclass(type(inner), Face):
+        adopted, face = type(inner), _public_class(inner)
+        names = {"__module__": MODULE, "__qualname__": adopted.__qualname__, "_horovod_class": face}
+        set_class(inner, type(adopted.__name__, (Face, adopted), names))
+    return optimizer
+
+
+class Face:
+    """In front of the class of a distributed optimizer."""
+
+    _horovod_class: type
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """The user's class, with Horovod's module."""
+        return self._horovod_class
+
+    @property
+    def _agg_helper(self) -> AggregationHelper | None:
+        passes = settings_of(self).backward_passes_per_step
+        return AggregationHelper(self) if passes > 1 else None
+
+    def _compute_gradients(
+        self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
+    ) -> list[tuple[Any, Any]]:
+        """The gradients of a loss, combined over all ranks; with their variables.
+
+        Args:
+            loss: A function, or a tensor that `tape` has recorded.
+            var_list: Variables, or a function that returns them.
+            grad_loss: The cotangent of the loss.
+            tape: A `tf.GradientTape`. Defaults to a new one.
+        """
+        if tape is None:
+            tape = tf.GradientTape()
+        if callable(loss):
+            with tape:
+                loss = loss()
+        variables = list(var_list() if callable(var_list) else var_list)
+        gradients = tape.gradient(loss, [_compat.tf_variable(each) for each in variables], grad_loss)
+        return list(zip(self._allreduce(gradients, variables), variables, strict=True))
+
+    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[tuple[Any, Any]]:
+        """See `_compute_gradients`."""
+        return self._compute_gradients(loss, var_list, tape=tape)
+
+    def get_gradients(self, loss: Any, params: Sequence[Any]) -> list[Any]:
+        """The gradients of a tensor in a graph of TF1, combined over all ranks."""
+        return self._allreduce(tf.gradients(loss, params), params)
+
+    def _allreduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Combines gradients, unless `apply_gradients` does it after some passes."""
+        settings = settings_of(self)
+        if settings.backward_passes_per_step > 1:
+            return list(grads)
+        return reduce_missing(
+            grads, variables, owner=settings.owner, options=settings.options, local=settings.local
+        )
+
+
+class AggregationHelper:
+    """The state of `backward_passes_per_step`."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+
+    @property
+    def counter(self) -> tf.Tensor:
+        """How many passes have been added up since the last update: a scalar of int32."""
+        return tf.constant(passes_done(self._optimizer), tf.int32)
+
+
+class _FaceMeta(type):
+    """The class of the classes that `optimizer.__class__` returns.
+
+    They are equal to the user's class, so that Keras finds the name under which that class is registered, and writes
+    this name to a file.
+    """
+
+    _horovod_base: type
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is cls._horovod_base
+
+    def __hash__(cls) -> int:
+        return hash(cls._horovod_base)
+
+
+def _public_class(optimizer: Any) -> type:
+    base: Any = base_class(optimizer)
+    settings = settings_of(optimizer)
+
+    def from_config(cls: type, config: dict[str, Any], **options: Any) -> Any:
+        return give_face(distribute(base.from_config(config, **options), settings.fresh()))
+
+    # Keras 2 finds the public name of a class in attributes of the class itself.
+    names = {name: value for name, value in vars(base).items() if name.startswith(("_keras_api", "_tf_api"))}
+    names |= {"__module__": MODULE, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
+    names |= {"from_config": classmethod(from_config), "_horovod_base": base}
+    meta: Callable[..., type] = _FaceMeta
+    if not issubclass(_FaceMeta, type(base)):
+        meta = type("_FaceMeta", (_FaceMeta, type(base)), {})
+    return meta(base.__name__, (base,), names)

@@ -1,0 +1,153 @@
+"""Lets Keras 3 take the spellings of Keras 2 that most programs for Horovod have, each with a warning.
+
+| spelling | instead of |
+|---|---|
+| `optimizer.variables()` | `optimizer.variables` |
+| `SGD(lr=0.1)` | `SGD(learning_rate=0.1)` |
+| `optimizer.lr`, also to set it | `optimizer.learning_rate` |
+| `model.compile(..., experimental_run_tf_function=False)` | `model.compile(...)` |
+| `keras.optimizers.legacy.SGD` | `keras.optimizers.SGD` |
+| `variable.ref()` | `variable.value.ref()` |
+| `tf.keras.losses.mean_squared_error`, and other functions there and in `tf.keras.metrics` | \
+`keras.losses.mean_squared_error` |
+
+Only programs that import `horovod` through this package get them. `TFDDL_KERAS2_SPELLINGS=0` turns them off.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from tfddl import _compat
+from tfddl.runtime.log import warn_once
+
+VARIABLE = "TFDDL_KERAS2_SPELLINGS"
+_LIBRARIES = ("tfddl", "keras", "tensorflow")  # whose lines nobody is asked to change
+_TF_KERAS = "keras._tf_keras.keras"  # the module behind tf.keras
+
+
+def install_unless_off() -> None:
+    """Installs the spellings, once, if Keras 3 is in use and the user has not turned them off."""
+    if os.environ.get(VARIABLE) != "0" and not _compat.is_keras_2():
+        try:
+            keras = _compat.keras()
+        except ImportError:
+            return  # a program without Keras
+        _install(keras)
+
+
+@functools.cache
+def _install(keras: ModuleType) -> None:
+    optimizers = keras.optimizers
+    for kind in dict.fromkeys(_optimizer_classes(optimizers)):
+        _callable_variables(kind)
+        _takes_lr(kind)
+    optimizers.Optimizer.lr = property(_get_lr, _set_lr)
+    _drops_run_tf_function(keras.Model)
+    keras.Variable.ref = _ref
+    for package in ("keras", _TF_KERAS):
+        _take_from(optimizers, f"{package}.optimizers.legacy", "keras.optimizers.legacy", "keras.optimizers")
+    for part in ("losses", "metrics"):
+        _take_from(getattr(keras, part), f"{_TF_KERAS}.{part}", f"tf.keras.{part}", f"keras.{part}")
+
+
+def _optimizer_classes(optimizers: ModuleType) -> Iterator[type]:
+    """Keras' classes, each after its own base classes."""
+    for kind in vars(optimizers).values():
+        if inspect.isclass(kind) and issubclass(kind, optimizers.Optimizer):
+            yield from reversed(kind.__mro__)
+
+
+class CallableList(list[Any]):
+    """The variables of an optimizer, also by a call."""
+
+    def __call__(self) -> CallableList:
+        """Returns the list itself."""
+        _warn("optimizer.variables()", "optimizer.variables")
+        return self
+
+
+def _callable_variables(kind: type) -> None:
+    plain = vars(kind).get("variables")
+    if isinstance(plain, property) and plain.fget is not None:
+        getter = plain.fget
+        kind.variables = property(lambda self: CallableList(getter(self)))  # type: ignore[attr-defined]
+
+
+def _takes_lr(kind: Any) -> None:
+    plain = vars(kind).get("__init__")
+    if plain is None or "learning_rate" not in inspect.signature(plain).parameters:
+        return
+
+    @functools.wraps(plain)
+    def init(self: Any, *arguments: Any, **options: Any) -> None:
+        if "lr" in options and "learning_rate" not in options:
+            _warn(f"{kind.__name__}(lr=...)", f"{kind.__name__}(learning_rate=...)")
+            options["learning_rate"] = options.pop("lr")
+        plain(self, *arguments, **options)
+
+    kind.__init__ = init
+
+
+def _get_lr(optimizer: Any) -> Any:
+    _warn("optimizer.lr", "optimizer.learning_rate")
+    return optimizer.learning_rate
+
+
+def _set_lr(optimizer: Any, value: Any) -> None:
+    _warn("optimizer.lr", "optimizer.learning_rate")
+    optimizer.learning_rate = value
+
+
+def _drops_run_tf_function(model: Any) -> None:
+    owner = next(kind for kind in model.__mro__ if "compile" in vars(kind))
+    plain = owner.compile
+
+    @functools.wraps(plain)
+    def compile(self: Any, *arguments: Any, **options: Any) -> Any:
+        if "experimental_run_tf_function" in options:
+            _warn("compile(..., experimental_run_tf_function=...)", "compile(...)")
+            del options["experimental_run_tf_function"]
+        return plain(self, *arguments, **options)
+
+    owner.compile = compile
+
+
+def _ref(variable: Any) -> Any:
+    _warn("variable.ref()", "variable.value.ref()")
+    return _compat.tf_variable(variable).ref()
+
+
+def _take_from(source: ModuleType, name: str, old: str, new: str) -> None:
+    """Gives a module the names of another that it lacks. Those that it has as errors for a call are replaced."""
+    module = importlib.import_module(name)
+    for each, value in list(vars(module).items()):
+        if getattr(value, "__name__", "") == "LegacyOptimizerWarning":
+            delattr(module, each)
+
+    def of_module(each: str) -> Any:
+        if each.startswith("_") or each in vars(module) or not hasattr(source, each):
+            raise AttributeError(f"module {name!r} has no attribute {each!r}")
+        _warn(f"{old}.{each}", f"{new}.{each}")
+        return getattr(source, each)
+
+    vars(module)["__getattr__"] = of_module
+
+
+def _warn(old: str, new: str) -> None:
+    warn_once(f"{_line()}: `{old}` is a spelling of Keras 2; in Keras 3 write `{new}`.")
+
+
+def _line() -> str:
+    """File and line of the program that is being run."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _LIBRARIES:
+        frame = frame.f_back
+    return f"{os.path.relpath(frame.f_code.co_filename)}:{frame.f_lineno}"

@@ -1,0 +1,123 @@
+"""`DistributedOptimizer` with the arguments of `horovod.tensorflow`, `horovod.tensorflow.keras` and `horovod.keras`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfddl.compat.horovod.face import give_face
+from tfddl.keras import optimizer as optimizers
+from tfddl.ops.compression import Compression
+from tfddl.ops.constants import Average
+from tfddl.runtime.process_sets import ProcessSet, global_process_set
+
+
+def DistributedOptimizerOfTensorFlow(
+    optimizer: Any,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """See `tfddl.DistributedOptimizer`. `use_locking` and the devices change nothing."""
+    return _distributed(
+        optimizer,
+        name,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        backward_passes_per_step=backward_passes_per_step,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        average_aggregated_gradients=average_aggregated_gradients,
+        num_groups=num_groups,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+
+
+def DistributedOptimizerOfKeras(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """See `tfddl.DistributedOptimizer`. The devices change nothing."""
+    return _distributed(
+        optimizer,
+        name,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=op,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        num_groups=num_groups,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+
+
+def PartialDistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """See `tfddl.PartialDistributedOptimizer`. The devices change nothing."""
+    return give_face(
+        optimizers.PartialDistributedOptimizer(
+            optimizer,
+            name,
+            local_layers=local_layers,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            gradient_predivide_factor=gradient_predivide_factor,
+            op=op,
+            backward_passes_per_step=backward_passes_per_step,
+            average_aggregated_gradients=average_aggregated_gradients,
+            groups=groups,
+            process_set=process_set,
+            scale_local_gradients=scale_local_gradients,
+        )
+    )
+
+
+def _distributed(optimizer: Any, name: str | None, **options: Any) -> Any:
+    distributed = optimizers.DistributedOptimizer(optimizer, name, **options)
+    if isinstance(distributed, tf.compat.v1.train.Optimizer):
+        distributed._optimizer = distributed  # Horovod wraps the optimizer, and tfddl changes it
+        return distributed
+    return give_face(distributed)

@@ -1,0 +1,54 @@
+"""shard: this rank's part of arrays, of a tf.data.Dataset or of a PyDataset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfddl import _compat
+from tfddl.data.arrays import shard_arrays
+from tfddl.data.dataset import shard_dataset
+from tfddl.data.py_dataset import ShardedPyDataset
+
+
+def shard(*data: Any, **options: Any) -> Any:
+    """Deals data round-robin, in equal numbers, and returns this rank's shard.
+
+        x, y = hvd.data.shard(x, y)
+        train = hvd.data.shard(dataset).shuffle(10_000).batch(32)
+
+    Args:
+        *data: One `tf.data.Dataset`, one `keras.utils.PyDataset`, or arrays of one length: NumPy arrays, tensors, lists.
+        **options: Those of `shard_dataset`, `ShardedPyDataset` or `shard_arrays`. All take `process_set`, the ranks that
+            share the data, or `rank` and `size`.
+
+    Returns:
+        Of a `tf.data.Dataset` a dataset of every `size`-th element, of a PyDataset a `ShardedPyDataset` of its batches, of
+        arrays every `size`-th row: one array, or a tuple.
+
+    Raises:
+        TypeError: The data is nothing of these, or a dataset beside something else.
+        ValueError: See `shard_dataset`, `ShardedPyDataset` and `shard_arrays`.
+    """
+    kinds = {"tf.data.Dataset": tf.data.Dataset, "PyDataset": _compat.py_dataset()}
+    found = [name for each in data for name, kind in kinds.items() if isinstance(each, kind)]
+    if found and len(data) > 1:
+        raise TypeError(f"hvd.data.shard takes one {found[0]}, or arrays. Received: {_types(data)}")
+    if found:
+        return (
+            shard_dataset(*data, **options)
+            if found == ["tf.data.Dataset"]
+            else ShardedPyDataset(*data, **options)
+        )
+    for each in data:
+        if not (hasattr(each, "__len__") and hasattr(each, "__getitem__")):
+            raise TypeError(
+                "hvd.data.shard takes a tf.data.Dataset, a keras.utils.PyDataset, or arrays: tf.data.Dataset.from_generator "
+                f"makes a dataset of a generator. Received: {_types(data)}"
+            )
+    return shard_arrays(*data, **options)
+
+
+def _types(data: tuple[Any, ...]) -> str:
+    return ", ".join(type(each).__name__ for each in data)
