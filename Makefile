@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tf demo test test-full lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod sanitize model format clean
+.PHONY: help setup setup-tf demo test test-full lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod test-horovod-suite sanitize model format clean
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -40,6 +40,7 @@ help:
 	@echo "make faults    a training job for each fault at each moment; goes on where it was interrupted (FRESH=1 begins again)"
 	@echo "make mutants   plant faults, and say which the tests find"
 	@echo "make soak      a long job whose ranks must not leak, then training steps that must repeat bit for bit"
+	@echo "make test-horovod-suite SUITE=FOLDER   run Horovod's own tests of TensorFlow through the stand-in"
 	@echo "make model     check the model of the protocol (needs spin)"
 	@echo "make format    rewrite the sources in the project's format"
 	@echo "make clean     remove what was built; $(VENV) stays"
@@ -139,6 +140,17 @@ bench-horovod: $(HOROVOD_ENV)/ready
 	$(call BESIDE_HOROVOD,gradients,gradients) --sets resnet50,1000x1KB --peers mpi4py,horovod
 	$(call BESIDE_HOROVOD,gradients,vgg) --sets vgg16 --peers horovod
 	$(call BESIDE_HOROVOD,training,training) --models cnn,resnet20 --peers horovod
+
+# Horovod's own tests of TensorFlow, which stay out of the repository: make test-horovod-suite SUITE=/path/to/horovod/test.
+# SUITE_TF=2.15 runs them on that TensorFlow. Takes ten minutes on 2 cores.
+SUITE ?=
+SUITE_TF ?=
+SUITE_LIBRARY := $(CURDIR)/build/horovod-suite/lib
+test-horovod-suite: setup
+	@test -d "$(SUITE)/parallel" || { echo "Say where the folder test of Horovod 0.28 is: make test-horovod-suite SUITE=FOLDER" >&2; exit 1; }
+	$(if $(SUITE_TF),$(MAKE) setup-tf TF=$(SUITE_TF))
+	$(BIN)/python -m pip install --quiet --upgrade --target $(SUITE_LIBRARY) -c constraints.txt mock==5.2.0 parameterized==0.9.0 rich
+	PYTHONPATH=$(SUITE_LIBRARY) $(if $(SUITE_TF),build/env-tf$(SUITE_TF)/bin/python,$(BIN)/python) -m tests.compat.suite $(SUITE)
 
 $(HOROVOD_ENV)/ready: constraints/horovod.txt constraints/tf2.15.txt setup.cfg setup.py pyproject.toml
 	test -x $(HOROVOD_ENV)/bin/python || python3.11 -m venv $(HOROVOD_ENV)

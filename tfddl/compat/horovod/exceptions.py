@@ -35,10 +35,10 @@ class HorovodVersionMismatchError(ImportError):
         self.name, self.version, self.installed_version = name, version, installed_version
 
 
-class WrongArgument(tf.errors.InvalidArgumentError, tf.errors.FailedPreconditionError, ValueError):
+class WrongArgument(tf.errors.InvalidArgumentError, tf.errors.FailedPreconditionError, ValueError, TypeError):
     """tfddl refuses an argument, in Python, before anything is sent.
 
-    In Horovod the operation refuses it, with one of these errors, so a program may catch any of the three.
+    In Horovod the operation, or Python, refuses it with one of these errors, so a program may catch any of the four.
     """
 
     def __init__(self, message: str) -> None:

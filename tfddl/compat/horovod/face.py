@@ -56,12 +56,20 @@ class Face:
         """
         if tape is None:
             tape = tf.GradientTape()
-        if callable(loss):
-            with tape:
-                loss = loss()
-        variables = list(var_list() if callable(var_list) else var_list)
-        gradients = tape.gradient(loss, [_compat.tf_variable(each) for each in variables], grad_loss)
-        return list(zip(self._allreduce(gradients, variables), variables, strict=True))
+        base: Any = super()
+        if hasattr(base, "_compute_gradients"):  # Keras 2, or a method of the user's class
+            pairs = list(base._compute_gradients(loss, var_list, grad_loss, tape=tape))
+        elif hasattr(base, "compute_gradients"):
+            pairs = list(base.compute_gradients(loss, var_list, tape=tape))
+        else:
+            if callable(loss):
+                with tape:
+                    loss = loss()
+            variables = list(var_list() if callable(var_list) else var_list)
+            gradients = tape.gradient(loss, [_compat.tf_variable(each) for each in variables], grad_loss)
+            pairs = list(zip(gradients, variables, strict=True))
+        reduced = self._allreduce([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
+        return [(gradient, variable) for gradient, (_, variable) in zip(reduced, pairs, strict=True)]
 
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[tuple[Any, Any]]:
         """See `_compute_gradients`."""
@@ -69,7 +77,9 @@ class Face:
 
     def get_gradients(self, loss: Any, params: Sequence[Any]) -> list[Any]:
         """The gradients of a tensor in a graph of TF1, combined over all ranks."""
-        return self._allreduce(tf.gradients(loss, params), params)
+        base: Any = super()
+        gradients = base.get_gradients if hasattr(base, "get_gradients") else tf.gradients
+        return self._allreduce(gradients(loss, params), params)
 
     def _allreduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Combines gradients, unless `apply_gradients` does it after some passes."""
