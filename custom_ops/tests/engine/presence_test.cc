@@ -18,6 +18,13 @@ std::string Name() {
   return name;
 }
 
+// Waits to be killed. A check that fails ends the test alone, and the alarm ends the processes that it
+// leaves.
+[[noreturn]] void WaitForKill() {
+  alarm(60);
+  for (;;) pause();
+}
+
 // A process that is in the call as `rank`, `steps` steps from its begin, until it is killed.
 pid_t Start(int rank, int steps) {
   Name();  // made by the parent, so that all have the same
@@ -25,7 +32,7 @@ pid_t Start(int rank, int steps) {
   if (process) return process;
   Presence presence(Name(), rank);
   for (int step = 0; step < steps; ++step) presence.Step();
-  for (;;) pause();
+  WaitForKill();
 }
 
 // Waits for the kernel's view of other processes to change.
@@ -73,7 +80,7 @@ void TestForked() {
     Presence presence(Name(), 7);
     const pid_t forked = fork();
     if (forked) CHECK(write(ends[1], &forked, sizeof(forked)) == sizeof(forked));
-    for (;;) pause();
+    WaitForKill();
   }
   pid_t forked = 0;
   CHECK(read(ends[0], &forked, sizeof(forked)) == sizeof(forked));
