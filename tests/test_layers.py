@@ -12,6 +12,7 @@ PYTHON = (
     "cli",
     "compat",
     "timeline",
+    "doctor",
     "flight",
     "bench",
     "launch",

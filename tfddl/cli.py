@@ -1,4 +1,4 @@
-"""The command `tfddl`: compiles the library, measures collectives, and reads timelines and flight records."""
+"""The command `tfddl`: compiles and measures, looks for faults, and reads timelines and flight records."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import click
 
 from tfddl.bench.command import bench
+from tfddl.doctor.command import doctor
 from tfddl.flight.command import analyze
 from tfddl.timeline.command import timeline
 
@@ -30,11 +31,12 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
     help="Print the version.",
 )
 def main() -> None:
-    """Compiles, measures and traces tfddl, and says why a job hangs. `tfddlrun` starts training jobs."""
+    """Compiles, measures and traces tfddl, and says why it does not work. `tfddlrun` starts training jobs."""
 
 
 main.add_command(analyze)
 main.add_command(bench)
+main.add_command(doctor)
 main.add_command(timeline)
 
 

@@ -75,8 +75,32 @@ def locate_xla_library(again: bool = False) -> Path:
     return _located(stem, lambda: _build_xla(version), once=True)
 
 
+def find_library() -> Path | None:
+    """The library that `locate_library` would take; None if it would have to be compiled.
+
+    Raises:
+        UnsupportedError: see `locate_library`.
+        DiscoveryError: see `locate_library`.
+    """
+    return _present(library_stem(check_environment(), discover.find_mpi().tag))
+
+
+def find_xla_library() -> Path | None:
+    """The library that `locate_xla_library` would take; None if it would have to be compiled.
+
+    Raises:
+        UnsupportedError: see `locate_library`.
+    """
+    return _present(xla_library_stem(check_environment()))
+
+
 def _cached(stem: str) -> Path:
     return cache_directory() / f"lib{stem}.so"
+
+
+def _present(stem: str) -> Path | None:
+    candidates = (PACKAGED / f"lib{stem}.so", _cached(stem))
+    return next((path for path in candidates if is_whole(path)), None)
 
 
 def _located(stem: str, build: Callable[[], object], once: bool = False) -> Path:

