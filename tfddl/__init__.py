@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tfddl.keras.optimizer import DistributedOptimizer as DistributedOptimizer
     from tfddl.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
     from tfddl.keras.sync_batch_normalization import SyncBatchNormalization as SyncBatchNormalization
+    from tfddl.launch.function import run as run
     from tfddl.ops.allgather import allgather as allgather
     from tfddl.ops.allgather import grouped_allgather as grouped_allgather
     from tfddl.ops.allreduce import allreduce as allreduce
@@ -93,6 +94,7 @@ _MODULES = {
     "tfddl.keras.optimizer": ["DistributedOptimizer", "PartialDistributedOptimizer"],
     "tfddl.keras.evaluation": ["evaluate"],
     "tfddl.keras.sync_batch_normalization": ["SyncBatchNormalization"],
+    "tfddl.launch.function": ["run"],
     "tfddl.ops.allgather": ["allgather", "grouped_allgather"],
     "tfddl.ops.allreduce": ["allreduce", "grouped_allreduce"],
     "tfddl.ops.alltoall": ["alltoall"],

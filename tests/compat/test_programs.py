@@ -128,7 +128,7 @@ def test_run_calls_a_function():
     result = run_script(0, script)
     assert result.code == 0, result.output
     assert "KeyError: 'planted'" in result.output
-    assert "The job of 'fail' ended with exit code 1" in result.output
+    assert "fail failed on rank" in result.output
 
 
 def test_horovodrun(tmp_path):

@@ -1,51 +1,157 @@
-"""Runs a Python function on several processes, and collects its results."""
+"""`run`: calls a Python function on several processes, from a notebook or a program, and returns its results."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
-CALL, RESULT = "call.pkl", "result.{}.pkl"
+CALL, RESULT, ERROR = "call.pkl", "result.{}.pkl", "error.{}.txt"
+_THREADS = "TF_NUM_INTRAOP_THREADS"
 
 
-def run_function(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], options: Sequence[str]
+def run(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    np: int | None = None,
+    hosts: str | None = None,
+    env: Mapping[str, str] | None = None,
+    verbose: bool = False,
 ) -> list[Any]:
-    """Calls `function(*args, **kwargs)` on each rank of a job.
+    """Calls `fn(*args, **kwargs)` in new processes, which train together, and waits for the results.
 
-    Function, arguments and results travel in files of a directory below the working directory, which all hosts of a job
-    share.
+        def train(rate):
+            import keras
+            import tfddl as hvd
+
+            hvd.init()
+            ...
+            return history.history["loss"]
+
+        losses = tfddl.run(train, args=(0.01,), np=2)
+
+    The processes are started by tfddlrun. Their output appears as they write it, each line with its rank in front; in a
+    notebook below the cell. Ctrl-C, or the notebook's stop button, ends them.
 
     Args:
-        function: May come from a notebook, or be a lambda.
-        args: Arguments.
-        kwargs: Arguments by name.
-        options: Those of tfddlrun.
+        fn: The function. It may be defined in the notebook or the script, and use variables from there, of which each
+            process gets a copy. It has to import what it needs, TensorFlow above all.
+        args: Its arguments.
+        kwargs: Its arguments by name.
+        np: The number of processes. Defaults to all slots of `hosts`.
+        hosts: `"node1:4,node2:4"`, with this working directory on all of them. Defaults to this host.
+        env: Environment variables to add. Without `TF_NUM_INTRAOP_THREADS` the processes share out the cores of this host.
+        verbose: Whether to print the line of mpirun, and the starts and ends of processes.
 
     Returns:
         The results, by rank.
 
     Raises:
-        RuntimeError: A rank has failed. Its error has been printed.
+        ValueError: Neither `np` nor `hosts` is given.
+        TypeError: The function, or an argument, cannot be pickled.
+        RuntimeError: A process has failed. The message has its rank and its traceback.
     """
-    with tempfile.TemporaryDirectory(prefix=".tfddlrun-", dir=".") as directory:
-        path = Path(directory).resolve()
-        (path / CALL).write_bytes(cloudpickle.dumps((function, tuple(args), dict(kwargs))))
+    if np is None and hosts is None:
+        raise ValueError("Say how many processes to start: run(fn, np=2). Received: np=None, hosts=None")
+    options = (["-np", str(np)] if np is not None else []) + (["-H", hosts] if hosts else [])
+    options += ["--verbose"] if verbose else []
+    added = dict(env or {})
+    if np is not None and not hosts and _THREADS not in {**os.environ, **added}:
+        added[_THREADS] = str(max(1, len(os.sched_getaffinity(0)) // np))
+    return run_function(fn, args, kwargs or {}, options, added)
+
+
+def run_function(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+) -> list[Any]:
+    """Calls a function on each rank of a job.
+
+    Function, arguments and results travel in files of a directory below the working directory, which all hosts of a job
+    share; on one host in the directory for temporary files, if the working directory cannot be written.
+
+    Args:
+        function: See `run`.
+        args: See `run`.
+        kwargs: See `run`.
+        options: Those of tfddlrun.
+        environment: See `run`.
+
+    Returns:
+        The results, by rank.
+
+    Raises:
+        TypeError: See `run`.
+        RuntimeError: See `run`.
+    """
+    name = getattr(function, "__name__", repr(function))
+    try:
+        call = cloudpickle.dumps((function, tuple(args), dict(kwargs)))
+    except Exception as error:
+        raise TypeError(
+            f"{name} and its arguments have to be pickled, to travel to the processes: make what cannot be pickled inside "
+            f"the function. Received: {type(error).__name__}: {error}"
+        ) from error
+    with _shared_directory() as path:
+        (path / CALL).write_bytes(call)
         command = [sys.executable, "-m", "tfddl.launch.run", *options]
-        code = subprocess.run(
-            [*command, sys.executable, "-m", "tfddl.launch.function_rank", str(path)], check=False
-        ).returncode
+        code = _follow(
+            [*command, sys.executable, "-m", "tfddl.launch.function_rank", str(path)],
+            {**os.environ, **(environment or {})},
+        )
+        errors = sorted(path.glob(ERROR.format("*")), key=lambda each: each.stat().st_mtime_ns)
+        if errors:
+            rank = errors[0].name.split(".")[1]
+            raise RuntimeError(f"{name} failed on rank {rank}:\n{errors[0].read_text()}")
         if code:
-            raise RuntimeError(
-                f"The job of {getattr(function, '__name__', function)!r} ended with exit code {code}; "
-                "its last lines say why."
-            )
+            raise RuntimeError(f"The job of {name} ended with exit code {code}; its last lines say why.")
         count = len(list(path.glob(RESULT.format("*"))))
         return [pickle.loads((path / RESULT.format(rank)).read_bytes()) for rank in range(count)]
+
+
+@contextlib.contextmanager
+def _shared_directory() -> Iterator[Path]:
+    where = "." if os.access(".", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix=".tfddl-run-", dir=where) as directory:
+        yield Path(directory).resolve()
+
+
+def _follow(command: list[str], environment: Mapping[str, str]) -> int:
+    """Runs tfddlrun and shows its output. Ctrl-C is for tfddlrun, which ends the ranks."""
+    # A notebook replaces sys.stdout; what a process writes to the descriptor would not appear below the cell.
+    notebook = sys.stdout is not sys.__stdout__
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if notebook else None,
+        stderr=subprocess.STDOUT if notebook else None,
+        env=environment,
+        text=True,
+        errors="replace",
+        start_new_session=notebook,
+    )
+    try:
+        for line in process.stdout or ():
+            sys.stdout.write(line)
+            sys.stdout.flush()
+        return process.wait()
+    except BaseException:
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(30)
+        process.kill()
+        process.wait()
+        raise

@@ -5,19 +5,32 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import traceback
 from pathlib import Path
 
 import cloudpickle
 
-from tfddl.launch.function import CALL, RESULT
+from tfddl.launch.function import CALL, ERROR, RESULT
 from tfddl.launch.rank_shim import RANK_VARIABLES
 
 
 def main(directory: Path) -> None:
-    """Calls the function and writes its result."""
+    """Calls the function and writes its result, or what it raises."""
     rank = next(os.environ[name] for name in RANK_VARIABLES if name in os.environ)
-    function, args, kwargs = pickle.loads((directory / CALL).read_bytes())
-    (directory / RESULT.format(rank)).write_bytes(cloudpickle.dumps(function(*args, **kwargs)))
+    try:
+        function, args, kwargs = pickle.loads((directory / CALL).read_bytes())
+        result = cloudpickle.dumps(function(*args, **kwargs))
+    except Exception:
+        _write(directory / ERROR.format(rank), traceback.format_exc().encode())
+        raise
+    _write(directory / RESULT.format(rank), result)
+
+
+def _write(path: Path, content: bytes) -> None:
+    # In two steps: the reader never sees a half of it.
+    part = path.with_name(f".{path.name}")
+    part.write_bytes(content)
+    part.rename(path)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,116 @@
+"""`tfddl.run`: a function on several processes, from a script, a notebook, or twice in a row."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import tfddl
+from tests.harness import run_script, slow
+from tests.harness.job import REPOSITORY
+
+
+@pytest.mark.parametrize("ranks", [slow(1), 2, slow(3)])
+def test_results_by_rank(ranks, tmp_path, monkeypatch, capfd):
+    """A function that is defined here trains; it returns what pickle alone does not take."""
+    monkeypatch.chdir(tmp_path)
+    factor = 10
+
+    def train(add, more=0):
+        import os
+
+        import tfddl as hvd
+
+        hvd.init()
+        print(f"hello from {hvd.rank()}")
+        total = float(hvd.allreduce(float(hvd.rank()), op=hvd.Sum))
+        return factor * hvd.rank() + add + more, total, lambda: os.environ["GREETING"]
+
+    for _ in range(2):
+        results = tfddl.run(train, args=(1,), kwargs={"more": 2}, np=ranks, env={"GREETING": "hi"})
+        assert [value for value, _, _ in results] == [10 * rank + 3 for rank in range(ranks)]
+        assert {total for _, total, _ in results} == {sum(range(ranks))}
+        assert callable(results[0][2])
+    assert capfd.readouterr().out.count("hello from") == 2 * ranks
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_traceback_of_the_rank(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def fail():
+        import os
+        import time
+
+        if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+            raise KeyError("planted")
+        time.sleep(60)
+
+    with pytest.raises(RuntimeError, match=r"(?s)^fail failed on rank 1:\nTraceback .*KeyError: 'planted'"):
+        tfddl.run(fail, np=2)
+    with pytest.raises(RuntimeError, match="The job of <lambda> ended with exit code 3"):
+        tfddl.run(lambda: sys.exit(3), np=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_refused():
+    with pytest.raises(ValueError, match=r"run\(fn, np=2\). Received: np=None, hosts=None"):
+        tfddl.run(print)
+    generator = (each for each in "ab")
+    with pytest.raises(TypeError, match=r"print and its arguments have to be pickled.*generator"):
+        tfddl.run(print, args=(generator,), np=2)
+
+
+def test_in_a_notebook():
+    """A notebook replaces sys.stdout, and gets what the processes write."""
+    script = """
+    import io, sys, tfddl
+    sys.stdout = cell = io.StringIO()
+    def work():
+        print("below the cell")
+    tfddl.run(work, np=2)
+    sys.stdout = sys.__stdout__
+    assert sorted(cell.getvalue().splitlines()) == ["[0] below the cell", "[1] below the cell"], cell.getvalue()
+    """
+    result = run_script(0, script)
+    assert result.code == 0, result.output
+    assert "below the cell" not in result.output
+
+
+@pytest.mark.parametrize("notebook", [False, slow(True)])
+def test_ctrl_c(tmp_path, notebook):
+    """SIGINT to the program alone, as the stop button of a notebook sends it, ends all ranks."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import io, sys, tfddl
+if {notebook}:
+    sys.stdout = io.StringIO()
+def work():
+    import os, pathlib, time
+    (pathlib.Path({str(marks)!r}) / str(os.getpid())).touch()
+    time.sleep(100)
+tfddl.run(work, np=2)
+""")
+    process = subprocess.Popen(
+        [sys.executable, str(script)], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    )
+    try:
+        end = time.monotonic() + 60
+        while len(list(marks.iterdir())) < 2 and time.monotonic() < end:
+            time.sleep(0.05)
+        pids = [int(mark.name) for mark in marks.iterdir()]
+        assert len(pids) == 2
+        process.send_signal(signal.SIGINT)
+        process.wait(40)
+        while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+        assert not list(tmp_path.glob(".tfddl-run-*"))
+    finally:
+        process.kill()
