@@ -34,13 +34,20 @@ def test_fit(ranks, tmp_path):
         "`keras.optimizers.legacy.SGD` is a spelling of Keras 2; in Keras 3 write `keras.optimizers.SGD`",
         "`SGD(lr=...)` is a spelling of Keras 2; in Keras 3 write `SGD(learning_rate=...)`",
         "`optimizer.lr` is",
-        "`optimizer.variables()` is",
         "`compile(..., experimental_run_tf_function=...)` is",
         "`variable.ref()` is",
         "`tf.keras.losses.mean_squared_error` is",
     ):
         (line,) = [line for line in output.splitlines() if spelling in line]
         assert "keras_fit.py:" in line
+    # Once eagerly, and once in a tf.function.
+    source = (PROGRAMS / "keras_fit.py").read_text().splitlines()
+    traced = next(
+        number for number, line in enumerate(source, 1) if "the line that the warning names" in line
+    )
+    warned = [line for line in output.splitlines() if "`optimizer.variables()` is" in line]
+    assert len(warned) == 2
+    assert f"keras_fit.py:{traced}: " in warned[1]
     if ranks > 1:
         assert (
             output.count("The model's optimizer is not distributed, so each rank would train on its own") == 1

@@ -72,6 +72,14 @@ plain.fit(x, y, batch_size=8, verbose=0, callbacks=[BroadcastGlobalVariablesCall
 (gradient, _), *_ = optimizer._compute_gradients(
     lambda: tf.reduce_sum(network(x[mine])), network.trainable_variables
 )
+
+
+@tf.function
+def traced():
+    return len(plain.optimizer.variables())  # the line that the warning names
+
+
+assert int(traced()) == len(plain.optimizer.variables)
 checked = hvd.allreduce(1.0 + hvd.rank(), "value")
 assert float(checked) == (1 + hvd.size()) / 2
 weights = np.concatenate([np.ravel(each) for each in network.get_weights()])

@@ -25,6 +25,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+import tensorflow as tf
+
 from tfddl import _compat
 from tfddl.runtime.log import warn_once
 
@@ -150,4 +152,16 @@ def _line() -> str:
     frame = sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _LIBRARIES:
         frame = frame.f_back
+    if "__autograph_generated_file" in frame.f_code.co_filename:
+        return _line_in_autograph()
     return f"{os.path.relpath(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _line_in_autograph() -> str:
+    """The same in a tf.function, where Python runs a file that AutoGraph has made; operations know the program's lines."""
+    with tf.Graph().as_default():
+        lines = [(line.filename, line.lineno) for line in tf.no_op().traceback]
+    folders = [os.path.dirname(sys.modules[name].__file__ or "") + os.sep for name in _LIBRARIES]
+    own = [line for line in lines if not line[0].startswith(tuple(folders))]
+    name, number = (own or lines)[-1]
+    return f"{os.path.relpath(name)}:{number}"
