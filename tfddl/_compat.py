@@ -337,8 +337,11 @@ def in_xla_context() -> bool:
 
 
 def session() -> Any:
-    """The session in which Keras 2 runs the graph of TF1."""
-    return tf.compat.v1.keras.backend.get_session(op_input_list=())
+    """A session for the current graph of TF1: the default session, that of Keras 2, or a new one."""
+    present = tf.compat.v1.get_default_session()
+    if present is None and is_keras_2():
+        present = tf.compat.v1.keras.backend.get_session(op_input_list=())
+    return present or tf.compat.v1.Session()
 
 
 _CALLS = re.compile("(Stateful|Stateless)?(If|Case|While|For|PartitionedCall)$")

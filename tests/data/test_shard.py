@@ -200,6 +200,15 @@ class Batches(keras.utils.PyDataset):
     ("given", "text"),
     [
         ((iter([1]),), r"from_generator.*Received: list_iterator"),
+        (
+            ((np.zeros((8, 3)), np.ones((8, 1))),),
+            r"x, y = hvd.data.shard\(x, y\).*Received: a tuple of ndarray, ndarray",
+        ),
+        (([numbers(4)],), r"one by one.*Received: a list of"),
+        (({"a": np.zeros(8)},), r"one by one.*Received: a dict of ndarray"),
+        (({"a": 1},), r"arrays with rows.*Received: dict"),
+        (("abcd",), r"arrays with rows.*Received: str"),
+        ((np.array(3),), r"arrays with rows.*Received: ndarray"),
         ((numbers(4), np.zeros(4)), r"takes one tf\.data\.Dataset, or arrays. Received: \S+Dataset, ndarray"),
     ],
 )

@@ -71,3 +71,24 @@ def test_every_end_of_a_forked_process(first):
     assert result.code == 0, result.output
     check_quoted(result, "refused: allreduce needs a rank", "refused: init needs a rank", "forked from")
     assert result.output.count("lives on") == 4, result.output
+
+
+def test_a_process_that_a_rank_starts():
+    """`multiprocessing` by spawn runs the script again, with `hvd.init()` in it. A job of its own is another thing."""
+    script = (
+        START
+        + """
+import subprocess
+if hvd.rank() == 0:
+    child = subprocess.run([sys.executable, "-c", "import tfddl; tfddl.init()"], capture_output=True, text=True)
+    print("child:", child.returncode, child.stderr.strip().splitlines()[-1])
+    own = "import tfddl; tfddl.init(); print('own job of', tfddl.size())"
+    job = [sys.executable, "-m", "tfddl.launch.run", "-np", "2", sys.executable, "-c", own]
+    print(subprocess.run(job, capture_output=True, text=True).stdout)
+assert hvd.allreduce(x, op=hvd.Sum)[0] == hvd.size()
+"""
+    )
+    result = run(2, script, tfddlrun(2))
+    assert result.code == 0, result.output
+    check_quoted(result, "child: 1 RuntimeError: init needs a rank", "started by rank process")
+    assert result.output.count("own job of 2") == 2, result.output

@@ -54,12 +54,23 @@ def test_the_traceback_of_the_rank(tmp_path, monkeypatch):
         tfddl.run(fail, np=2)
     with pytest.raises(RuntimeError, match="The job of <lambda> ended with exit code 3"):
         tfddl.run(lambda: sys.exit(3), np=2)
+
+    def leave():
+        import os
+
+        if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
+            sys.exit(0)
+
+    with pytest.raises(RuntimeError, match="leave did not return on rank 0, which ended with exit code 0"):
+        tfddl.run(leave, np=2)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_refused():
     with pytest.raises(ValueError, match=r"run\(fn, np=2\). Received: np=None, hosts=None"):
         tfddl.run(print)
+    with pytest.raises(ValueError, match="Received: np=0"):
+        tfddl.run(print, np=0)
     generator = (each for each in "ab")
     with pytest.raises(TypeError, match=r"print and its arguments have to be pickled.*generator"):
         tfddl.run(print, args=(generator,), np=2)

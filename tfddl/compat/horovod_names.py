@@ -139,6 +139,7 @@ ABSENT: dict[str, str] = {
     "gradient_aggregation": _PASSES,
     "gradient_aggregation_eager": _PASSES,
     "LocalGradientAggregationHelper": _PASSES,
+    "data": "use the service of tf.data itself, tf.data.experimental.service",
     "compute_service": "use the service of tf.data itself, tf.data.experimental.service",
     "spark": _CLUSTER,
     "ray": _CLUSTER,

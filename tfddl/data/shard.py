@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -42,13 +43,34 @@ def shard(*data: Any, **options: Any) -> Any:
             else ShardedPyDataset(*data, **options)
         )
     for each in data:
-        if not (hasattr(each, "__len__") and hasattr(each, "__getitem__")):
-            raise TypeError(
-                "hvd.data.shard takes a tf.data.Dataset, a keras.utils.PyDataset, or arrays: tf.data.Dataset.from_generator "
-                f"makes a dataset of a generator. Received: {_types(data)}"
-            )
+        _check_array(each)
     return shard_arrays(*data, **options)
 
 
-def _types(data: tuple[Any, ...]) -> str:
+def _check_array(value: Any) -> None:
+    """Refuses what has a length, but no rows."""
+    if isinstance(value, (list, tuple, dict)) and any(
+        map(_has_rows, value.values() if isinstance(value, dict) else value)
+    ):
+        raise TypeError(
+            "hvd.data.shard takes arrays one by one: x, y = hvd.data.shard(x, y), for nested data too. "
+            f"Received: a {type(value).__name__} of {_types(value.values() if isinstance(value, dict) else value)}"
+        )
+    if isinstance(value, (str, bytes, dict)) or not _is_sliceable(value):
+        raise TypeError(
+            "hvd.data.shard takes a tf.data.Dataset, a keras.utils.PyDataset, or arrays with rows: "
+            f"tf.data.Dataset.from_generator makes a dataset of a generator. Received: {_types([value])}"
+        )
+
+
+def _has_rows(value: Any) -> bool:
+    # A row of a list may be a list of numbers, but no array, tensor or dataset.
+    return isinstance(value, (tf.data.Dataset, _compat.py_dataset())) or bool(getattr(value, "shape", ()))
+
+
+def _is_sliceable(value: Any) -> bool:
+    return hasattr(value, "__len__") and hasattr(value, "__getitem__") and getattr(value, "shape", None) != ()
+
+
+def _types(data: Iterable[Any]) -> str:
     return ", ".join(type(each).__name__ for each in data)

@@ -15,7 +15,7 @@ from typing import Any
 
 import cloudpickle
 
-CALL, RESULT, ERROR = "call.pkl", "result.{}.pkl", "error.{}.txt"
+CALL, SIZE, RESULT, ERROR = "call.pkl", "size", "result.{}.pkl", "error.{}.txt"
 _THREADS = "TF_NUM_INTRAOP_THREADS"
 
 
@@ -61,8 +61,8 @@ def run(
         TypeError: The function, or an argument, cannot be pickled.
         RuntimeError: A process has failed. The message has its rank and its traceback.
     """
-    if np is None and hosts is None:
-        raise ValueError("Say how many processes to start: run(fn, np=2). Received: np=None, hosts=None")
+    if (np is None and hosts is None) or (np is not None and np < 1):
+        raise ValueError(f"Say how many processes to start: run(fn, np=2). Received: np={np}, hosts={hosts}")
     options = (["-np", str(np)] if np is not None else []) + (["-H", hosts] if hosts else [])
     options += ["--verbose"] if verbose else []
     added = dict(env or {})
@@ -118,14 +118,23 @@ def run_function(
             raise RuntimeError(f"{name} failed on rank {rank}:\n{errors[0].read_text()}")
         if code:
             raise RuntimeError(f"The job of {name} ended with exit code {code}; its last lines say why.")
-        count = len(list(path.glob(RESULT.format("*"))))
-        return [pickle.loads((path / RESULT.format(rank)).read_bytes()) for rank in range(count)]
+        results = [path / RESULT.format(rank) for rank in range(int((path / SIZE).read_text()))]
+        missing = [str(rank) for rank, result in enumerate(results) if not result.exists()]
+        if missing:
+            raise RuntimeError(
+                f"{name} did not return on rank {', '.join(missing)}, which ended with exit code 0: let it return, and not "
+                "call exit()."
+            )
+        return [pickle.loads(result.read_bytes()) for result in results]
 
 
 @contextlib.contextmanager
 def _shared_directory() -> Iterator[Path]:
-    where = "." if os.access(".", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix=".tfddl-run-", dir=where) as directory:
+    try:
+        made = tempfile.TemporaryDirectory(prefix=".tfddl-run-", dir=".")
+    except OSError:  # read-only, full, or no directory for files
+        made = tempfile.TemporaryDirectory(prefix="tfddl-run-")
+    with made as directory:
         yield Path(directory).resolve()
 
 

@@ -104,10 +104,10 @@ def command_line(
         line += [item for name in forward for item in ("-x", name)]
         if interfaces:  # for the ranks, then for mpirun and its daemons
             line += ["--mca", "btl_tcp_if_include", interfaces]
-            daemons = (
-                ["--mca", "oob_tcp_if_include"] if mpirun.version < "5" else ["--prtemca", "prte_if_include"]
-            )
-            line += [*daemons, interfaces]
+            if mpirun.version < "5":
+                line += ["--mca", "oob_tcp_if_include", interfaces]
+            elif interfaces != "lo":  # of which alone Open MPI 5 says that there are no interfaces
+                line += ["--prtemca", "prte_if_include", interfaces]
     return [*line, sys.executable, "-I", "-S", rank_shim.__file__, *command]
 
 

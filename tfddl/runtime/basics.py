@@ -52,13 +52,14 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     Raises:
         ImportError: This Python, platform, TensorFlow or Keras is not supported; the message says what to install.
         RuntimeError: MPI, its header or a compiler is missing; the message says what to install. Or this process
-            was forked from a rank. Or a launcher started several processes and MPI knows only this one (`srun` without an
-            MPI plugin); `TFDDL_ALLOW_SINGLE=1` allows it.
+            was forked or started by a rank. Or a launcher started several processes and MPI knows only this one (`srun`
+            without an MPI plugin); `TFDDL_ALLOW_SINGLE=1` allows it.
         ValueError: The engine did not start, the ranks run different software or give different `comm` or
             `process_sets`, an environment variable is not a number, or the file of `TFDDL_TIMELINE` cannot be written.
     """
     if process.job is None:
         fork.check("init")
+        fork.refuse_spawned()
     if not fork.is_child():  # a forked child may have inherited the lock in use
         with _lock:
             if process.job is None:

@@ -1,4 +1,4 @@
-"""A process that a rank forks is no rank. Nothing that it does ends the job, which lives on in the parent.
+"""A process that a rank forks or spawns is no rank. Nothing that it does ends the job, which lives on in the parent.
 
 The child knows rank and size, for example for a data worker. It cannot communicate: it lacks the engine's threads.
 """
@@ -14,11 +14,40 @@ from types import TracebackType
 from tfddl.runtime import exit_code, library
 from tfddl.runtime.job import process
 
+_RANK = "TFDDL_RANK_PROCESS"  # pid and launcher's variables of the rank, for the processes that it spawns
+# The names of jobs of Open MPI and of tfddlrun. Plain mpiexec of MPICH has none.
+_JOBS = ("PMIX_NAMESPACE", "TFDDL_JOB")
+_RANKS = ("PMIX_RANK", "PMI_RANK")
+
 
 @functools.cache
 def watch() -> None:
-    """Marks the children that this process forks from now on."""
+    """Marks the children that this process forks or spawns from now on."""
     os.register_at_fork(after_in_child=_forked)
+    os.environ[_RANK] = f"{os.getpid()} {_place()}"
+
+
+def refuse_spawned() -> None:
+    """Refuses to join the job in a process that inherited the launcher's variables of a rank, which MPI knows already.
+
+    MPI takes the process for the rank, and the rank crashes. A job that a rank starts has variables of its own.
+
+    Raises:
+        RuntimeError: This process was started by a rank.
+    """
+    rank, _, place = os.environ.get(_RANK, "").partition(" ")
+    if rank and place and place == _place() and int(rank) != os.getpid():
+        raise RuntimeError(
+            "init needs a rank, but this process was started by one, and has the same place in MPI: call it in the rank "
+            "alone (with multiprocessing below `if __name__ == '__main__':`), or start a job of its own by tfddlrun. "
+            f"Received: process {os.getpid()}, started by rank process {rank}"
+        )
+
+
+def _place() -> str:
+    if not any(name in os.environ for name in _JOBS):
+        return ""
+    return " ".join(f"{name}={os.environ[name]}" for name in (*_JOBS, *_RANKS) if name in os.environ)
 
 
 def is_child() -> bool:

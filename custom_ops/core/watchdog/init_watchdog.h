@@ -1,5 +1,6 @@
-// Warns, again and again, when hvd.init() or another call that waits inside MPI takes long, and ends the process at
-// the limit. It is a native thread, because MPI_Init waits for all ranks while it holds Python's lock.
+// Warns, again and again, when hvd.init() or another call that waits inside MPI takes long, and ends the
+// process at the limit. It is a native thread, because MPI_Init waits for all ranks while it holds Python's
+// lock.
 #pragma once
 
 #include <condition_variable>

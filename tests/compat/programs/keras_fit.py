@@ -1,6 +1,9 @@
 """A program for Horovod and Keras 2, under Keras 3: its losses and weights are those of one process with larger batches."""
 
+import copy
+import inspect
 import os
+import pickle
 import sys
 from pathlib import Path
 
@@ -61,8 +64,30 @@ path = directory / f"{hvd.rank()}.keras"
 network.save(path)
 loaded = hvd.load_model(path)
 assert loaded.optimizer.__class__.__module__.startswith("horovod._keras")
-copy = optimizer.__class__.from_config(optimizer.get_config())
-assert copy.__class__.__module__.startswith("horovod._keras") and copy is not optimizer
+for other in (
+    optimizer.__class__.from_config(optimizer.get_config()),
+    type(optimizer).from_config(optimizer.get_config()),
+    copy.deepcopy(optimizer),
+    pickle.loads(pickle.dumps(optimizer)),
+):
+    assert other.__class__.__module__.startswith("horovod._keras") and other is not optimizer
+    assert (
+        hvd.DistributedOptimizer(other, backward_passes_per_step=2, average_aggregated_gradients=True)
+        is other
+    )
+assert len(keras.tree.flatten(optimizer.variables)) == len(optimizer.variables)
+assert "learning_rate" in inspect.getfullargspec(keras.optimizers.Adam.__init__).args
+
+
+class OwnRate(keras.optimizers.SGD):
+    """An optimizer with an attribute of its own by that name."""
+
+    def __init__(self, lr):
+        super().__init__(0.05)
+        self.lr = lr
+
+
+assert OwnRate(0.5).lr == 0.5 and float(OwnRate(0.5).learning_rate) == np.float32(0.05)
 
 # The callback takes a plain optimizer, with a warning.
 plain = model(hvd.rank())

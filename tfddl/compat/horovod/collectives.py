@@ -1,7 +1,7 @@
 """The collectives with Horovod's arguments, exceptions and gradients.
 
-Horovod's gradients of allgather, broadcast and reducescatter are those of tfddl times a factor. Losses were tuned on
-them, so a program that runs through this package gets the same ones.
+Horovod's first-order gradients of allgather, broadcast and reducescatter are those of tfddl times a factor. Losses were
+tuned on them, so a program that runs through this package gets the same ones.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tfddl.ops import alltoall as exchange
 from tfddl.ops import broadcast as send
 from tfddl.ops import reducescatter as scatter
 from tfddl.ops import variables
+from tfddl.ops.collective import check_list
 from tfddl.ops.compression import Compression
 from tfddl.ops.constants import Average, Sum
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, members
@@ -72,6 +73,7 @@ def grouped_allreduce(
 ) -> list[Any]:
     """See `tfddl.grouped_allreduce`, and `allreduce` here for `tf.IndexedSlices`."""
     factors = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
+    check_list("grouped_allreduce", tensors)
     integers = []
     for index, tensor in enumerate(tensors):
         if isinstance(tensor, tf.IndexedSlices):

@@ -24,8 +24,14 @@ def give_face(optimizer: Any) -> Any:
     if is_adopted(inner) and not isinstance(type(inner), _FaceMeta) and not issubclass(type(inner), Face):
         adopted, face = type(inner), _public_class(inner)
         names = {"__module__": MODULE, "__qualname__": adopted.__qualname__, "_horovod_class": face}
+        names["from_config"] = staticmethod(face.from_config)  # type: ignore[attr-defined]
         set_class(inner, type(adopted.__name__, (Face, adopted), names))
     return optimizer
+
+
+def restore_face(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Makes the copy of a pickled or copied optimizer."""
+    return give_face(function(*arguments))
 
 
 class Face:
@@ -37,6 +43,18 @@ class Face:
     def __class__(self) -> type:
         """The user's class, with Horovod's module."""
         return self._horovod_class
+
+    def __reduce__(self) -> Any:
+        """Pickles as tfddl does; the copy gets a face again."""
+        base: Any = super()
+        return restore_face, tuple(base.__reduce__()[:2])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Copies as tfddl does; the copy gets a face again."""
+        base: Any = super()
+        if hasattr(base, "__deepcopy__"):
+            return give_face(base.__deepcopy__(memo))
+        return restore_face(*base.__reduce__()[:2])
 
     @property
     def _agg_helper(self) -> AggregationHelper | None:
@@ -123,13 +141,13 @@ def _public_class(optimizer: Any) -> type:
     base: Any = base_class(optimizer)
     settings = settings_of(optimizer)
 
-    def from_config(cls: type, config: dict[str, Any], **options: Any) -> Any:
+    def from_config(config: dict[str, Any], **options: Any) -> Any:
         return give_face(distribute(base.from_config(config, **options), settings.fresh()))
 
     # Keras 2 finds the public name of a class in attributes of the class itself.
     names = {name: value for name, value in vars(base).items() if name.startswith(("_keras_api", "_tf_api"))}
     names |= {"__module__": MODULE, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-    names |= {"from_config": classmethod(from_config), "_horovod_base": base}
+    names |= {"from_config": staticmethod(from_config), "_horovod_base": base}
     meta: Callable[..., type] = _FaceMeta
     if not issubclass(_FaceMeta, type(base)):
         meta = type("_FaceMeta", (_FaceMeta, type(base)), {})

@@ -28,7 +28,9 @@ _FLAGS = [
     "--no-stall-check",
     "--log-with-timestamp",
     "--log-without-timestamp",
-    "--prefix-output-with-timestamp",
+    "-prefix-timestamp --prefix-output-with-timestamp",
+    "--log-hide-timestamp",
+    "--no-log-hide-timestamp",
     "--no-timeline-mark-cycles",
 ]
 _VALUES = [
@@ -48,8 +50,8 @@ _VALUES = [
 ]
 _REFUSED = [
     "--config-file",
-    "--ssh-port",
-    "--ssh-identity-file",
+    "-p --ssh-port",
+    "-i --ssh-identity-file",
     "--mpi-args",
     "--output-filename",
     "--host-discovery-script",
@@ -60,6 +62,7 @@ _REFUSED = [
     "--slots-per-host",
     "--elastic-timeout",
     "--reset-limit",
+    "--blacklist-cooldown-range",
 ]
 
 _HELP = """Runs COMMAND as several processes, in which `import horovod` gives tfddl.
@@ -74,27 +77,27 @@ line says so; those of elastic jobs, of ssh and of mpirun are errors. `tfddlrun 
 
 def _changes_nothing(_: click.Context, option: click.Parameter, value: Any) -> None:
     if value:
-        click.echo(f"horovodrun: {option.opts[0]} changes nothing in tfddl", err=True)
+        click.echo(f"horovodrun: {option.opts[-1]} changes nothing in tfddl", err=True)
 
 
 def _refuse(_: click.Context, option: click.Parameter, value: Any) -> None:
     if value is not None:
         raise click.UsageError(
-            f"tfddl has nothing for {option.opts[0]}: leave it out, or start the program by mpirun. Received: {value}"
+            f"tfddl has nothing for {option.opts[-1]}: leave it out, or start the program by mpirun. Received: {value}"
         )
 
 
 def _with_options_of_horovod(command: Callable[..., None]) -> Callable[..., None]:
     for name in _FLAGS:
         command = click.option(
-            name, name, is_flag=True, hidden=True, expose_value=False, callback=_changes_nothing
+            *name.split(), is_flag=True, hidden=True, expose_value=False, callback=_changes_nothing
         )(command)
     for name in _VALUES:
-        command = click.option(name, name, hidden=True, expose_value=False, callback=_changes_nothing)(
+        command = click.option(*name.split(), hidden=True, expose_value=False, callback=_changes_nothing)(
             command
         )
     for name in _REFUSED:
-        command = click.option(name, name, hidden=True, expose_value=False, callback=_refuse)(command)
+        command = click.option(*name.split(), hidden=True, expose_value=False, callback=_refuse)(command)
     return command
 
 

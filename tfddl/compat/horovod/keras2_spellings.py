@@ -16,6 +16,7 @@ Only programs that import `horovod` through this package get them. `TFDDL_KERAS2
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -76,6 +77,18 @@ class CallableList(list[Any]):
         return self
 
 
+# Keras' trees are those of optree, or of dm-tree, which takes subclasses of list for lists.
+with contextlib.suppress(ImportError):
+    import optree
+
+    optree.register_pytree_node(
+        CallableList,
+        lambda variables: (list(variables), None, None),
+        lambda _, variables: CallableList(variables),
+        namespace="keras",
+    )
+
+
 def _callable_variables(kind: type) -> None:
     plain = vars(kind).get("variables")
     if isinstance(plain, property) and plain.fget is not None:
@@ -95,15 +108,29 @@ def _takes_lr(kind: Any) -> None:
             options["learning_rate"] = options.pop("lr")
         plain(self, *arguments, **options)
 
+    init.__signature__ = inspect.signature(plain)  # type: ignore[attr-defined]
     kind.__init__ = init
 
 
+def _has_own_lr(optimizer: Any) -> bool:
+    """Whether the class is the user's, whose attribute `lr` may be anything."""
+    kinds = (kind.__module__.partition(".")[0] for kind in type(optimizer).__mro__)
+    return next(name for name in kinds if name not in ("tfddl", "horovod")) != "keras"
+
+
 def _get_lr(optimizer: Any) -> Any:
+    if "lr" in vars(optimizer):
+        return vars(optimizer)["lr"]
+    if sys._getframe(1).f_globals.get("__name__", "").partition(".")[0] in ("keras", "tensorflow"):
+        raise AttributeError("lr")  # they look for an attribute before they set one
     _warn("optimizer.lr", "optimizer.learning_rate")
     return optimizer.learning_rate
 
 
 def _set_lr(optimizer: Any, value: Any) -> None:
+    if _has_own_lr(optimizer):
+        vars(optimizer)["lr"] = value
+        return
     _warn("optimizer.lr", "optimizer.learning_rate")
     optimizer.learning_rate = value
 

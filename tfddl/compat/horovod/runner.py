@@ -83,4 +83,4 @@ def run(
     options += ["--hostfile", str(hostfile)] if hostfile else []
     options += ["--network-interfaces", ",".join(network_interfaces)] if network_interfaces else []
     options += ["--verbose"] if verbose else []
-    return run_function(func, args, kwargs or {}, options)
+    return run_function(func, args or (), kwargs or {}, options)

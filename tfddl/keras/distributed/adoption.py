@@ -24,6 +24,11 @@ class Adopted:
         """The user's class, for serialization."""
         return base_class(self)
 
+    @classmethod
+    def from_config(cls, config: dict[str, Any], **options: Any) -> Any:
+        """See `keras.optimizers.Optimizer.from_config`: a plain optimizer, since no configuration says how to combine."""
+        return getattr(cls, _BASE).from_config(config, **options)
+
     def register_local_var(self, variable: Any) -> None:
         """Excludes one variable's gradient from combining: see `tfddl.PartialDistributedOptimizer`."""
         settings_of(self).local.add(check_variable(variable))

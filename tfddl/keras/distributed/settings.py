@@ -9,7 +9,7 @@ from tfddl.gradients.local_sources import LocalSources
 from tfddl.ops import names
 from tfddl.runtime.process_sets import id_of
 
-_SETTINGS = "_tfddl_settings"
+SETTINGS = "_tfddl_settings"
 
 
 @dataclasses.dataclass
@@ -67,9 +67,9 @@ class Settings:
 
 def settings_of(optimizer: Any) -> Settings:
     """The settings of a distributed optimizer; a LossScaleOptimizer has those of the optimizer inside it."""
-    return vars(_compat.innermost(optimizer))[_SETTINGS]
+    return vars(_compat.innermost(optimizer))[SETTINGS]
 
 
 def set_settings(optimizer: Any, settings: Settings) -> None:
     """Gives the optimizer its settings. Keras does not track the attribute."""
-    vars(optimizer)[_SETTINGS] = settings
+    vars(optimizer)[SETTINGS] = settings

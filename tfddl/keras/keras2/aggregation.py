@@ -4,6 +4,7 @@ Both kinds, `optimizers.Optimizer` and `optimizers.legacy.Optimizer`, have a hoo
 before clipping. A LossScaleOptimizer calls the hook before it decides to skip a step, so all ranks decide the same.
 """
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,9 +15,9 @@ import tensorflow as tf
 from tfddl import _compat
 from tfddl.gradients import reduced_marks
 from tfddl.keras.distributed import apply_call, patches
-from tfddl.keras.distributed.adoption import Adopted, adopt, is_adopted
+from tfddl.keras.distributed.adoption import Adopted, adopt, base_class, is_adopted
 from tfddl.keras.distributed.apply_call import ApplyCall
-from tfddl.keras.distributed.settings import Settings, set_settings, settings_of
+from tfddl.keras.distributed.settings import SETTINGS, Settings, set_settings, settings_of
 from tfddl.keras.keras2.accumulation import Accumulation
 from tfddl.keras.keras2.addons import refuse_inside
 from tfddl.keras.keras2.finite import finite_everywhere
@@ -62,6 +63,15 @@ def _loss_scaled(optimizer: Any, grads_and_vars: Pairs) -> Iterator[None]:
 
 class _Distributed(Adopted):
     """The base of the classes for both kinds of optimizers of Keras 2: new and legacy."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Copies as Keras does, then distributes the copy. Groups and local variables have to be given again."""
+        own = (SETTINGS, _ACCUMULATION)
+        copied: Any = object.__new__(base_class(self))
+        memo[id(self)] = copied
+        state = {name: value for name, value in vars(self).items() if name not in own}
+        vars(copied).update(copy.deepcopy(state, memo))
+        return distribute(copied, settings_of(self).fresh())
 
     def _apply(self, plain: Callable[[Pairs], Any], grads_and_vars: Pairs, wanted: bool) -> Any:
         """Runs Keras' `apply_gradients`, which calls the hook if `wanted` is True."""
