@@ -1,5 +1,7 @@
 """Optimizers of Keras 2 against one process with the N-times batch."""
 
+import copy
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -40,6 +42,17 @@ def test_fit_as_one_process_with_the_big_batch(hvd, name):
     network = support.fit_on_all(hvd, optimizer)
     assert network.optimizer is optimizer
     expected = whole(OPTIMIZERS[name], hvd.size())
+    np.testing.assert_allclose(support.weights(network), support.weights(expected), rtol=2e-4, atol=2e-6)
+    support.check_equal_on_all_ranks(hvd, network.get_weights())
+
+
+@on_ranks(2)
+def test_deep_copies_of_legacy_optimizers_are_distributed(hvd):
+    """Keras 2 copies its legacy optimizers alone."""
+    network = support.fit_on_all(hvd, copy.deepcopy(hvd.DistributedOptimizer(OPTIMIZERS["legacy_sgd"]())))
+    again = copy.deepcopy(network.optimizer)
+    assert int(again.iterations) == int(network.optimizer.iterations) > 0
+    expected = whole(OPTIMIZERS["legacy_sgd"], hvd.size())
     np.testing.assert_allclose(support.weights(network), support.weights(expected), rtol=2e-4, atol=2e-6)
     support.check_equal_on_all_ranks(hvd, network.get_weights())
 
