@@ -49,6 +49,8 @@ def main() -> None:
         "descriptors": open_descriptors(),
     }
     rights = array.array("i", request["descriptors"])
+    # The process may run, and its tests send signals, before the handlers are there.
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     server.sendmsg([json.dumps(request).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
     pid = int(server.recv(64))
 
@@ -58,6 +60,7 @@ def main() -> None:
 
     for number in PASSED_ON:
         signal.signal(number, pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     end_as(int(server.recv(64) or 9))
 
 

@@ -22,7 +22,7 @@ OBJECTS = (
 
 
 class Refuses:
-    """An object that pickle refuses."""
+    """An object that cloudpickle refuses."""
 
     def __reduce__(self):
         raise RuntimeError("not me")

@@ -112,7 +112,7 @@ def test_an_object_that_pickle_does_not_take(hvd):
                 lambda x, process_set: hvd.broadcast_object(x, last, None, None, process_set),
             ):
                 with pytest.raises(TypeError, match=f"rank {last}: "):
-                    function(lambda: None, process_set=only)
+                    function((each for each in "ab"), process_set=only)
 
 
 @pytest.mark.parametrize("mode", MODES)
