@@ -9,12 +9,12 @@ OK, NOTE, CROSS = "ok", "note", "cross"
 
 @dataclass(frozen=True)
 class Finding:
-    """What a probe has found.
+    """The result of a probe.
 
     Attributes:
-        subject: What it is about, in a word or two.
-        state: `OK`; `NOTE` for what may be meant so; `CROSS` for what keeps tfddl from working.
-        text: What there is.
+        subject: Its subject, in a word or two.
+        state: `OK`; `NOTE` for a choice that may be meant so; `CROSS` for a fault that keeps tfddl from working.
+        text: The state of things, with versions and numbers.
         cure: The one command, or the one change, that mends a cross.
     """
 

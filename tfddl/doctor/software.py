@@ -111,7 +111,7 @@ def xla() -> Iterator[Finding]:
 
 
 def compiler() -> Iterator[Finding]:
-    """What compiles the library."""
+    """The programs that compile the library."""
     needed = not _is_compiled()
     for program, package in (("g++", "apt install g++"), ("cmake", "pip install cmake")):
         path = shutil.which(program)

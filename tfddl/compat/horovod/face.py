@@ -1,4 +1,4 @@
-"""What programs see of a distributed optimizer in Horovod: the module of its class, and methods without a public name."""
+"""A face for distributed optimizers, as programs for Horovod look at it: the module of the class, and private methods."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODULE = "horovod._keras"
 def give_face(optimizer: Any) -> Any:
     """Gives a distributed optimizer of Keras the module and the methods of one of Horovod's, and returns it."""
     inner = _compat.innermost(optimizer)
-    if is_adopted(inner) and not isinstance(type(inner), _FaceMeta) and not issubclass(type(inner), Face):
+    if is_adopted(inner) and not issubclass(type(inner), Face):
         adopted, face = type(inner), _public_class(inner)
         names = {"__module__": MODULE, "__qualname__": adopted.__qualname__, "_horovod_class": face}
         names["from_config"] = staticmethod(face.from_config)  # type: ignore[attr-defined]

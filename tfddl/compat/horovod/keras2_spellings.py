@@ -155,7 +155,7 @@ def _ref(variable: Any) -> Any:
 
 
 def _take_from(source: ModuleType, name: str, old: str, new: str) -> None:
-    """Gives a module the names of another that it lacks. Those that it has as errors for a call are replaced."""
+    """Gives a module the names of another that it lacks, or that raise an error when they are called."""
     module = importlib.import_module(name)
     for each, value in list(vars(module).items()):
         if getattr(value, "__name__", "") == "LegacyOptimizerWarning":

@@ -129,7 +129,7 @@ def is_version_greater_equal_than(ver: str, target: str) -> bool:
 
 @contextlib.contextmanager
 def env(**variables: str | None) -> Iterator[None]:
-    """Sets environment variables for a block. Those that are None stay as they are."""
+    """Sets environment variables for a block. A variable that is None stays as it is."""
     given = {name: value for name, value in variables.items() if value is not None}
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
