@@ -148,6 +148,8 @@ def _start(comm: Any, sets: Any) -> None:
             raise
     process.unanswered = False
     process.owners.clear()
+    if job.size > 1:
+        fork.mark_spawned()
     if job.rank == 0:
         _warn_about_pinning(job)
         _warn_about_untested()

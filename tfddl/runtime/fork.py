@@ -22,8 +22,12 @@ _RANKS = ("PMIX_RANK", "PMI_RANK")
 
 @functools.cache
 def watch() -> None:
-    """Marks the children that this process forks or spawns from now on."""
+    """Marks the children that this process forks from now on."""
     os.register_at_fork(after_in_child=_forked)
+
+
+def mark_spawned() -> None:
+    """Marks the processes that this one, a rank of several, starts from now on."""
     os.environ[_RANK] = f"{os.getpid()} {_place()}"
 
 
