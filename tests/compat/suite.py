@@ -30,9 +30,9 @@ FILES = (
 )
 
 
-def run_file(folder: Path, name: str, output: Path) -> list[dict]:
-    """Runs the tests of one file, and returns the reports of all ranks."""
-    records = output / f"{name}.{{rank}}.jsonl"
+def run_file(folder: Path, name: str, log_file: Path, directory: Path) -> list[dict]:
+    """Runs the tests of one file, and returns the reports of all ranks, which they write into an empty directory."""
+    records = directory / f"{name}.{{rank}}.jsonl"
     environment = {
         **os.environ,
         "TFDDL_SUITE_RECORD": str(records),
@@ -51,7 +51,7 @@ def run_file(folder: Path, name: str, output: Path) -> list[dict]:
         "tests.compat.suite_record",
     ]
     job = [sys.executable, "-m", "tfddl.launch.run", "--horovod", "-np", str(RANKS), *pytest, f"{name}.py"]
-    with (output / f"{name}.txt").open("wb") as log:
+    with log_file.open("wb") as log:
         subprocess.run(
             ["timeout", "-k", "10", str(LIMIT_S), *job],
             cwd=folder / "parallel",
@@ -116,7 +116,7 @@ def show(results: dict[str, tuple[str, str]]) -> int:
 def main(folder: Path, only: tuple[str, ...]) -> None:
     """Runs the tests in FOLDER, the folder `test` of Horovod 0.28, which stay out of this repository.
 
-    A test counts as passed if it ran, and failed on none of the two ranks. Those for GPUs are skipped on a machine without.
+    A test counts as passed if it ran, and failed on none of the two ranks. A machine without a GPU skips the tests for GPUs.
     Exits with code 1 if a test fails for a reason that tests/compat/suite_reasons.py does not have.
     """
     with tempfile.TemporaryDirectory() as directory:
@@ -124,9 +124,9 @@ def main(folder: Path, only: tuple[str, ...]) -> None:
         output.mkdir(parents=True, exist_ok=True)
         reports = []
         for name in only or FILES:
-            reports += run_file(folder, name, Path(directory))
-            (output / f"{name}.txt").write_bytes((Path(directory) / f"{name}.txt").read_bytes())
-            print(f"{name}: done; its output is in {output / name}.txt", flush=True)
+            log_file = output / f"{name}.txt"
+            reports += run_file(folder, name, log_file, Path(directory))
+            print(f"{name}: done; its output is in {log_file}", flush=True)
         sys.exit(show(judge(reports)) > 0)
 
 

@@ -10,7 +10,6 @@ _REASONS = {
     r"BaseOptimizer.__init__\(\) missing 1 required positional argument: 'learning_rate'": f"{_OWN}: an optimizer class of "
     "its own",
     r"keyword arguments passed to BatchNormalization: \{'fused': False\}": f"{_OWN}: fused=",
-    r"keyword argument.* 'input_length'|Unrecognized keyword arguments passed to Embedding": f"{_OWN}: input_length=",
     r"np.float16\(0.0\) not less than 1e-08": "the test compares float16 with 1e-8, which NumPy 2 rounds to 0",
 }
 

@@ -7,23 +7,26 @@ PATH = os.environ["TFDDL_SUITE_RECORD"].format(rank=os.environ["HOROVOD_RANK"])
 
 
 def pytest_runtest_logreport(report):
-    """Of a test's setup, call and teardown, and of its subtests."""
+    """Writes a report of the setup, call or teardown of a test, or of a subtest."""
     line = {
         "test": report.nodeid.rpartition("/")[2],
         "outcome": report.outcome,
         "part": "subtest" if hasattr(report, "context") else report.when,
         "reason": _last_line(report.longreprtext) if report.failed else "",
     }
-    with open(PATH, "a") as file:
-        print(json.dumps(line), file=file)
+    _write(line)
 
 
 def pytest_collectreport(report):
-    """Of a file that cannot be imported."""
+    """Writes the report of a file that cannot be imported."""
     if report.failed:
-        with open(PATH, "a") as file:
-            line = {"test": report.nodeid.rpartition("/")[2], "outcome": "failed", "part": "collect"}
-            print(json.dumps({**line, "reason": _last_line(report.longreprtext)}), file=file)
+        line = {"test": report.nodeid.rpartition("/")[2], "outcome": "failed", "part": "collect"}
+        _write({**line, "reason": _last_line(report.longreprtext)})
+
+
+def _write(line):
+    with open(PATH, "a") as file:
+        print(json.dumps(line), file=file)
 
 
 def _last_line(text):

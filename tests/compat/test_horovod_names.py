@@ -10,7 +10,7 @@ import pytest
 from tests.harness.job import REPOSITORY
 from tfddl.compat import horovod_names
 
-# Horovod 0.28.1. A name with `name=...` stands for a parameter with this default; `*` for any further ones.
+# Horovod 0.28.1.
 REDUCTION = "compression=Compression.none, op=None, prescale_factor=1.0, postscale_factor=1.0"
 SIGNATURES = {
     "horovod": {

@@ -11,9 +11,7 @@ from pathlib import Path
 import cloudpickle
 
 from tfddl.launch.function import CALL, ERROR, RESULT, SIZE
-from tfddl.launch.rank_shim import RANK_VARIABLES
-
-SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+from tfddl.launch.rank_shim import RANK_VARIABLES, SIZE_VARIABLES
 
 
 def main(directory: Path) -> None:

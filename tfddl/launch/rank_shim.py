@@ -46,6 +46,7 @@ LOOK_S = 1.0  # between two looks whether the rank waits
 
 JOB_VARIABLE = "TFDDL_JOB"  # the job's name, for the ranks
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
 

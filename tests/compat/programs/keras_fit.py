@@ -94,9 +94,18 @@ plain = model(hvd.rank())
 plain.compile(loss="mse", optimizer="sgd")
 plain.fit(x, y, batch_size=8, verbose=0, callbacks=[BroadcastGlobalVariablesCallback(hvd.size() - 1)])
 
-(gradient, _), *_ = optimizer._compute_gradients(
-    lambda: tf.reduce_sum(network(x[mine])), network.trainable_variables
-)
+
+def loss():
+    return tf.reduce_sum(network(x[mine]))
+
+
+variables = network.trainable_variables
+(gradient, _), *_ = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))._compute_gradients(loss, variables)
+with tf.GradientTape() as tape:
+    total = loss()
+own = tape.gradient(total, variables[0].value)
+np.testing.assert_allclose(gradient, hvd.allreduce(own, "gradient"), rtol=1e-5)
+assert hvd.size() == 1 or not np.allclose(gradient, own)
 
 
 @tf.function

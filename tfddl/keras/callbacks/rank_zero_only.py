@@ -20,8 +20,8 @@ def rank_zero_only(callback: Any) -> Any:
 
         callbacks=[..., hvd.callbacks.rank_zero_only(keras.callbacks.TensorBoard("logs"))]
 
-    For callbacks that write files or print: TensorBoard, CSVLogger, ModelCheckpoint, BackupAndRestore, a progress bar. While
-    rank 0 writes, the others wait in the next collective, for half an hour at most (docs/errors.md).
+    For callbacks that write files or print: TensorBoard, CSVLogger, ModelCheckpoint, a progress bar. While rank 0 writes,
+    the others wait in the next collective, for half an hour at most (docs/errors.md).
 
     Args:
         callback: A callback of Keras. Every rank makes one; only the first is used.
