@@ -72,12 +72,12 @@ def test_backup_on_rank_0(hvd, tmp_path, optimizer):
     fit(hvd, straight)
 
     def backup():
-        return [keras.callbacks.BackupAndRestore(str(tmp_path / "backup"))] if hvd.rank() == 0 else []
+        return hvd.callbacks.rank_zero_only(keras.callbacks.BackupAndRestore(str(tmp_path / "backup")))
 
     with pytest.raises(KeyboardInterrupt):
-        fit(hvd, compiled(hvd, OPTIMIZERS[optimizer]()), *backup(), Interrupt())
+        fit(hvd, compiled(hvd, OPTIMIZERS[optimizer]()), backup(), Interrupt())
     resumed = compiled(hvd, OPTIMIZERS[optimizer](), seed=50 + hvd.rank())
-    history = fit(hvd, resumed, *backup())
+    history = fit(hvd, resumed, backup())
     assert history.epoch == list(range(CUT, EPOCHS))
     check_same(hvd, resumed, state(straight))
 

@@ -39,7 +39,7 @@ def test_results_by_rank(ranks, tmp_path, monkeypatch, capfd):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_traceback_of_the_rank(tmp_path, monkeypatch):
+def test_the_traceback_of_the_rank(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
 
     def fail():
@@ -50,8 +50,13 @@ def test_the_traceback_of_the_rank(tmp_path, monkeypatch):
             raise KeyError("planted")
         time.sleep(60)
 
-    with pytest.raises(RuntimeError, match=r"(?s)^fail failed on rank 1:\nTraceback .*KeyError: 'planted'"):
+    with pytest.raises(
+        RuntimeError, match=r"(?s)^fail failed on rank 1:\nTraceback .*KeyError: 'planted'"
+    ) as caught:
         tfddl.run(fail, np=2)
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert "function_rank" not in str(caught.value)
+    assert "Traceback" not in "".join(capfd.readouterr())
     with pytest.raises(RuntimeError, match="The job of <lambda> ended with exit code 3"):
         tfddl.run(lambda: sys.exit(3), np=2)
 
@@ -71,6 +76,10 @@ def test_what_is_refused():
         tfddl.run(print)
     with pytest.raises(ValueError, match="Received: np=0"):
         tfddl.run(print, np=0)
+    with pytest.raises(TypeError, match=r"tfddlrun -np 2 python train.py\. Received: 'train.py'"):
+        tfddl.run("train.py", np=2)
+    with pytest.raises(TypeError, match=r"as a tuple: args=\(0.01,\). Received: args=0.01"):
+        tfddl.run(print, args=0.01, np=2)
     generator = (each for each in "ab")
     with pytest.raises(TypeError, match=r"print and its arguments have to be pickled.*generator"):
         tfddl.run(print, args=(generator,), np=2)

@@ -34,7 +34,10 @@ def shard_arrays(
     rank, size = shards.resolve(rank, size, process_set)
     lengths = [len(array) for array in arrays]
     if len(set(lengths)) != 1:
-        raise ValueError(f"shard_arrays needs arrays of one length. Received: lengths={lengths}")
+        raise ValueError(
+            "hvd.data.shard takes arrays with equally many rows, at least one array. "
+            f"Received: {', '.join(map(str, lengths)) or 'no array'}" + " rows" * bool(lengths)
+        )
     end = shards.shard_size(lengths[0], size, "drop", "rows") * size
     parts = tuple(array[rank:end:size] for array in arrays)
     return parts if len(parts) > 1 else parts[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -14,13 +14,14 @@ from tfddl.data.py_dataset import ShardedPyDataset
 
 
 def shard(*data: Any, **options: Any) -> Any:
-    """Deals data round-robin, in equal numbers, and returns this rank's shard.
+    """Deals data round-robin, in equal numbers, and returns this rank's shard. At most `size - 1` elements are left out.
 
         x, y = hvd.data.shard(x, y)
         train = hvd.data.shard(dataset).shuffle(10_000).batch(32)
 
     Args:
-        *data: One `tf.data.Dataset`, one `keras.utils.PyDataset`, or arrays of one length: NumPy arrays, tensors, lists.
+        *data: One `tf.data.Dataset`, one `keras.utils.PyDataset`, or arrays with equally many rows: NumPy arrays, tensors,
+            lists.
         **options: Those of `shard_dataset`, `ShardedPyDataset` or `shard_arrays`. All take `process_set`, the ranks that
             share the data, or `rank` and `size`.
 
@@ -57,9 +58,12 @@ def _check_array(value: Any) -> None:
             f"Received: a {type(value).__name__} of {_types(value.values() if isinstance(value, dict) else value)}"
         )
     if isinstance(value, (str, bytes, dict)) or not _is_sliceable(value):
+        generator = ": tf.data.Dataset.from_generator makes a dataset of a generator" * isinstance(
+            value, Iterator
+        )
         raise TypeError(
-            "hvd.data.shard takes a tf.data.Dataset, a keras.utils.PyDataset, or arrays with rows: "
-            f"tf.data.Dataset.from_generator makes a dataset of a generator. Received: {_types([value])}"
+            f"hvd.data.shard takes a tf.data.Dataset, a keras.utils.PyDataset, or arrays with rows{generator}. "
+            f"Received: {_types([value])}"
         )
 
 

@@ -48,8 +48,9 @@ def shard_size(count: int, size: int, remainder: str, noun: str) -> int:
     """
     each = count // size if remainder == "drop" else -(-count // size)
     if each == 0:
+        smaller = "" if noun == "rows" else ", smaller batches"
         raise ValueError(
-            f"There are fewer {noun} than ranks, and each rank needs one: use more data, smaller batches or fewer "
-            f"ranks. Received: {noun}={count}, size={size}"
+            f"There are fewer {noun} than ranks, and each rank needs one: use more data{smaller} or fewer ranks. "
+            f"Received: {noun}={count}, size={size}"
         )
     return each

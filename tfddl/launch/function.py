@@ -15,7 +15,9 @@ from typing import Any
 
 import cloudpickle
 
-CALL, SIZE, RESULT, ERROR = "call.pkl", "size", "result.{}.pkl", "error.{}.txt"
+from tfddl.runtime.agreement import in_words
+
+CALL, SIZE, RESULT, ERROR = "call.pkl", "size", "result.{}.pkl", "error.{}.pkl"
 _THREADS = "TF_NUM_INTRAOP_THREADS"
 
 
@@ -58,8 +60,9 @@ def run(
 
     Raises:
         ValueError: Neither `np` nor `hosts` is given.
-        TypeError: The function, or an argument, cannot be pickled.
-        RuntimeError: A process has failed. The message has its rank and its traceback.
+        TypeError: `fn` is no function, `args` no tuple or list, or one of them cannot be pickled.
+        RuntimeError: A process has failed. The message has its rank and its traceback; the exception that the function has
+            raised is the cause (`__cause__`), if it can be pickled.
     """
     if (np is None and hosts is None) or (np is not None and np < 1):
         raise ValueError(f"Say how many processes to start: run(fn, np=2). Received: np={np}, hosts={hosts}")
@@ -97,6 +100,14 @@ def run_function(
         TypeError: See `run`.
         RuntimeError: See `run`.
     """
+    if not callable(function):
+        raise TypeError(
+            f"run() calls a function; a script is started by tfddlrun -np 2 python train.py. Received: {function!r}"
+        )
+    if not isinstance(args, (tuple, list)):
+        raise TypeError(
+            f"run() takes the arguments of the function as a tuple: args=(0.01,). Received: args={args!r}"
+        )
     name = getattr(function, "__name__", repr(function))
     try:
         call = cloudpickle.dumps((function, tuple(args), dict(kwargs)))
@@ -112,10 +123,7 @@ def run_function(
             [*command, sys.executable, "-m", "tfddl.launch.function_rank", str(path)],
             {**os.environ, **(environment or {})},
         )
-        errors = sorted(path.glob(ERROR.format("*")), key=lambda each: each.stat().st_mtime_ns)
-        if errors:
-            rank = errors[0].name.split(".")[1]
-            raise RuntimeError(f"{name} failed on rank {rank}:\n{errors[0].read_text()}")
+        _raise_error(path, name)
         if code:
             raise RuntimeError(f"The job of {name} ended with exit code {code}; its last lines say why.")
         results = [path / RESULT.format(rank) for rank in range(int((path / SIZE).read_text()))]
@@ -126,6 +134,17 @@ def run_function(
                 "call exit()."
             )
         return [pickle.loads(result.read_bytes()) for result in results]
+
+
+def _raise_error(path: Path, name: str) -> None:
+    """Raises what the first rank that failed has raised, with the other ranks that raised the same."""
+    errors = sorted(path.glob(ERROR.format("*")), key=lambda each: each.stat().st_mtime_ns)
+    if not errors:
+        return
+    found = {int(each.name.split(".")[1]): pickle.loads(each.read_bytes()) for each in errors}
+    text, pickled = next(iter(found.values()))
+    same = sorted(rank for rank, (other, _) in found.items() if other == text)
+    raise RuntimeError(f"{name} failed on {in_words(same)}:\n{text}") from pickled and pickle.loads(pickled)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import pickle
 import sys
 import traceback
 from pathlib import Path
+from typing import NoReturn
 
 import cloudpickle
 
@@ -22,10 +23,22 @@ def main(directory: Path) -> None:
     try:
         function, args, kwargs = pickle.loads((directory / CALL).read_bytes())
         result = cloudpickle.dumps(function(*args, **kwargs))
-    except Exception:
-        _write(directory / ERROR.format(rank), traceback.format_exc().encode())
-        raise
+    except Exception as error:
+        _fail(directory / ERROR.format(rank), error)
     _write(directory / RESULT.format(rank), result)
+
+
+def _fail(path: Path, error: Exception) -> NoReturn:
+    """Leaves the error to `run_function`, which raises it with its traceback; it need not be printed here as well."""
+    frames = error.__traceback__ and error.__traceback__.tb_next  # less that of `main`
+    text = "".join(traceback.format_exception(type(error), error, frames))
+    try:
+        pickled = cloudpickle.dumps(error.with_traceback(None))
+        pickle.loads(pickled)
+    except Exception:  # it holds a lock, a tensor, or wants other arguments
+        pickled = None
+    _write(path, pickle.dumps((text, pickled)))
+    sys.exit(1)
 
 
 def _write(path: Path, content: bytes, other: str = "") -> None:

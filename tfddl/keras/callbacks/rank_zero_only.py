@@ -7,7 +7,6 @@ from tfddl.runtime import basics
 
 # These change the training, by what one rank has seen. On one rank alone the ranks' models would differ.
 _FOR_ALL = (
-    "BackupAndRestore",
     "LearningRateScheduler",
     "ReduceLROnPlateau",
     "SwapEMAWeights",
@@ -20,8 +19,10 @@ def rank_zero_only(callback: Any) -> Any:
 
         callbacks=[..., hvd.callbacks.rank_zero_only(keras.callbacks.TensorBoard("logs"))]
 
-    For callbacks that write files or print: TensorBoard, CSVLogger, ModelCheckpoint, a progress bar. While rank 0 writes,
-    the others wait in the next collective, for half an hour at most (docs/errors.md).
+    For callbacks that write files or print: TensorBoard, CSVLogger, ModelCheckpoint, a progress bar, a LambdaCallback; and
+    for BackupAndRestore, if BroadcastGlobalVariablesCallback follows it. While rank 0 writes, the others wait in the next
+    collective, for half an hour at most (docs/errors.md). EarlyStopping may run on one rank, for a stop of one rank stops
+    all; a callback that changes weights or learning rates may not.
 
     Args:
         callback: A callback of Keras. Every rank makes one; only the first is used.
