@@ -11,10 +11,10 @@ from dataclasses import asdict
 import click
 
 from tfddl.doctor import probe
-from tfddl.doctor.finding import CROSS, NOTE, OK, Finding
+from tfddl.doctor.finding import FAULT, NOTE, OK, Finding
 
 JOB_LIMIT_S = 600.0  # the first job may compile the native library
-_SIGNS = {OK: ("ok", "green"), NOTE: ("note", "yellow"), CROSS: ("CROSS", "red")}
+_SIGNS = {OK: ("ok", "green"), NOTE: ("note", "yellow"), FAULT: ("FAULT", "red")}
 
 
 @click.command()
@@ -36,9 +36,9 @@ def doctor(processes: int | None, hosts: str | None, as_json: bool) -> None:
                               held against NumPy, ten steps of fit, a timing
 
     Each probe is a process of its own with a time limit, so the doctor works when half of the installation is broken. A
-    note may be meant so; a CROSS keeps tfddl from working, and the line below it mends it.
+    FAULT keeps tfddl from working; the line below it says how to mend it. A note may be meant so.
 
-    Exits with code 1 if there is a CROSS.
+    Exits with code 1 if there is a FAULT.
     """
     if hosts and not processes:
         raise click.UsageError("-H goes with -np: tfddl doctor -np 4 -H node1:2,node2:2")
@@ -47,9 +47,18 @@ def doctor(processes: int | None, hosts: str | None, as_json: bool) -> None:
         found.append(finding)
         if not as_json:
             _print(finding)
+    faults = sum(finding.state == FAULT for finding in found)
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in found], indent=2))
-    sys.exit(any(finding.state == CROSS for finding in found))
+    else:
+        click.echo(_summary(faults, processes))
+    sys.exit(faults > 0)
+
+
+def _summary(faults: int, processes: int | None) -> str:
+    if faults:
+        return f"{faults} {'fault' if faults == 1 else 'faults'}: the line below each says how to mend it."
+    return "No fault." if processes else "No fault. To see two processes train: tfddl doctor -np 2"
 
 
 def _findings(processes: int | None, hosts: str | None) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-OK, NOTE, CROSS = "ok", "note", "cross"
+OK, NOTE, FAULT = "ok", "note", "fault"
 
 
 @dataclass(frozen=True)
@@ -13,9 +13,9 @@ class Finding:
 
     Attributes:
         subject: Its subject, in a word or two.
-        state: `OK`; `NOTE` for a choice that may be meant so; `CROSS` for a fault that keeps tfddl from working.
+        state: `OK`; `NOTE` for a choice that may be meant so; `FAULT` for what keeps tfddl from working.
         text: The state of things, with versions and numbers.
-        cure: The one command, or the one change, that mends a cross.
+        cure: The one command, or the one change, that mends a fault or changes a choice.
     """
 
     subject: str
@@ -34,6 +34,6 @@ def note(subject: str, text: str, cure: str = "") -> Finding:
     return Finding(subject, NOTE, text, cure)
 
 
-def cross(subject: str, text: str, cure: str) -> Finding:
+def fault(subject: str, text: str, cure: str) -> Finding:
     """A finding that keeps tfddl from working."""
-    return Finding(subject, CROSS, text, cure)
+    return Finding(subject, FAULT, text, cure)

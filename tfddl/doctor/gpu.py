@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tfddl.build import discover
-from tfddl.doctor.finding import Finding, cross, note, ok
+from tfddl.doctor.finding import Finding, fault, note, ok
 
 LEAST_NCCL = 21800  # 2.18
 
@@ -41,7 +41,7 @@ def _of_tensorflow(count: int) -> Iterator[Finding]:
 
     seen = len(tf.config.list_physical_devices("GPU"))
     if seen == 0:
-        yield cross("TensorFlow's GPUs", f"none of {count}", "pip install 'tensorflow[and-cuda]'")
+        yield fault("TensorFlow's GPUs", f"none of {count}", "pip install 'tensorflow[and-cuda]'")
     else:
         yield ok("TensorFlow's GPUs", f"{seen} of {count}")
 
@@ -55,10 +55,10 @@ def nccl(path: str | None = None) -> Iterator[Finding]:
     try:
         ctypes.CDLL(path).ncclGetVersion(ctypes.byref(version))
     except (OSError, AttributeError) as error:
-        yield cross("NCCL", str(error), "pip install nvidia-nccl-cu12")
+        yield fault("NCCL", str(error), "pip install nvidia-nccl-cu12")
         return
     text = f"{version.value // 10000}.{version.value // 100 % 100}.{version.value % 100} ({path})"
     if version.value < LEAST_NCCL:
-        yield cross("NCCL", f"{text}, and tfddl needs 2.18", "pip install --upgrade nvidia-nccl-cu12")
+        yield fault("NCCL", f"{text}, and tfddl needs 2.18", "pip install --upgrade nvidia-nccl-cu12")
     else:
         yield ok("NCCL", text)

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tfddl.doctor.finding import Finding, cross, note, ok
+from tfddl.doctor.finding import Finding, fault, note, ok
 from tfddl.runtime.launcher_check import unexpected_single
 
 LEAST_SHM_MB = 64
@@ -27,11 +27,11 @@ def shared_memory(path: str = "/dev/shm") -> Iterator[Finding]:
     try:
         usage = shutil.disk_usage(path)
     except OSError as error:
-        yield cross("/dev/shm", str(error), "mount -t tmpfs tmpfs /dev/shm")
+        yield fault("/dev/shm", str(error), "mount -t tmpfs tmpfs /dev/shm")
         return
     text = f"{usage.free // _MB} MB free of {usage.total // _MB}"
     if usage.free < LEAST_SHM_MB * _MB:
-        yield cross(
+        yield fault(
             "/dev/shm",
             f"{text}; a rank wants {LEAST_SHM_MB} MB, else it sends by MPI, several times slower",
             "docker run --shm-size=1g ..., or rm what an earlier job has left in /dev/shm",
@@ -45,7 +45,7 @@ def locked_memory(infiniband: Path = Path("/sys/class/infiniband")) -> Iterator[
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     text = "unlimited" if soft == resource.RLIM_INFINITY else f"{soft // 1024} KB"
     if infiniband.is_dir() and soft != resource.RLIM_INFINITY:
-        yield cross("locked memory", f"{text}, and this host has InfiniBand", "ulimit -l unlimited")
+        yield fault("locked memory", f"{text}, and this host has InfiniBand", "ulimit -l unlimited")
     else:
         yield ok("locked memory", text)
 
@@ -107,7 +107,7 @@ def scheduler(environment: Mapping[str, str] | None = None) -> Iterator[Finding]
         yield ok("scheduler", "none")
     error = unexpected_single(environment)
     if error:
-        yield cross(
+        yield fault(
             "launcher", error.partition(": each")[0], "srun --mpi=pmix, or tfddlrun in the batch script"
         )
 
@@ -121,7 +121,7 @@ def network() -> Iterator[Finding]:
     try:
         socket.getaddrinfo(name, None)
     except OSError:
-        yield cross(
+        yield fault(
             "network",
             f"{text}; the host does not know its own name",
             f"echo '127.0.1.1 {name}' >> /etc/hosts",
@@ -140,7 +140,7 @@ def network() -> Iterator[Finding]:
     ]
     if missing:
         given = ", ".join(f"{key}={value}" for key, value in chosen.items())
-        yield cross(
+        yield fault(
             "network", f"{text}; there is no {missing[0]}, which {given} names", f"unset {next(iter(chosen))}"
         )
     else:

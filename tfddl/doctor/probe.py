@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 
 from tfddl.doctor import gpu, host, mpi, software
-from tfddl.doctor.finding import Finding, cross
+from tfddl.doctor.finding import Finding, fault
 
 LIMIT_S = 120.0
 _MARK = "tfddl doctor: "
@@ -77,12 +77,12 @@ def run_process(command: list[str], subject: str, limit_s: float, cure: str = ""
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
         text = f"no answer within {limit_s:.0f} s"
-        return [*_findings(output), cross(subject, text, cure or f"look why this hangs: {' '.join(command)}")]
+        return [*_findings(output), fault(subject, text, cure or f"look why this hangs: {' '.join(command)}")]
     findings = _findings(output)
-    if process.returncode and not any(each.state == "cross" for each in findings):
+    if process.returncode and not any(each.state == "fault" for each in findings):
         last = [line for line in output.splitlines() if line.strip() and _MARK not in line][-1:]
         text = f"ended with exit code {process.returncode}: {''.join(last)[:300]}"
-        findings.append(cross(subject, text, cure or f"look why this fails: {' '.join(command)}"))
+        findings.append(fault(subject, text, cure or f"look why this fails: {' '.join(command)}"))
     return findings
 
 

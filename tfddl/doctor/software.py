@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tfddl.build import discover, locate, support
 from tfddl.build.cache import cache_directory
-from tfddl.doctor.finding import Finding, cross, note, ok
+from tfddl.doctor.finding import Finding, fault, note, ok
 
 
 def python() -> Iterator[Finding]:
@@ -19,9 +19,15 @@ def python() -> Iterator[Finding]:
     try:
         support.check_platform()
     except support.UnsupportedError as error:
-        yield cross("Python", str(error), "python3.12 -m venv venv, on Linux x86_64, and install tfddl there")
+        yield fault("Python", str(error), "python3.12 -m venv venv, on Linux x86_64, and install tfddl there")
     else:
         yield ok("Python", version)
+    first = shutil.which("python")
+    if first is None or not os.path.samefile(os.path.dirname(first), os.path.dirname(sys.executable)):
+        found = f"{first}, another one" if first else "none"
+        yield note(
+            "python on PATH", found, f"name this one in commands: tfddlrun -np 2 {sys.executable} train.py"
+        )
 
 
 def tensorflow() -> Iterator[Finding]:
@@ -30,12 +36,12 @@ def tensorflow() -> Iterator[Finding]:
     try:
         support.check_tensorflow(version)
     except support.UnsupportedError as error:
-        yield cross("TensorFlow", str(error), "pip install 'tensorflow-cpu>=2.16,<2.22'")
+        yield fault("TensorFlow", str(error), "pip install 'tensorflow-cpu>=2.16,<2.22'")
         return
     try:
         import tensorflow as tf
     except Exception as error:
-        yield cross(
+        yield fault(
             "TensorFlow",
             f"{version} is installed, and cannot be imported. {type(error).__name__}: {_first_line(error)}",
             f"pip install --force-reinstall tensorflow-cpu=={version}",
@@ -60,10 +66,10 @@ def keras() -> Iterator[Finding]:
     try:
         package = _compat.keras()
     except ImportError as error:
-        yield cross("Keras", str(error), _cure_of_keras(str(error)))
+        yield fault("Keras", str(error), _cure_of_keras(str(error)))
         return
     except Exception as error:
-        yield cross(
+        yield fault(
             "Keras",
             f"{version} is installed, and cannot be imported. {type(error).__name__}: {_first_line(error)}",
             f"pip install --force-reinstall keras=={version}",
@@ -90,7 +96,7 @@ def library() -> Iterator[Finding]:
         loaded.native()
     except Exception as error:
         text = f"{found} cannot be loaded. {type(error).__name__}: {_first_line(error)}"
-        yield cross("native library", text, f"rm {found}, then tfddl build")
+        yield fault("native library", text, f"rm {found}, then tfddl build")
         return
     yield ok("native library", str(found))
 
@@ -119,7 +125,7 @@ def compiler() -> Iterator[Finding]:
         if path or beside:
             yield ok(program, f"{_version(path or beside or program)}")
         elif needed:
-            yield cross(program, "none, and the native library is not compiled yet", package)
+            yield fault(program, "none, and the native library is not compiled yet", package)
         else:
             yield note(program, "none; the library is compiled already", package)
 
@@ -131,7 +137,7 @@ def cache() -> Iterator[Finding]:
     if os.access(existing, os.W_OK):
         yield ok("cache", str(directory))
     elif not _is_compiled():
-        yield cross("cache", f"{directory} cannot be written", "export TFDDL_CACHE_DIR=/tmp/tfddl-cache")
+        yield fault("cache", f"{directory} cannot be written", "export TFDDL_CACHE_DIR=/tmp/tfddl-cache")
     else:
         yield note("cache", f"{directory} cannot be written; it holds a library already")
 
