@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tf demo test test-full lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod test-horovod-suite sanitize model format clean
+.PHONY: help setup setup-tf release demo test test-full lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod test-horovod-suite sanitize model format clean
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -42,6 +42,7 @@ help:
 	@echo "make soak      a long job whose ranks must not leak, then training steps that must repeat bit for bit"
 	@echo "make test-horovod-suite SUITE=FOLDER   run Horovod's own tests of TensorFlow through the stand-in"
 	@echo "make model     check the model of the protocol (needs spin)"
+	@echo "make release   the files of a release: sdist and wheel, built twice and checked, bill of materials, checksums"
 	@echo "make format    rewrite the sources in the project's format"
 	@echo "make clean     remove what was built; $(VENV) stays"
 
@@ -57,6 +58,11 @@ $(VENV)/ready: setup.cfg setup.py pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt setuptools wheel cmake
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[$(EXTRAS)]'
 	touch $@
+
+# Needs the tag v<version> on the commit; `make release RELEASE=--untagged` tries it.
+release: setup
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[$(EXTRAS),release]'
+	$(BIN)/python -m packages.release $(RELEASE)
 
 demo: setup
 	$(BIN)/tfddlrun -np 2 $(BIN)/python examples/keras_digits.py
