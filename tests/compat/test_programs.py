@@ -151,6 +151,8 @@ def test_horovodrun(tmp_path):
         "-np",
         "2",
         "--mpi",
+        "--start-timeout",
+        "100",
         "--fusion-threshold-mb",
         "32",
     ]

@@ -1,15 +1,17 @@
 """The command line: flags, the mpirun line, hosts. The launcher starts without TensorFlow and MPI."""
 
+import os
 import shlex
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 from click.testing import CliRunner
 
 from tests.harness.job import REPOSITORY
 from tfddl import cli
-from tfddl.launch import mpirun, rank_shim, run
+from tfddl.launch import mpirun, options, rank_shim, run
 from tfddl.launch.hosts import Host, all_local, parse_hosts, read_hostfile
 from tfddl.launch.mpirun import MPICH, OPEN_MPI, Mpirun, MpirunError, command_line, find_mpirun
 
@@ -17,14 +19,23 @@ from tfddl.launch.mpirun import MPICH, OPEN_MPI, Mpirun, MpirunError, command_li
 FLAGS = {
     ("-np", "--num-proc"): "N",
     ("-H", "--hosts"): "HOST:SLOTS,...",
-    ("--hostfile",): "FILE",
-    ("--network-interfaces",): "NAME,...",
+    ("-hostfile", "--hostfile"): "FILE",
+    ("--network-interface", "--network-interfaces"): "NAME,...",
+    ("-p", "--ssh-port"): "PORT",
+    ("-i", "--ssh-identity-file"): "FILE",
+    ("-x", "--env"): "NAME[=VALUE]",
+    ("--mpi-args",): "OPTIONS",
+    ("--start-timeout",): "SECONDS",
+    ("--output-filename",): "FOLDER",
+    ("-prefix-timestamp", "--prefix-timestamp", "--prefix-output-with-timestamp"): None,
     ("--timeline-filename",): "FILE",
     ("--timeline-mark-cycles",): None,
     ("--horovod",): None,
     ("--no-keras2-spellings",): None,
+    ("--config-file",): "FILE",
     ("--verbose",): None,
     ("--dry-run",): None,
+    ("-cb", "--check-build"): None,
     ("--version",): None,
     ("--help",): None,
 }
@@ -41,6 +52,7 @@ def invoke(*arguments):
 def test_flags_are_frozen():
     """Scripts depend on flags: change this list only with a line in the changelog."""
     parameters = run.main.params
+    assert len(FLAGS) <= 24
     assert {tuple(option.opts): option.metavar for option in parameters if option.name != "command"} | {
         ("--help",): None
     } == FLAGS
@@ -65,7 +77,7 @@ def test_starts_without_tensorflow_and_mpi(module, flag):
 
 
 def test_version_names_mpirun(monkeypatch):
-    monkeypatch.setattr(run, "find_mpirun", lambda: OPEN_MPI_5)
+    monkeypatch.setattr(options, "find_mpirun", lambda: OPEN_MPI_5)
     first, second = invoke("--version").output.splitlines()
     assert first.startswith("tfddlrun ") and first.split()[1][0].isdigit()
     assert second == "Open MPI 5.0.11 (/v/bin/mpirun)"
@@ -100,6 +112,20 @@ def test_version_names_mpirun(monkeypatch):
             MPICH_5, 0, "-H node1:2,node2 ./train",
             f"/v/bin/mpiexec -n 3 -hosts node1:2,node2:1 -bind-to none {RANK} ./train",
         ),
+        (
+            OPEN_MPI_5, 1000, "-x A=1 -x HOME --mpi-args='--mca btl ^openib' -p 2222 -H node1:2 ./train",
+            "env A=1 HOME=/ /v/bin/mpirun -np 2 -H node1:2 --bind-to none --map-by slot:OVERSUBSCRIBE -x TFDDL_LAUNCH "
+            f"-x A -x HOME -x PATH -x TF_X --prtemca plm_ssh_args '-p 2222' --mca btl '^openib' {RANK} ./train",
+        ),
+        (
+            OPEN_MPI_4, 1000, "-p 22 -H node1:2 ./train",
+            "/v/bin/mpirun -np 2 -H node1:2 --bind-to none --map-by slot:OVERSUBSCRIBE "
+            f"-x TFDDL_LAUNCH -x PATH -x TF_X --mca plm_rsh_args '-p 22' {RANK} ./train",
+        ),
+        (
+            MPICH_5, 0, "-p 22 --env A=1 --mpi-args -l -H node1 ./train",
+            f"env A=1 'HYDRA_LAUNCHER_EXTRA_ARGS=-p 22' /v/bin/mpiexec -n 1 -hosts node1:1 -bind-to none -l {RANK} ./train",
+        ),
     ],
 )  # fmt: skip
 def test_dry_run_prints_the_mpirun_line(monkeypatch, which, user, arguments, expected):
@@ -127,20 +153,59 @@ def test_printed_line_runs_by_hand(monkeypatch):
     ("arguments", "message"),
     [
         (["python", "train.py"], "Say how many processes to start: tfddlrun -np 2 python train.py"),
+        (["-np", "2", "-x", "NO_SUCH", "true"], "Received: -x NO_SUCH, which is not set"),
+        (["-np", "2", "-x", "=1", "true"], "Received: -x =1"),
+        (["-np", "2", "--mpi-args", "'", "true"], "Received: ' (No closing quotation)"),
+        (
+            ["-np", "2", "--output-filename", "/dev/null/a", "true"],
+            "--output-filename takes a folder to write to",
+        ),
+        (["-np", "2", "-i", "/nowhere", "true"], "does not exist"),
         (["-np", "0", "true"], "0 is not in the range"),
         (["-np", "2"], "Missing argument 'COMMAND"),
         (["-H", "a:0", "true"], "Received: a:0"),
         (["-H", "a,b,a:2", "true"], "Received: a more than once"),
         (["-H", "a", "--hostfile", __file__, "true"], "not by both"),
         (["--hostfile", "/nowhere", "true"], "does not exist"),
-        (["-np", "4", "-H", "a:2,b", "true"], "The hosts take 3 processes"),
+        (
+            ["-np", "5", "-H", "a:2,b", "true"],
+            "The hosts have 3 slots for 5 processes. Write the number of slots behind each host, as in -H a:3,b:3, or ask "
+            "for fewer processes. Received: -np 5 with a:2,b:1",
+        ),
         (["-np", "2", "--timeline-mark-cycles", "true"], "needs --timeline-filename FILE"),
     ],
 )
-def test_refuses(arguments, message):
+def test_refuses(monkeypatch, arguments, message):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     result = invoke(*arguments)
     assert result.exit_code == 2
-    assert message in result.output
+    assert message in " ".join(result.output.split())
+
+
+def test_completion():
+    """Of options, and of files for the command."""
+    complete = partial(subprocess.run, capture_output=True, text=True, timeout=60, check=True)
+    line = [sys.executable, "-c", "from tfddl.launch.run import main; main(prog_name='tfddlrun')"]
+    for words, number, expected in (
+        ("tfddlrun --timel", 1, "plain,--timeline-filename"),
+        ("tfddlrun py", 1, "file,"),
+    ):
+        environment = os.environ | {
+            "_TFDDLRUN_COMPLETE": "bash_complete",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(number),
+        }
+        assert expected in complete(line, cwd=REPOSITORY, env=environment).stdout.splitlines()
+
+
+def test_check_build(monkeypatch):
+    from tfddl.runtime import features, xla
+
+    monkeypatch.setattr(features, "nccl_built", lambda: 0)
+    monkeypatch.setattr(features, "cuda_built", lambda: False)
+    monkeypatch.setattr(xla, "xla_built", lambda: True)
+    text = invoke("--check-build").output
+    assert "[X] TensorFlow" in text and "[ ] Gloo" in text and "[ ] NCCL" in text and "[X] XLA" in text
 
 
 def test_hosts(tmp_path):

@@ -4,12 +4,14 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.harness.job import REPOSITORY
 from tests.launch.support import LIMIT_S, run_script, running, tfddlrun
 from tfddl.launch import rank_shim
 from tfddl.launch import scratch as scratch_module
@@ -103,6 +105,51 @@ def test_one_of_many_fails_first():
     )
     assert job.code == 12
     assert job.last_line == "tfddlrun: rank 2 exited with code 12"
+
+
+def test_ranks_that_do_not_start_in_time(tmp_path):
+    """A stand-in for mpirun whose ranks never start."""
+    (tmp_path / "mpirun").write_text(
+        "#!/bin/sh\n[ $1 = --version ] && echo 'mpirun (Open MPI) 5.0.11' && exit\necho 'no route to node2' >&2\nsleep 100\n"
+    )
+    (tmp_path / "mpirun").chmod(0o755)
+    code = (
+        f"from pathlib import Path; from tfddl.launch import mpirun, run; find = mpirun.find_mpirun; "
+        f"run.find_mpirun = lambda: find([Path({str(tmp_path)!r})]); run.main()"
+    )
+    command = [sys.executable, "-c", code, "-np", "3", "--start-timeout", "0.5", "true"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=REPOSITORY)
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "tfddlrun: 3 of 3 ranks, first rank 0, had not started after 0.5 s: look whether their hosts answer to ssh, or give "
+        "--start-timeout more seconds; mpirun said:\nno route to node2\n"
+    )
+
+
+def test_a_program_that_imports_horovod():
+    """The last line says how to start it; with one rank the traceback is in its output already."""
+    for ranks in (1, 2):
+        job = tfddlrun("-np", str(ranks), sys.executable, "-S", "-c", "import horovod.tensorflow")
+        assert job.code == 1
+        assert job.last_line == (
+            "tfddlrun: for a program that imports horovod give --horovod; it needs no Horovod then: "
+            f"tfddlrun --horovod -np {ranks} {sys.executable} -S -c 'import horovod.tensorflow'"
+        )
+
+
+def test_another_python_on_the_path(tmp_path):
+    """`python` is not the Python of tfddlrun, and has no tfddl."""
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    job = tfddlrun("-np", "2", "python", "-c", "import tfddl", env={"PATH": path})
+    assert job.code == 1
+    assert job.last_line == (
+        f"tfddlrun: python is {tmp_path}/python, which has no tfddl; tfddlrun itself runs in {sys.executable}. Activate "
+        f"that environment, or name its Python: tfddlrun -np 2 {sys.executable} -c 'import tfddl'"
+    )
+    job = tfddlrun("-np", "1", "python", "-c", "import no_such_module", env={"PATH": path})
+    assert job.last_line == "ModuleNotFoundError: No module named 'no_such_module'"
 
 
 def test_a_job_of_one_rank():

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import select
 import sys
 import time
@@ -10,6 +11,7 @@ import pytest
 
 from tests.launch.support import LIMIT_S, run_script, running, tfddlrun
 from tfddl.launch.output import Output, visible
+from tfddl.launch.rank_files import RankFiles
 
 
 class Terminal(io.BytesIO):
@@ -40,6 +42,12 @@ def test_lines_of_two_ranks_do_not_mix():
     output.finish()
     assert stdout.getvalue() == b"[1] two\n[0] one line\n[1] three\n"
     assert stderr.getvalue() == b"[0] oops\n[0]\n"
+
+
+def test_time_of_each_line():
+    output, stdout, _ = printer(stamp=lambda: "2026-01-02 03:04:05.678")
+    output.write(1, "stdout", b"one\n\n")
+    assert stdout.getvalue() == b"2026-01-02 03:04:05.678 [1] one\n2026-01-02 03:04:05.678 [1]\n"
 
 
 def test_any_bytes_pass():
@@ -129,6 +137,31 @@ def test_streams_stay_apart_and_in_order():
             ]
             assert mine[:2000] == [f"{name} {i}" for i in range(2000)]
     assert job.stdout.count("no newline at the end\n") == 3
+
+
+def test_files_of_the_ranks(tmp_path):
+    """Byte for byte, beside the usual output, which has the time here."""
+    script = "sys.stdout.write(f'a{rank}\\rb'); sys.stderr.write('error\\n')"
+    job = run_script(script, 2, "--output-filename", str(tmp_path / "out"), "--prefix-timestamp")
+    assert job.code == 0
+    assert re.fullmatch(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \[[01]\] b\n){2}", job.stdout)
+    for rank in (0, 1):
+        folder = tmp_path / "out" / f"rank.{rank}"
+        assert (folder / "stdout").read_bytes() == b"a%d\rb" % rank
+        assert (folder / "stderr").read_text() == "error\n"
+
+
+def test_names_and_loss_of_the_files_of_the_ranks(tmp_path):
+    files = RankFiles(tmp_path, 11)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"rank.{rank:02d}" for rank in range(11)]
+    files.close()
+    (tmp_path / "rank.03" / "stdout").unlink()
+    (tmp_path / "rank.03" / "stdout").symlink_to("/dev/full")
+    files = RankFiles(tmp_path, 11)
+    assert files.write(3, "stdout", b"x").startswith(f"cannot write to {tmp_path}/rank.03/stdout")
+    assert files.write(3, "stdout", b"y") == files.write(4, "stdout", b"y") == ""
+    files.close()
+    assert (tmp_path / "rank.04" / "stdout").read_text() == "y"
 
 
 def test_lines_come_at_once():

@@ -3,13 +3,22 @@
 Nothing in this package imports TensorFlow or mpi4py, so the launcher starts at once.
 
     run.py         the command `tfddlrun`
+    options.py     its options and its help
+    config_file.py, horovod_settings.py   options in a YAML file, in horovodrun's form
+    variables.py   environment variables that options give to the ranks
+    check_build.py what this tfddl can do
     hosts.py       the hosts, and the slots of each
+    allocation.py  how many processes to start where, if nobody says so
+    slurm.py       the hosts, tasks and GPUs of a Slurm job
+    gpus.py        the GPUs of this host
     mpirun.py      finds mpirun, and builds its command line
     rank_shim.py   runs beside every rank: sends its output and exit status to tfddlrun, and ends it on request
     channel.py     tfddlrun's side of that connection
     job.py         starts mpirun, follows all ranks to their ends
     outcome.py     finds the rank that failed first, and makes the last message
+    hints.py       errors of programs whose cause is how they were started
     output.py      merges the output of all ranks into one stream of lines
+    rank_files.py  files for the output of each rank
     table.py       tables of numbers, for the commands of other packages too
     reports.py     the output files and required packages of commands that report numbers
 """

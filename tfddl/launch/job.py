@@ -22,6 +22,7 @@ from tfddl.launch import rank_shim
 from tfddl.launch.channel import Ended, Hello, Link, Listener, Output, Waits
 from tfddl.launch.outcome import Rank, Record, Verdict, judge
 from tfddl.launch.output import Output as Printer
+from tfddl.launch.rank_files import RankFiles
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A shim needs GRACE_S to end its rank, then LEFTOVER_S twice. After this time the shim itself or its host is gone.
@@ -45,6 +46,8 @@ class Job:
         printer: an `Output`.
         verbose: whether to print the output of mpirun, and the starts and ends of ranks.
         remote: whether ranks may run on other hosts.
+        start_timeout: seconds that all ranks have to start in. None: no limit.
+        files: `RankFiles`, if ranks get files of their own.
     """
 
     def __init__(
@@ -56,6 +59,8 @@ class Job:
         *,
         verbose: bool,
         remote: bool,
+        start_timeout: float | None = None,
+        files: RankFiles | None = None,
     ):
         self._line = line
         self._processes = processes
@@ -63,6 +68,8 @@ class Job:
         self._printer = printer
         self._verbose = verbose
         self._remote = remote
+        self._start_timeout = start_timeout
+        self._files = files
         self._selector = selectors.DefaultSelector()
         self._plan: list[tuple[float, int, Callable[[], None]]] = []
         self._links: set[Link] = set()  # to the shims
@@ -82,6 +89,8 @@ class Job:
         self._watch_signals()
         self._start_mpirun()
         self._selector.register(self._listener, selectors.EVENT_READ, self._on_connection)
+        if self._start_timeout is not None:
+            self._after(self._start_timeout, self._on_start_timeout)
         while self._mpirun.poll() is None or self._links:
             self._turn(self._time_to_next_plan())
             if self._mpirun.poll() is not None and self._links:
@@ -195,6 +204,9 @@ class Job:
     def _on_output(self, rank: Rank, stream: str, data: bytes) -> None:
         if stream == "stderr":
             rank.add_errors(data)
+        problem = self._files.write(rank.number, stream, data) if self._files else ""
+        if problem:
+            self._print(lambda: self._printer.message(f"tfddlrun: {problem}"))
         self._print(lambda: self._printer.write(rank.number, stream, data))
 
     def _on_ended(self, rank: Rank, status: int, stopped: bool) -> None:
@@ -220,6 +232,18 @@ class Job:
         if not self._links and (self._stopping or len(self._ended) >= self._processes):
             good = len(self._ended) >= self._processes and not any(rank.status for rank in self._ended)
             self._end_mpirun(_MPIRUN_LINGERS_AFTER_SUCCESS_S if good else _MPIRUN_LINGERS_S)
+
+    def _on_start_timeout(self) -> None:
+        missing = [number for number in range(self._processes) if number not in self._ranks]
+        if not missing or self._stopping:
+            return
+        said = self._mpirun_said.decode(errors="replace").strip()
+        words = (
+            f"tfddlrun: {len(missing)} of {self._processes} ranks, first rank {missing[0]}, had not started after "
+            f"{self._start_timeout:g} s: look whether their hosts answer to ssh, or give --start-timeout more seconds"
+        )
+        self._stopped_by = Verdict(1, f"{words}; mpirun said:\n{said}" if said else words)
+        self._stop()
 
     def _stop(self) -> None:
         """Asks every shim to end its rank, then kills the ranks that still run."""

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +78,8 @@ def command_line(
     command: Sequence[str],
     forward: Sequence[str] = (),
     interfaces: str = "",
+    ssh: Sequence[str] = (),
+    more: Sequence[str] = (),
 ) -> list[str]:
     """Builds the line that starts a job.
 
@@ -88,6 +90,8 @@ def command_line(
         command: list of strings, the command that each rank runs.
         forward: names of environment variables to pass to ranks on other hosts.
         interfaces: names of the network interfaces to use on all hosts, separated by commas. Empty: MPI's choice.
+        ssh: options for the ssh by which Open MPI reaches other hosts. MPICH's are in `ssh_variables`.
+        more: options of the user for mpirun.
 
     Returns:
         List of strings.
@@ -108,12 +112,23 @@ def command_line(
                 line += ["--mca", "oob_tcp_if_include", interfaces]
             elif interfaces != "lo":  # of which alone Open MPI 5 says that there are no interfaces
                 line += ["--prtemca", "prte_if_include", interfaces]
-    return [*line, sys.executable, "-I", "-S", rank_shim.__file__, *command]
+        if ssh:
+            name = ["--mca", "plm_rsh_args"] if mpirun.version < "5" else ["--prtemca", "plm_ssh_args"]
+            line += [*name, " ".join(ssh)]
+    return [*line, *more, sys.executable, "-I", "-S", rank_shim.__file__, *command]
 
 
-def forwarded_variables(environment: Mapping[str, str]) -> list[str]:
-    """Names of the variables to pass to ranks on other hosts, tfddlrun's own first."""
-    return [rank_shim.VARIABLE, *sorted(name for name in environment if _FORWARDED.fullmatch(name))]
+def forwarded_variables(environment: Mapping[str, str], more: Iterable[str] = ()) -> list[str]:
+    """Names of the variables to pass to ranks on other hosts, tfddlrun's own first; `more` are those that the user named."""
+    return [
+        rank_shim.VARIABLE,
+        *sorted({name for name in environment if _FORWARDED.fullmatch(name)} | set(more)),
+    ]
+
+
+def ssh_variables(mpirun: Mpirun, ssh: Sequence[str]) -> dict[str, str]:
+    """The variable that gives MPICH's mpirun options for ssh."""
+    return {"HYDRA_LAUNCHER_EXTRA_ARGS": " ".join(ssh)} if ssh and mpirun.vendor == MPICH else {}
 
 
 def scheduled(environment: Mapping[str, str]) -> bool:

@@ -62,6 +62,7 @@ class Verdict:
 
     code: int
     words: str = ""  # the last message; empty after a success
+    errors: str = ""  # the end of what the rank that failed first wrote to stderr
 
 
 @dataclass
@@ -92,7 +93,7 @@ def judge(record: Record) -> Verdict:
         if -status in (signal.SIGKILL, signal.SIGTERM):
             failed.errors.clear()  # the rank was killed from outside, so its last output is not the cause
         how = f"exited with code {status}" if status > 0 else f"was killed by {_signal(-status)}"
-        return Verdict(_shell_code(status), _last_words(how, failed, record))
+        return Verdict(_shell_code(status), _last_words(how, failed, record), failed.error_text())
     culprit = _aborted(record)
     if culprit is not None:
         given = _code_of_abort(record.mpirun_said, culprit)

@@ -29,6 +29,7 @@ class Output:
         prefixed: whether each line starts with its rank. If not, bytes pass unchanged.
         columns: int, width of the terminal.
         clock: function that gives seconds.
+        stamp: function that gives the time as text, which then precedes the rank. None: no time.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class Output:
         prefixed: bool,
         columns: int = 80,
         clock: Callable[[], float] = time.monotonic,
+        stamp: Callable[[], str] | None = None,
     ):
         self._files = {"stdout": stdout, "stderr": stderr}
         self._terminals = {name for name, file in self._files.items() if file.isatty()}
         self._prefixed = prefixed
         self._columns = columns
         self._clock = clock
+        self._stamp = stamp
         self._pending: dict[tuple[int, str], bytes] = {}
         self._last_sign: dict[tuple[int, str], float] = {}
         # The rank and stream of the unfinished line on the terminal.
@@ -60,7 +63,7 @@ class Output:
         *lines, rest = (self._pending.get(source, b"") + data).split(b"\n")
         if len(rest) > _LONGEST_LINE:
             lines, rest = [*lines, rest], b""
-        done = b"".join(_prefix(rank, visible(line)) + b"\n" for line in lines)
+        done = b"".join(self._prefix(rank, visible(line)) + b"\n" for line in lines)
         state = visible(rest)
         # Text before a carriage return is obsolete. The return itself is kept, to tell a progress bar.
         self._pending[source] = state + b"\r" if rest.endswith(b"\r") else state
@@ -72,7 +75,7 @@ class Output:
             self._draw()
         else:
             if b"\r" in rest and self._is_time_for_a_sign(source):
-                done += _prefix(rank, state) + b"\n"
+                done += self._prefix(rank, state) + b"\n"
             self._emit(stream, done)
 
     def message(self, text: str) -> None:
@@ -93,8 +96,13 @@ class Output:
         self._drawn = None
         for (rank, stream), rest in sorted(self._pending.items()):
             if state := visible(rest):
-                self._emit(stream, _prefix(rank, state) + b"\n")
+                self._emit(stream, self._prefix(rank, state) + b"\n")
         self._pending.clear()
+
+    def _prefix(self, rank: int, line: bytes) -> bytes:
+        time_of_day = f"{self._stamp()} " if self._stamp else ""
+        prefix = f"{time_of_day}[{rank}]".encode()
+        return b"%s %s" % (prefix, line) if line else prefix
 
     def _erase(self) -> None:
         """Removes the unfinished line from the terminal, so that whole lines can be written above it."""
@@ -103,7 +111,7 @@ class Output:
 
     def _draw(self) -> None:
         if self._drawn is not None:
-            line = _prefix(self._drawn[0], visible(self._pending[self._drawn]))
+            line = self._prefix(self._drawn[0], visible(self._pending[self._drawn]))
             self._emit(self._drawn[1], self._fitted(line))
 
     def _fitted(self, line: bytes) -> bytes:
@@ -160,7 +168,3 @@ def visible(line: bytes) -> bytes:
     """The part of a line that a terminal shows: the text after the last carriage return that is followed by text."""
     states = line.replace(b"\b", b"").split(b"\r")
     return next((state for state in reversed(states) if state), b"")
-
-
-def _prefix(rank: int, line: bytes) -> bytes:
-    return b"[%d] %s" % (rank, line) if line else b"[%d]" % rank

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tfddl.launch import run
+from tfddl.launch import horovod_settings, run
 
 _FLAGS = [
     "--disable-cache",
@@ -28,13 +28,11 @@ _FLAGS = [
     "--no-stall-check",
     "--log-with-timestamp",
     "--log-without-timestamp",
-    "-prefix-timestamp --prefix-output-with-timestamp",
     "--log-hide-timestamp",
     "--no-log-hide-timestamp",
     "--no-timeline-mark-cycles",
 ]
 _VALUES = [
-    "--start-timeout",
     "--cycle-time-ms",
     "--cache-capacity",
     "--num-nccl-streams",
@@ -49,11 +47,6 @@ _VALUES = [
     "--binding-args",
 ]
 _REFUSED = [
-    "--config-file",
-    "-p --ssh-port",
-    "-i --ssh-identity-file",
-    "--mpi-args",
-    "--output-filename",
     "--host-discovery-script",
     "--min-np",
     "--max-np",
@@ -65,6 +58,26 @@ _REFUSED = [
     "--blacklist-cooldown-range",
 ]
 
+# Parameter -> option of tfddlrun.
+_PASSED_ON = {
+    "processes": "-np",
+    "hosts": "-H",
+    "hostfile": "--hostfile",
+    "interfaces": "--network-interfaces",
+    "ssh_port": "--ssh-port",
+    "ssh_identity_file": "--ssh-identity-file",
+    "mpi_args": "--mpi-args",
+    "start_timeout": "--start-timeout",
+    "output_filename": "--output-filename",
+    "config_file": "--config-file",
+    "timeline_filename": "--timeline-filename",
+}
+_PASSED_ON_FLAGS = {
+    "timestamps": "--prefix-timestamp",
+    "timeline_mark_cycles": "--timeline-mark-cycles",
+    "verbose": "--verbose",
+}
+
 _HELP = """Runs COMMAND as several processes, in which `import horovod` gives tfddl.
 
 \b
@@ -72,7 +85,7 @@ Example:
   horovodrun -np 4 python train.py
 
 It is `tfddlrun --horovod` with Horovod's options. Options of the machinery that tfddl does not have change nothing, and a
-line says so; those of elastic jobs, of ssh and of mpirun are errors. `tfddlrun --help` says the rest."""
+line says so; those of elastic jobs are errors. `tfddlrun --help` says the rest."""
 
 
 def _changes_nothing(_: click.Context, option: click.Parameter, value: Any) -> None:
@@ -106,18 +119,31 @@ def _with_options_of_horovod(command: Callable[..., None]) -> Callable[..., None
     no_args_is_help=True,
     context_settings={"allow_interspersed_args": False, "max_content_width": 120},
 )
-@click.option("-np", "--num-proc", "processes", type=int, help="Number of processes.")
+@click.option("-np", "--num-proc", "processes", help="Number of processes.")
 @click.option("-H", "--hosts", help="Hosts, with the number of processes of each: node1:4,node2:4.")
 @click.option("-hostfile", "--hostfile", help="File with a host on each line: node1 slots=4.")
 @click.option(
     "--network-interfaces", "--network-interface", "interfaces", help="Names of network interfaces."
 )
+@click.option("-p", "--ssh-port", help="Port of ssh on the other hosts.")
+@click.option("-i", "--ssh-identity-file", help="File with the key for ssh.")
+@click.option("--mpi-args", help="More options for mpirun, as one argument.")
+@click.option("--start-timeout", help="Seconds for all processes to start in.")
+@click.option("--output-filename", help="Folder for the output of each rank.")
+@click.option(
+    "-prefix-timestamp",
+    "--prefix-output-with-timestamp",
+    "timestamps",
+    is_flag=True,
+    help="Date and time before each line.",
+)
+@click.option("--config-file", help="YAML with values of these options.")
 @click.option("--fusion-threshold-mb", type=float, help="Size of a bucket of gradients: TFDDL_BUCKET_MB.")
 @click.option(
     "--hierarchical-allreduce/--no-hierarchical-allreduce", default=None, help="One ring for each host."
 )
 @click.option("--timeline-filename", help="File for a timeline of rank 0; see tfddlrun.")
-@click.option("--timeline-mark-cycles", is_flag=True, help="Mark each vote of the ranks in it.")
+@click.option("--timeline-mark-cycles", is_flag=True, help="Mark in it where the ranks vote.")
 @click.option("--stall-check-warning-time-seconds", "warning", type=float, help="TFDDL_STALL_WARNING.")
 @click.option(
     "--stall-check-shutdown-time-seconds", "limit", type=float, help="TFDDL_STALL_LIMIT; 0 for never."
@@ -127,59 +153,25 @@ def _with_options_of_horovod(command: Callable[..., None]) -> Callable[..., None
 @click.option("-v", "--version", is_flag=True, help="Print the version.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @_with_options_of_horovod
-def main(
-    processes: int | None,
-    hosts: str | None,
-    hostfile: str | None,
-    interfaces: str | None,
-    fusion_threshold_mb: float | None,
-    hierarchical_allreduce: bool | None,
-    timeline_filename: str | None,
-    timeline_mark_cycles: bool,
-    warning: float | None,
-    limit: float | None,
-    check_build: bool,
-    verbose: bool,
-    version: bool,
-    command: tuple[str, ...],
-) -> None:
+def main(command: tuple[str, ...], **options: Any) -> None:
     """Entry point of `horovodrun`."""
-    if version:
-        run.main(["--version"])
-    if check_build:
-        _print_build()
-        return
-    variables = {
-        "TFDDL_BUCKET_MB": fusion_threshold_mb,
-        "TFDDL_HIERARCHICAL_ALLREDUCE": None
-        if hierarchical_allreduce is None
-        else int(hierarchical_allreduce),
-        "TFDDL_STALL_WARNING": warning,
-        "TFDDL_STALL_LIMIT": "inf" if limit == 0 else limit,
+    for flag in ("version", "check_build"):
+        if options[flag]:
+            run.main([f"--{flag.replace('_', '-')}"], prog_name="horovodrun")
+    settings = {
+        "fusion-threshold-mb": options["fusion_threshold_mb"],
+        "hierarchical-allreduce": options["hierarchical_allreduce"],
+        "stall-check-warning-time-seconds": options["warning"],
+        "stall-check-shutdown-time-seconds": options["limit"],
     }
-    os.environ.update({name: str(value) for name, value in variables.items() if value is not None})
-    options = {
-        "-np": processes,
-        "-H": hosts,
-        "--hostfile": hostfile,
-        "--network-interfaces": interfaces,
-        "--timeline-filename": timeline_filename,
-    }
+    try:
+        os.environ.update(horovod_settings.split(settings)[0])
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
     line = ["--horovod"]
-    line += [item for name, value in options.items() if value is not None for item in (name, str(value))]
-    line += ["--timeline-mark-cycles"] if timeline_mark_cycles else []
-    line += ["--verbose"] if verbose else []
+    line += [item for name, flag in _PASSED_ON.items() if options[name] for item in (flag, options[name])]
+    line += [flag for name, flag in _PASSED_ON_FLAGS.items() if options[name]]
     run.main([*line, *command], prog_name="horovodrun")
-
-
-def _print_build() -> None:
-    from tfddl import __version__
-    from tfddl.runtime import features
-
-    click.echo(f"tfddl {__version__}, with the names of Horovod\n")
-    parts = {"TensorFlow": True, "MPI": features.mpi_built(), "NCCL": bool(features.nccl_built())}
-    for name, there in {**parts, "Gloo": False, "PyTorch": False, "MXNet": False}.items():
-        click.echo(f"    [{'X' if there else ' '}] {name}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,84 @@
+"""The option --config-file: options in YAML, also as horovodrun's files have them."""
+
+import os
+
+import pytest
+from click.testing import CliRunner
+
+from tfddl.launch import run
+from tfddl.launch.mpirun import OPEN_MPI, Mpirun
+
+HOROVODS = """
+verbose: true
+controller: mpi
+params:
+  fusion_threshold_mb: 32
+  cycle_time_ms: 50
+  hierarchical_allreduce: false
+timeline:
+  filename: /t/a.json
+  mark_cycles: true
+stall_check:
+  enabled: true
+  warning_time_seconds: 120
+  shutdown_time_seconds: 0
+"""
+
+
+@pytest.fixture
+def dry_run(tmp_path, monkeypatch):
+    """Runs `tfddlrun --dry-run` with a file of this text."""
+    monkeypatch.setattr(run, "find_mpirun", lambda: Mpirun("/v/bin/mpirun", OPEN_MPI, "5.0.11"))
+    monkeypatch.setattr(os, "environ", {"PATH": os.defpath, "TFDDL_STALL_WARNING": "7"})
+
+    def invoke(text, *arguments):
+        file = tmp_path / "config.yaml"
+        file.write_text(text)
+        return CliRunner().invoke(run.main, ["--dry-run", "--config-file", str(file), *arguments, "true"])
+
+    return invoke
+
+
+def test_a_file_of_horovodrun(dry_run):
+    result = dry_run(HOROVODS, "-np", "2")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("env TFDDL_TIMELINE=/t/a.json TFDDL_TIMELINE_MARK_CYCLES=1 /v/bin/mpirun")
+    given = {name: value for name, value in os.environ.items() if name.startswith("TFDDL")}
+    assert given == {
+        "TFDDL_BUCKET_MB": "32",
+        "TFDDL_HIERARCHICAL_ALLREDUCE": "0",
+        "TFDDL_STALL_WARNING": "7",  # the shell's wins
+        "TFDDL_STALL_LIMIT": "inf",
+        "TFDDL_TIMELINE": "/t/a.json",
+        "TFDDL_TIMELINE_MARK_CYCLES": "1",
+    }
+    for name in ("controller", "cycle-time-ms", "stall-check-enabled"):
+        assert f"tfddlrun: {name} in the file of --config-file changes nothing in tfddl\n" in result.stderr
+
+
+def test_options_of_tfddlrun(dry_run):
+    text = "num-proc: 3\nenv: [A=1, B=2]\nmpi_args: --tag-output\nhorovod: true\nno-keras2-spellings: true\n"
+    result = dry_run(text)
+    assert result.exit_code == 0, result.output
+    assert "TFDDL_KERAS2_SPELLINGS=0 A=1 B=2 " in result.stdout and " -np 3 " in result.stdout
+    assert " --tag-output " in result.stdout and "horovod_rank.py true" in result.stdout
+    assert " -np 5 " in dry_run(text, "-np", "5").stdout  # the command line's wins
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [", "The file has to be YAML"),
+        ("- 1", "The file has lines such as 'num-proc: 4'. Received: [1]"),
+        ("timeline: x.json", "timeline is a section, with lines of its own below it. Received: 'x.json'"),
+        ("nump: 4", "nump is no option that a file may have"),
+        ("check-build: true", "check-build is no option that a file may have"),
+        ("num-proc: four", "'four' is not a valid integer"),
+        ("params: {fusion-threshold-mb: big}", "fusion-threshold-mb is a number, 0 or more. Received: 'big'"),
+        ("params: {hierarchical-allreduce: 2}", "hierarchical-allreduce is true or false. Received: 2"),
+    ],
+)
+def test_refuses(dry_run, text, message):
+    result = dry_run(text)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())

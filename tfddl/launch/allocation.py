@@ -1,0 +1,176 @@
+"""Finds out how many processes to start, and where, if nobody has said so: from a scheduler's allocation, else from GPUs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tfddl.launch import slurm
+from tfddl.launch.gpus import local_gpus
+from tfddl.launch.hosts import Host, all_local
+from tfddl.runtime.launcher_check import unexpected_single
+
+
+class NoChoiceError(ValueError):
+    """Nothing says how many processes to start. The message says how to say it."""
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What a scheduler has given to this job."""
+
+    scheduler: str
+    hosts: list[str]
+    tasks: list[Host] = field(
+        default_factory=list
+    )  # the tasks of each host; empty if nobody has asked for tasks
+    tasks_source: str = ""
+    gpus: int = 0  # on each host; 0: unknown
+    gpus_source: str = ""
+    ask: str = ""  # how to ask the scheduler for tasks
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How many processes to start where, and what says so."""
+
+    hosts: list[Host]
+    source: str
+
+    @property
+    def processes(self) -> int:
+        return sum(host.slots for host in self.hosts)
+
+    def __str__(self) -> str:
+        count = self.processes
+        where = ", ".join(f"{host.slots} on {host.name}" for host in self.hosts[:4])
+        if len(self.hosts) > 4:
+            where += f", ... ({len(self.hosts)} hosts)"
+        return f"{count} process{'es' if count > 1 else ''} ({where}), by {self.source}"
+
+
+def find_allocation(environment: Mapping[str, str]) -> Allocation | None:
+    """Reads the variables of Slurm, PBS or LSF.
+
+    Args:
+        environment: The environment variables.
+
+    Returns:
+        An `Allocation`; None outside of one.
+
+    Raises:
+        ValueError: A variable or a file of the scheduler cannot be read.
+    """
+    readers = {"SLURM_JOB_ID": _slurm, "PBS_NODEFILE": _pbs, "LSB_JOBID": _lsf}
+    return next((read(environment) for name, read in readers.items() if environment.get(name)), None)
+
+
+def choose(environment: Mapping[str, str]) -> Choice:
+    """Chooses the number of processes and their hosts.
+
+    The tasks that were asked for come first, then one process for each GPU of the allocation, then one for each GPU of this
+    host.
+
+    Args:
+        environment: The environment variables.
+
+    Returns:
+        A `Choice`.
+
+    Raises:
+        NoChoiceError: Nothing says how many processes to start.
+        ValueError: A variable or a file of the scheduler cannot be read.
+    """
+    if unexpected_single(environment):
+        raise NoChoiceError(
+            "A launcher has started tfddlrun several times, and each would start a job of its own. Start tfddlrun once, "
+            "as in a batch script without srun, or start the program without tfddlrun: srun --mpi=pmix python train.py"
+        )
+    allocation = find_allocation(environment)
+    if allocation is None:
+        count, source = local_gpus(environment)
+        if count:
+            return Choice([Host("localhost", count)], f"the GPUs of this host ({source})")
+        raise NoChoiceError(
+            "Say how many processes to start: tfddlrun -np 2 python train.py. Without -np tfddlrun takes the tasks of an "
+            f"allocation (Slurm, PBS, LSF), else one process for each GPU. Received: no allocation, no GPU ({source})"
+        )
+    return _from(allocation, environment)
+
+
+def hosts_for_mpirun(environment: Mapping[str, str]) -> list[Host]:
+    """The hosts that mpirun has to be told, if the user has given the number of processes.
+
+    Each mpirun knows Slurm by itself. Few builds of Open MPI know PBS and LSF, the wheel does not.
+
+    Raises:
+        ValueError: A variable or a file of the scheduler cannot be read.
+    """
+    found = None if environment.get("SLURM_JOB_ID") else find_allocation(environment)
+    return found.tasks if found is not None and len(found.hosts) > 1 else []
+
+
+def _from(allocation: Allocation, environment: Mapping[str, str]) -> Choice:
+    name = allocation.scheduler
+    if any(host.slots > 1 for host in allocation.tasks) or (name == "Slurm" and allocation.tasks):
+        return Choice(allocation.tasks, f"the tasks of {name} ({allocation.tasks_source})")
+    count, source = allocation.gpus, allocation.gpus_source
+    if not count and any(all_local([Host(host)]) for host in allocation.hosts):
+        count, source = local_gpus(environment)
+    if count:
+        each = f"on each of its {len(allocation.hosts)} hosts" if len(allocation.hosts) > 1 else "on its host"
+        hosts = [Host(host, count) for host in allocation.hosts]
+        return Choice(hosts, f"the GPUs that {name} gives {each} ({source})")
+    if allocation.tasks:  # PBS and LSF: one slot on each host
+        return Choice(allocation.tasks, f"the slots of {name} ({allocation.tasks_source})")
+    raise NoChoiceError(
+        f"This job of {name} has asked neither for tasks nor for GPUs, so say how many processes to start: "
+        f"{allocation.ask}, or tfddlrun -np 2 python train.py. Received: {', '.join(allocation.hosts)}"
+    )
+
+
+def _slurm(environment: Mapping[str, str]) -> Allocation:
+    hosts = slurm.host_names(environment)
+    if not hosts:
+        raise ValueError("A job of Slurm has its hosts in SLURM_JOB_NODELIST. Received: none")
+    tasks, tasks_source = slurm.tasks(environment, hosts)
+    gpus, gpus_source = slurm.gpus(environment, len(hosts))
+    ask = "sbatch --ntasks-per-node=2"
+    return Allocation("Slurm", hosts, tasks, tasks_source, gpus, gpus_source, ask)
+
+
+def _pbs(environment: Mapping[str, str]) -> Allocation:
+    path = environment["PBS_NODEFILE"]
+    return _of_slots("PBS", _lines(path), f"PBS_NODEFILE={path}")
+
+
+def _lsf(environment: Mapping[str, str]) -> Allocation:
+    pairs = environment.get("LSB_MCPU_HOSTS", "").split()
+    if pairs:
+        names, counts = pairs[::2], pairs[1::2]
+        if len(names) != len(counts) or not all(count.isdecimal() for count in counts):
+            raise ValueError(f"LSB_MCPU_HOSTS looks like node1 4 node2 4. Received: {' '.join(pairs)}")
+        slots = [name for name, count in zip(names, counts, strict=True) for _ in range(int(count))]
+        return _of_slots("LSF", slots, "LSB_MCPU_HOSTS")
+    path = environment.get("LSB_DJOB_HOSTFILE", "")
+    return _of_slots("LSF", _lines(path), f"LSB_DJOB_HOSTFILE={path}")
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        lines = Path(path).read_text().split()
+    except OSError as error:
+        raise ValueError(f"tfddlrun cannot read the scheduler's list of hosts. Received: {error}") from None
+    if not lines:
+        raise ValueError(
+            f"The scheduler's list of hosts has a line for each process. Received: {path}, which is empty"
+        )
+    return lines
+
+
+def _of_slots(scheduler: str, names: list[str], source: str) -> Allocation:
+    """An allocation whose list names a host once for each of its slots."""
+    hosts = [Host(name, count) for name, count in Counter(names).items()]
+    return Allocation(scheduler, [host.name for host in hosts], hosts, source)

@@ -1,0 +1,94 @@
+"""The option --config-file: options of tfddlrun in a file, in the form that horovodrun reads."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tfddl.launch import horovod_settings
+
+# Section of the file -> how the names of the options below it begin.
+_SECTIONS = {
+    "params": "",
+    "library-options": "",
+    "timeline": "timeline-",
+    "stall-check": "stall-check-",
+    "autotune": "autotune-",
+    "logging": "log-",
+}
+# They say what else to print, or where the file is.
+_NOT_IN_A_FILE = ("config-file", "help", "version", "check-build", "command")
+
+
+def take(context: click.Context, option: click.Parameter, path: Path | None) -> None:
+    """Callback of the option: the file's values become defaults of the command's options.
+
+    Raises:
+        click.BadParameter: The file cannot be read, or has a key that is no option.
+    """
+    if path is None:
+        return
+    try:
+        settings = read(path)
+        variables, rest = horovod_settings.split(settings)
+        context.default_map = {**(context.default_map or {}), **_defaults(context.command, rest)}
+    except ValueError as error:
+        raise click.BadParameter(f"{path}: {error}", context, option) from None
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)  # a variable of the shell is nearer to the command than the file
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Reads a file.
+
+    Returns:
+        Values by the names of options, without the dashes in front.
+
+    Raises:
+        ValueError: The file is not YAML of this form.
+    """
+    import yaml  # 30 ms, which a start without such a file need not wait for
+
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ValueError(f"The file has to be YAML. Received: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"The file has lines such as 'num-proc: 4'. Received: {content!r}")
+    settings: dict[str, Any] = {}
+    for key, value in content.items():
+        name = _name(key)
+        if name in _SECTIONS:
+            if not isinstance(value, dict):
+                raise ValueError(f"{key} is a section, with lines of its own below it. Received: {value!r}")
+            settings |= {_SECTIONS[name] + _name(inner): each for inner, each in value.items()}
+        else:
+            settings[name] = value
+    return settings
+
+
+def _name(key: Any) -> str:
+    """Horovod's files have underscores, its options dashes."""
+    return str(key).replace("_", "-")
+
+
+def _defaults(command: click.Command, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings by the names of the command's parameters."""
+    parameters = {
+        spelling.lstrip("-"): parameter.name for parameter in command.params for spelling in parameter.opts
+    }
+    defaults = {}
+    for name, value in settings.items():
+        if name in horovod_settings.WITHOUT_EFFECT:
+            click.echo(f"tfddlrun: {name} in the file of --config-file changes nothing in tfddl", err=True)
+        elif name in parameters and name not in _NOT_IN_A_FILE:
+            defaults[str(parameters[name])] = value
+        else:
+            raise ValueError(
+                f"{name} is no option that a file may have; it takes the long options of `tfddlrun --help`, and Horovod's "
+                f"sections {', '.join(_SECTIONS)}. Received: {name}: {value!r}"
+            )
+    return defaults

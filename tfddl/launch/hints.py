@@ -1,0 +1,49 @@
+"""What to do about errors of programs whose cause is how they were started."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+_MISSING = re.compile(r"^(?:ModuleNotFound|Import)Error: No module named '([\w.]+)'", re.MULTILINE)
+_PYTHON = re.compile(r"python[\d.]*")
+_OF_THIS_PYTHON = ("tfddl", "tensorflow", "keras")
+
+
+def hint(errors: str, processes: int, command: Sequence[str], horovod: bool) -> str:
+    """Makes the last line after the error of a rank.
+
+    Args:
+        errors: The end of what the rank has written to stderr.
+        processes: The number of ranks.
+        command: The command, as the user gave it.
+        horovod: Whether it was started with --horovod.
+
+    Returns:
+        The line; empty if nothing is known about the error.
+    """
+    missing = _MISSING.findall(errors)
+    module = missing[-1].partition(".")[0] if missing else ""
+    if module == "horovod" and not horovod:
+        line = shlex.join(["tfddlrun", "--horovod", "-np", str(processes), *command])
+        return (
+            f"tfddlrun: for a program that imports horovod give --horovod; it needs no Horovod then: {line}"
+        )
+    return _other_python(module, processes, command) if module in _OF_THIS_PYTHON else ""
+
+
+def _other_python(module: str, processes: int, command: Sequence[str]) -> str:
+    found = shutil.which(command[0])
+    if found is None or not _PYTHON.fullmatch(Path(found).name):
+        return ""
+    if Path(found).parent.resolve() == Path(sys.executable).parent.resolve():
+        return ""
+    line = shlex.join(["tfddlrun", "-np", str(processes), sys.executable, *command[1:]])
+    return (
+        f"tfddlrun: {command[0]} is {found}, which has no {module}; tfddlrun itself runs in {sys.executable}. Activate that "
+        f"environment, or name its Python: {line}"
+    )

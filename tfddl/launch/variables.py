@@ -1,0 +1,46 @@
+"""Environment variables that options of tfddlrun give to the ranks."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+import click
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def timeline(path: str | None, mark_cycles: bool) -> dict[str, str]:
+    """The variables that make the ranks record a timeline (`tfddl.runtime.timeline`)."""
+    if path is None:
+        if mark_cycles:
+            raise click.UsageError("--timeline-mark-cycles needs --timeline-filename FILE.")
+        return {}
+    # A script may change its directory before hvd.init().
+    return {"TFDDL_TIMELINE": os.path.abspath(path)} | (
+        {"TFDDL_TIMELINE_MARK_CYCLES": "1"} if mark_cycles else {}
+    )
+
+
+def spellings(horovod: bool, refused: bool) -> dict[str, str]:
+    """The variables that turn the spellings of Keras 2 off (`tfddl.compat.horovod.keras2_spellings`)."""
+    if refused and not horovod:
+        raise click.UsageError(
+            "--no-keras2-spellings is for programs that import horovod: give --horovod as well."
+        )
+    return {"TFDDL_KERAS2_SPELLINGS": "0"} if refused else {}
+
+
+def given(items: Sequence[str]) -> dict[str, str]:
+    """The variables of `-x NAME=VALUE`, and of `-x NAME`, whose value is that of this process."""
+    found = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not _NAME.fullmatch(name) or not (equals or name in os.environ):
+            raise click.UsageError(
+                "-x takes NAME=VALUE, or the NAME of a variable that is set here. "
+                f"Received: -x {item}{'' if equals else ', which is not set'}"
+            )
+        found[name] = value if equals else os.environ[name]
+    return found
