@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tf release demo test test-full lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod test-horovod-suite sanitize model format clean
+.PHONY: help setup setup-tf release demo test test-full lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod test-horovod-suite sanitize model format clean test-slurm
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -33,6 +33,7 @@ help:
 	@echo "make test-tf TF=2.16   the tests nearest to TensorFlow and Keras on an older TensorFlow ($(TF_VERSIONS))"
 	@echo "make test-all  make test-full, then make test-tf with every older TensorFlow"
 	@echo "make test-mpich        the collectives, process sets and gradients on MPICH, with 2 and 3 ranks"
+	@echo "make test-slurm        tfddlrun, srun and deploy/slurm.sbatch under a real Slurm (needs slurmctld, slurmd, munge; root)"
 	@echo "make nightly   the tests nearest to TensorFlow and Keras on their nightly builds"
 	@echo "make bench-horovod     allreduces, gradients and training beside Horovod, on TensorFlow 2.15 (Python 3.11)"
 	@echo "make lint      ruff, mypy, clang-format: check only"
@@ -180,6 +181,14 @@ $(MPICH_ENV)/ready: constraints.txt setup.cfg setup.py pyproject.toml
 	$(MPICH_ENV)/bin/python -m pip install --quiet -c constraints.txt setuptools wheel cmake tensorflow-cpu keras mpich
 	$(MPICH_ENV)/bin/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[test]'
 	touch $@
+
+# Slurm's daemons run for the time of the tests, as two nodes. make test-rest runs these tests too, where Slurm is installed.
+test-slurm: setup
+	@test $$(id -u) = 0 || { echo "make test-slurm: Slurm's daemons need root" >&2; exit 1; }
+	@for tool in slurmctld slurmd munged srun; do PATH=$$PATH:/usr/sbin command -v $$tool >/dev/null || { \
+	  echo "make test-slurm needs Slurm (on Debian: apt install slurmctld slurmd slurm-client munge libpmix-dev)" >&2; exit 1; }; done
+	$(BIN)/tfddl build
+	timeout -k 10 600 $(BIN)/python -m pytest tests/slurm --rest
 
 # The next TensorFlow and Keras, outside CI. Their builds change every day, so each run installs the newest.
 NIGHTLY_ENV := build/env-nightly
