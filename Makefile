@@ -36,7 +36,7 @@ help:
 	@echo "make test-slurm        tfddlrun, srun and deploy/slurm.sbatch under a real Slurm (needs slurmctld, slurmd, munge; root)"
 	@echo "make nightly   the tests nearest to TensorFlow and Keras on their nightly builds"
 	@echo "make bench-horovod     allreduces, gradients and training beside Horovod, on TensorFlow 2.15 (Python 3.11)"
-	@echo "make lint      ruff, mypy, clang-format: check only"
+	@echo "make lint      ruff, mypy, clang-format, shellcheck, hadolint: check only"
 	@echo "make sanitize  the engine's tests under the thread and address sanitizers"
 	@echo "make faults    a training job for each fault at each moment; goes on where it was interrupted (FRESH=1 begins again)"
 	@echo "make mutants   plant faults, and say which the tests find"
@@ -79,6 +79,8 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
+	$(BIN)/shellcheck deploy/*.sh deploy/*.sbatch
+	$(BIN)/hadolint deploy/Dockerfile
 
 test-core: setup
 	$(CMAKE) -B build/core

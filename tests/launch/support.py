@@ -110,3 +110,13 @@ rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")))
 def wait_for(path):
     while not os.path.exists(path): time.sleep(0.01)
 """
+
+
+def environment_for_recipes(folder: Path) -> Path:
+    """Makes a virtual environment, as far as the recipes of deploy/ see it, with the tfddlrun of this checkout."""
+    programs = folder / "venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "activate").write_text(f"PATH={programs}:{Path(sys.executable).parent}:$PATH\n")
+    (programs / "tfddlrun").write_text(f'#!/bin/sh\nexec {sys.executable} -m tfddl.launch.run "$@"\n')
+    (programs / "tfddlrun").chmod(0o755)
+    return programs.parent

@@ -2,11 +2,11 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.harness.job import REPOSITORY, SEARCH_PATH
+from tests.launch.support import environment_for_recipes
 from tests.slurm.cluster import cluster, missing
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing()), reason=missing())]
@@ -87,20 +87,10 @@ def test_the_recipe(slurm, tmp_path):
     recipe = REPOSITORY / "deploy" / "slurm.sbatch"
     done = slurm(
         "sbatch", "--wait", "--ntasks-per-node=1", recipe, "train.py",
-        cwd=tmp_path, env={"VENV": str(_environment(tmp_path))},
+        cwd=tmp_path, env={"VENV": str(environment_for_recipes(tmp_path))},
     )  # fmt: skip
     (output,) = tmp_path.glob("tfddl-*.out")
     text = output.read_text()
     assert done.returncode == 0, text
     assert "tfddlrun: 2 processes (1 on node1, 1 on node2), by the tasks of Slurm (SLURM_NTASKS=2)\n" in text
     assert "[0] sum 3.0 of 2\n" in text and "[1] sum 3.0 of 2\n" in text
-
-
-def _environment(folder: Path) -> Path:
-    """A virtual environment, as far as the recipe sees it, with the tfddlrun of this checkout."""
-    programs = folder / "venv" / "bin"
-    programs.mkdir(parents=True)
-    (programs / "activate").write_text(f"PATH={programs}:{Path(sys.executable).parent}:$PATH\n")
-    (programs / "tfddlrun").write_text(f'#!/bin/sh\nexec {sys.executable} -m tfddl.launch.run "$@"\n')
-    (programs / "tfddlrun").chmod(0o755)
-    return programs.parent

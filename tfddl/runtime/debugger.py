@@ -19,6 +19,8 @@ def install() -> None:
         if isinstance(error, bdb.BdbQuit) and _without_input():
             print(
                 "tfddl: pdb found no input: ranks cannot read from the terminal, their stdin is /dev/null. Call "
+                "breakpoint() on one rank only, and talk to pdb over a socket (pip install remote-pdb): "
+                "tfddlrun -np 2 -x PYTHONBREAKPOINT=remote_pdb.set_trace python train.py, then nc 127.0.0.1 PORT. Or call "
                 "breakpoint() on rank 0 only and start the job with mpirun instead of tfddlrun, or attach a debugger: "
                 "debugpy.listen(5678 + hvd.rank()); debugpy.wait_for_client()",
                 file=sys.stderr,
