@@ -71,9 +71,19 @@ def test_the_traceback_of_the_rank(tmp_path, monkeypatch, capfd):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_refused():
-    with pytest.raises(ValueError, match=r"run\(fn, np=2\). Received: np=None, hosts=None"):
+def test_number_of_processes_by_default(tmp_path, monkeypatch):
+    """As tfddlrun chooses it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert tfddl.run(lambda: "done") == ["done", "done"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(
+        ValueError, match=r"Say how many processes to start: run\(fn, np=2\).*no allocation, no GPU"
+    ):
         tfddl.run(print)
+
+
+def test_what_is_refused():
     with pytest.raises(ValueError, match="Received: np=0"):
         tfddl.run(print, np=0)
     with pytest.raises(TypeError, match=r"tfddlrun -np 2 python train.py\. Received: 'train.py'"):

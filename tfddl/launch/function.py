@@ -15,6 +15,7 @@ from typing import Any
 
 import cloudpickle
 
+from tfddl.launch import allocation
 from tfddl.runtime.agreement import in_words
 
 CALL, SIZE, RESULT, ERROR = "call.pkl", "size", "result.{}.pkl", "error.{}.pkl"
@@ -50,7 +51,8 @@ def run(
             process gets a copy. It has to import what it needs, TensorFlow above all.
         args: Its arguments.
         kwargs: Its arguments by name.
-        np: The number of processes. Defaults to all slots of `hosts`.
+        np: The number of processes. Defaults to all slots of `hosts`; without `hosts` to the tasks of a job of Slurm, PBS or
+            LSF, else to one process for each GPU.
         hosts: `"node1:4,node2:4"`, with this working directory on all of them. Defaults to this host.
         env: Environment variables to add. Without `TF_NUM_INTRAOP_THREADS` the processes share out the cores of this host.
         verbose: Whether to print the line of mpirun, and the starts and ends of processes.
@@ -59,19 +61,28 @@ def run(
         The results, by rank.
 
     Raises:
-        ValueError: Neither `np` nor `hosts` is given.
+        ValueError: Nothing says how many processes to start.
         TypeError: `fn` is no function, `args` no tuple or list, or one of them cannot be pickled.
         RuntimeError: A process has failed. The message has its rank and its traceback; the exception that the function has
             raised is the cause (`__cause__`), if it can be pickled.
     """
-    if (np is None and hosts is None) or (np is not None and np < 1):
-        raise ValueError(f"Say how many processes to start: run(fn, np=2). Received: np={np}, hosts={hosts}")
+    if np is not None and np < 1:
+        raise ValueError(f"run() starts one process or more: run(fn, np=2). Received: np={np}")
+    if np is None and not hosts:
+        _check_that_tfddlrun_can_choose()
     options = (["-np", str(np)] if np is not None else []) + (["-H", hosts] if hosts else [])
     options += ["--verbose"] if verbose else []
     added = dict(env or {})
     if np is not None and not hosts and _THREADS not in {**os.environ, **added}:
         added[_THREADS] = str(max(1, len(os.sched_getaffinity(0)) // np))
     return run_function(fn, args, kwargs or {}, options, added)
+
+
+def _check_that_tfddlrun_can_choose() -> None:
+    try:
+        allocation.choose(os.environ)
+    except ValueError as error:
+        raise ValueError(f"Say how many processes to start: run(fn, np=2). {error}") from None
 
 
 def run_function(
