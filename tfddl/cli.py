@@ -74,5 +74,26 @@ def build() -> None:
         click.echo(f"tfddl: jit_compile=True is not available, all else is: {missing}", err=True)
 
 
+@main.group()
+def cache() -> None:
+    """Manages the user's cache of compiled libraries (TFDDL_CACHE_DIR)."""
+
+
+@cache.command()
+def clear() -> None:
+    """Removes tfddl's files from the cache, and says which. The next use compiles again where it has to."""
+    from tfddl.build.cache import clear_cache
+    from tfddl.build.compile import CompileError
+
+    try:
+        directory, removed = clear_cache()
+    except (CompileError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    for path in removed:
+        click.echo(f"removed {path}")
+    if not removed:
+        click.echo(f"{directory} holds nothing of tfddl's")
+
+
 if __name__ == "__main__":
     main()

@@ -39,10 +39,6 @@ namespace tfddl {
 void SetLastError(const std::string& text) { Text() = text; }
 }  // namespace tfddl
 
-const char* tfddl_build_info(void) {
-  return "tf=" TFDDL_BUILD_TF ";mpi=" TFDDL_BUILD_MPI ";source=" TFDDL_SOURCE_HASH;
-}
-
 const char* tfddl_last_error(void) { return Text().c_str(); }
 
 void tfddl_wait_begins(const char* call, const char* presence, int rank, int size, int local_size,

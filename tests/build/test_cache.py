@@ -8,9 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tfddl.build.cache import cache_directory, cached_or_built, forget_failure, is_whole, locked
 from tfddl.build.compile import CompilationFailed, CompileError
+from tfddl.build.sources import library_stem
+from tfddl.cli import main
 
 SPAWN = multiprocessing.get_context("spawn")
 PROCESSES = 4
@@ -138,3 +141,24 @@ def test_cache_directory_follows_the_variables(tmp_path: Path, monkeypatch: pyte
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_directory() == tmp_path / ".cache" / "tfddl"
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_cache_clear_removes_ours_and_nothing_else(
+    others: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "cache"
+    monkeypatch.setenv("TFDDL_CACHE_DIR", str(directory))
+    cleared = CliRunner().invoke(main, ["cache", "clear"])
+    assert cleared.output == f"{directory} holds nothing of tfddl's\n"
+    stem = library_stem("2.21.0", "openmpi-5")
+    cached_or_built(directory / f"lib{stem}.so", lambda: (directory / f"lib{stem}.so").write_text(HEADER))
+    ours = [f".lib{stem}.so.123", f"lib{stem}.failed", f"{stem}.log", "headers-0123456789abcdef"]
+    for name in [*ours, *(["libother.so"] if others else [])]:
+        (directory / name).write_text("")
+    cleared = CliRunner().invoke(main, ["cache", "clear"])
+    assert cleared.exit_code == 0
+    assert len(cleared.output.splitlines()) == len(ours) + 2
+    assert (
+        ([path.name for path in directory.iterdir()] == ["libother.so"]) if others else not directory.exists()
+    )

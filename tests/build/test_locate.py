@@ -9,6 +9,7 @@ import pytest
 from tests.build.test_cache import HEADER
 from tfddl.build import compile as compiling
 from tfddl.build import discover, locate
+from tfddl.build import packaged as packaged_libraries
 from tfddl.build.compile import CompileError, compile_library
 from tfddl.build.sources import library_stem
 from tfddl.build.support import UnsupportedError
@@ -22,7 +23,7 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory = tmp_path / "binaries"
     directory.mkdir()
     (directory / f"lib{library_stem('2.20.0', 'openmpi-5')}.so").write_text(HEADER + "2.20.0")
-    monkeypatch.setattr(locate, "PACKAGED", directory)
+    monkeypatch.setattr(packaged_libraries, "PACKAGED", directory)
     monkeypatch.setattr(discover, "find_mpi", lambda: OPEN_MPI)
     monkeypatch.setenv("TFDDL_CACHE_DIR", str(tmp_path / "cache"))
     return directory

@@ -13,6 +13,8 @@ from typing import IO
 
 from tfddl.build.compile import CompilationFailed, CompileError
 
+# Libraries, their locks, logs and failures; what is left of a build that was killed; remembered headers.
+_OURS = ("libtfddl*-*", ".libtfddl*-*", "tfddl*-*.log", "headers-*", ".headers-*")
 # The magic number, the offset of the program headers, and their number.
 _ELF64 = struct.Struct("<4s28xQ16xH6x")
 # The offset of the bytes that are loaded, and their number.
@@ -20,11 +22,40 @@ _PROGRAM_HEADER = struct.Struct("<8xQ16xQ16x")
 
 
 def cache_directory() -> Path:
-    """Returns `TFDDL_CACHE_DIR`, which defaults to `$XDG_CACHE_HOME/tfddl` and so to `~/.cache/tfddl`."""
+    """Returns `TFDDL_CACHE_DIR`, which defaults to `$XDG_CACHE_HOME/tfddl` and so to `~/.cache/tfddl`.
+
+    Raises:
+        CompileError: no variable names a directory, and the user has no home.
+    """
     named = os.environ.get("TFDDL_CACHE_DIR")
-    if named:
-        return Path(named).expanduser().resolve()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "tfddl"
+    try:
+        if named:
+            return Path(named).expanduser().resolve()
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "tfddl"
+    except RuntimeError as error:
+        raise CompileError(
+            "tfddl has no directory for its cache, since this user has no home; set TFDDL_CACHE_DIR to a directory "
+            f"that can be written. Received: {error}"
+        ) from None
+
+
+def clear_cache() -> tuple[Path, list[Path]]:
+    """Removes tfddl's files from the cache, and the directory if nothing else is in it.
+
+    Returns:
+        Tuple of the directory and the removed files.
+
+    Raises:
+        CompileError: see `cache_directory`.
+        OSError: a file cannot be removed.
+    """
+    directory = cache_directory()
+    removed = sorted({path for pattern in _OURS for path in directory.glob(pattern)})
+    for path in removed:
+        path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # there is none, or TFDDL_CACHE_DIR names one with other files
+        directory.rmdir()
+    return directory, removed
 
 
 def cached_or_built(library: Path, build: Callable[[], object], once: bool = False) -> Path:

@@ -107,6 +107,12 @@ def tensorflow_version() -> str | None:
     return _normalized(tensorflow.__version__)
 
 
+def tensorflow_directory() -> Path | None:
+    """Finds the directory of the package `tensorflow` without importing it. None if it is not installed."""
+    spec = importlib.util.find_spec("tensorflow")
+    return Path(spec.origin).parent if spec and spec.origin else None
+
+
 def keras_version() -> str | None:
     """Returns the version of the installed Keras, or None if there is none."""
     try:

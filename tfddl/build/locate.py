@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from tfddl.build import discover
 from tfddl.build.cache import cache_directory, cached_or_built, forget_failure, is_whole, locked
 from tfddl.build.compile import CompileError, compile_library, compile_xla_library
+from tfddl.build.packaged import find_packaged, find_packaged_xla, what_is_packaged
 from tfddl.build.sources import in_checkout, library_stem, source_directory, target_name, xla_library_stem
 from tfddl.build.support import check_keras, check_platform, check_tensorflow
-
-PACKAGED = Path(__file__).resolve().parent.parent / "binaries"
 
 
 def check_environment() -> str:
@@ -46,10 +45,12 @@ def locate_library() -> Path:
     """
     version = check_environment()
     mpi = discover.find_mpi()
-    try:
-        return _located(library_stem(version, mpi.tag), lambda: _build(version, mpi))
-    except CompileError as error:
-        raise CompileError(f"{error}{_packaged_hint()}") from None
+    stem = library_stem(version, mpi.tag)
+    packaged = find_packaged(stem, version, mpi)
+    if packaged:
+        return packaged
+    with _what_is_packaged():
+        return cached_or_built(_cached(stem), lambda: _build(version, mpi))
 
 
 def locate_xla_library(again: bool = False) -> Path:
@@ -70,9 +71,13 @@ def locate_xla_library(again: bool = False) -> Path:
     """
     version = check_environment()
     stem = xla_library_stem(version)
-    if again:
-        forget_failure(_cached(stem))
-    return _located(stem, lambda: _build_xla(version), once=True)
+    packaged = find_packaged_xla(stem, version)
+    if packaged:
+        return packaged
+    with _what_is_packaged():
+        if again:
+            forget_failure(_cached(stem))
+        return cached_or_built(_cached(stem), lambda: _build_xla(version), once=True)
 
 
 def find_library() -> Path | None:
@@ -82,7 +87,9 @@ def find_library() -> Path | None:
         UnsupportedError: see `locate_library`.
         DiscoveryError: see `locate_library`.
     """
-    return _present(library_stem(check_environment(), discover.find_mpi().tag))
+    version, mpi = check_environment(), discover.find_mpi()
+    stem = library_stem(version, mpi.tag)
+    return find_packaged(stem, version, mpi) or _in_cache(stem)
 
 
 def find_xla_library() -> Path | None:
@@ -91,21 +98,21 @@ def find_xla_library() -> Path | None:
     Raises:
         UnsupportedError: see `locate_library`.
     """
-    return _present(xla_library_stem(check_environment()))
+    version = check_environment()
+    stem = xla_library_stem(version)
+    return find_packaged_xla(stem, version) or _in_cache(stem)
 
 
 def _cached(stem: str) -> Path:
     return cache_directory() / f"lib{stem}.so"
 
 
-def _present(stem: str) -> Path | None:
-    candidates = (PACKAGED / f"lib{stem}.so", _cached(stem))
-    return next((path for path in candidates if is_whole(path)), None)
-
-
-def _located(stem: str, build: Callable[[], object], once: bool = False) -> Path:
-    packaged = PACKAGED / f"lib{stem}.so"
-    return packaged if is_whole(packaged) else cached_or_built(_cached(stem), build, once)
+def _in_cache(stem: str) -> Path | None:
+    try:
+        path = _cached(stem)
+    except CompileError:  # no cache
+        return None
+    return path if is_whole(path) else None
 
 
 def _build(version: str, mpi: discover.Mpi) -> Path:
@@ -137,8 +144,10 @@ def _build_directory(name: str) -> Iterator[Path | None]:
         yield directory
 
 
-def _packaged_hint() -> str:
-    targets = [
-        path.name.removeprefix("libtfddl-").rsplit("-", 1)[0] for path in PACKAGED.glob("libtfddl-*.so")
-    ]
-    return f" The installed package holds a library for {', '.join(targets)} only." if targets else ""
+@contextlib.contextmanager
+def _what_is_packaged() -> Iterator[None]:
+    """Adds to an error which TensorFlows and MPIs would need no compiler."""
+    try:
+        yield
+    except CompileError as error:
+        raise type(error)(" ".join(filter(None, (str(error), what_is_packaged())))) from None

@@ -55,6 +55,11 @@ def source_hash(patterns: tuple[str, ...] = _MAIN) -> str:
     return digest.hexdigest()[:12]
 
 
+def xla_source_hash() -> str:
+    """Hashes the sources of the library with the XLA kernels."""
+    return source_hash(_XLA)
+
+
 def target_name(tensorflow: str | None, mpi_tag: str | None) -> str:
     """Names the target of a library: TensorFlow, MPI and platform.
 
@@ -79,4 +84,4 @@ def library_stem(tensorflow: str | None, mpi_tag: str) -> str:
 
 def xla_library_stem(tensorflow: str) -> str:
     """Returns the file name of the library with the XLA kernels, without `lib` and `.so`."""
-    return f"tfddl_xla-{target_name(tensorflow, None)}-{source_hash(_XLA)}"
+    return f"tfddl_xla-{target_name(tensorflow, None)}-{xla_source_hash()}"
