@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tf release demo test test-full lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod test-horovod-suite sanitize model format clean test-slurm
+.PHONY: help setup setup-tf release demo test test-full lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod test-horovod-suite sanitize model format clean test-slurm wheel
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -44,6 +44,8 @@ help:
 	@echo "make test-horovod-suite SUITE=FOLDER   run Horovod's own tests of TensorFlow through the stand-in"
 	@echo "make model     check the model of the protocol (needs spin)"
 	@echo "make release   the files of a release: sdist and wheel, built twice and checked, bill of materials, checksums"
+	@echo "make wheel     one wheel with libraries for every TensorFlow and MPI, in dist/; goes on where it was interrupted"
+	@echo "               (WHEEL='--host-toolchain --tensorflow 2.21': with this machine's compiler, for one TensorFlow)"
 	@echo "make format    rewrite the sources in the project's format"
 	@echo "make clean     remove what was built; $(VENV) stays"
 
@@ -64,6 +66,8 @@ $(VENV)/ready: setup.cfg setup.py pyproject.toml constraints.txt
 release: setup
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[$(EXTRAS),release]'
 	$(BIN)/python -m packages.release $(RELEASE)
+wheel: setup
+	$(BIN)/python -m packages.wheel $(WHEEL)
 
 demo: setup
 	$(BIN)/tfddlrun -np 2 $(BIN)/python examples/keras_digits.py

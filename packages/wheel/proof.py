@@ -1,0 +1,94 @@
+"""Runs in an environment with the wheel: is there no compiler, is the import fast, does the README's example train?
+
+This file needs only the standard library. It prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+TOOLS = ("g++", "gcc", "cc", "c++", "clang++", "make", "cmake")
+IMPORT_LIMIT = 0.3
+TRAIN_LIMIT = 600
+IMPORT = """
+import sys, time
+began = time.perf_counter()
+import tfddl
+seconds = time.perf_counter() - began
+assert "tensorflow" not in sys.modules, "import tfddl has imported TensorFlow"
+print(seconds)
+"""
+
+
+def main(readme: Path) -> None:
+    """Checks, and prints what was found; a check that fails raises."""
+    tools = [tool for tool in TOOLS if shutil.which(tool)]
+    assert not tools and importlib.util.find_spec("cmake") is None, f"there is a compiler here: {tools}"
+    seconds = min(float(_python("-c", IMPORT)) for _ in range(3))
+    assert seconds < IMPORT_LIMIT, f"import tfddl takes {seconds:.2f} s"
+    with tempfile.TemporaryDirectory() as directory:
+        accuracy = train(readme, Path(directory))
+    mpi = "from mpi4py import MPI; print(MPI.Get_library_version().splitlines()[0].split(',')[0])"
+    found = {
+        "system": _system(),
+        "python": platform.python_version(),
+        "tensorflow": importlib.metadata.version("tensorflow-cpu"),
+        "mpi": _python("-c", mpi).replace("\t", " ").strip(),
+        "import_seconds": round(seconds, 2),
+        "accuracy": accuracy,
+    }
+    print(json.dumps(found))
+
+
+def train(readme: Path, directory: Path) -> float:
+    """Runs the README's example on two ranks, with a cache of its own.
+
+    Args:
+        readme: path of README.md.
+        directory: where to work.
+
+    Returns:
+        Float, the accuracy after the last epoch.
+    """
+    example = re.search(r"```python\n(.*?)```", readme.read_text(), re.DOTALL)
+    assert example and "load_digits" in example[1]
+    script, cache = directory / "train.py", directory / "cache"
+    script.write_text(example[1])
+    command = [str(Path(sys.executable).parent / "tfddlrun"), "-np", "2", sys.executable, str(script)]
+    environment = {**os.environ, "TFDDL_CACHE_DIR": str(cache), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=TRAIN_LIMIT, env=environment, cwd=directory
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    assert "compiling" not in output and not list(cache.glob("*.so")), "the library of the wheel was not used"
+    for rank in range(2):
+        assert re.search(rf"^\[{rank}\] 0\.0$", output, re.MULTILINE), output
+    accuracy = float(re.findall(r"accuracy: ([\d.]+)", output)[-1])
+    assert accuracy > 0.9, output
+    return accuracy
+
+
+def _system() -> str:
+    release = platform.freedesktop_os_release()
+    return f"{release['ID'].capitalize()} {release['VERSION_ID']}, glibc {platform.libc_ver()[1]}"
+
+
+def _python(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,118 @@
+"""The compiler: this machine's, or Debian 11's in a chroot, whose libraries load wherever glibc is 2.31 or newer.
+
+Each toolchain has a directory for its work. A command of the toolchain sees this directory as `/work` in the chroot, and
+under its own path on the host.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+SUITE = "bullseye"
+PACKAGES = "g++,make,cmake"
+LINES_OF_A_FAILURE = 15
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """Where commands run.
+
+    Attributes:
+        work: absolute path of the directory for everything that is built.
+        glibc: tuple of two ints, the version of the C library.
+        root: absolute path of the chroot, in which `work` lies; None for the host.
+    """
+
+    work: Path
+    glibc: tuple[int, int]
+    root: Path | None = field(default=None)
+
+    @property
+    def platform(self) -> str:
+        """The platform tag of the wheel. Nobody knows which symbols the host's compiler has taken."""
+        machine = platform.machine()
+        return "manylinux_{}_{}_{}".format(*self.glibc, machine) if self.root else f"linux_{machine}"
+
+    def path(self, path: Path) -> str:
+        """The name that the toolchain's commands know a file of `work` by."""
+        return f"/{path.relative_to(self.root)}" if self.root else str(path)
+
+    def run(self, command: Sequence[str], log: Path) -> None:
+        """Runs a command, with its output in a file.
+
+        Raises:
+            click.ClickException: the command failed; with the end of its output.
+        """
+        environment = {**os.environ}
+        if self.root:
+            command = ["chroot", str(self.root), *command]
+            environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
+        run(command, log, environment)
+
+
+def run(command: Sequence[str], log: Path, environment: dict[str, str] | None = None) -> None:
+    """Runs a command of the host as `Toolchain.run` does."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a") as output:
+        print("$", *command, file=output, flush=True)
+        done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+    if done.returncode:
+        last = "\n".join(log.read_text(errors="replace").splitlines()[-LINES_OF_A_FAILURE:])
+        raise click.ClickException(f"{command[0]} failed; the whole output is in {log}:\n{last}")
+
+
+def host(directory: Path) -> Toolchain:
+    """The toolchain of this machine."""
+    for tool in ("g++", "make", "cmake", "strip"):
+        if not shutil.which(tool):
+            raise click.ClickException(f"{tool} is missing; on Debian and Ubuntu: apt install g++ make cmake")
+    major, minor = platform.libc_ver()[1].split(".")[:2]
+    return Toolchain(directory / "host", (int(major), int(minor)))
+
+
+def debian(directory: Path, mirror: str | None) -> Toolchain:
+    """The toolchain of Debian 11, which is installed into a chroot by the first call.
+
+    Args:
+        directory: for the chroot.
+        mirror: URL of an archive of Debian; None for that of this machine's apt.
+
+    Raises:
+        click.ClickException: no root, no debootstrap, or no archive.
+    """
+    if os.geteuid() != 0:
+        raise click.ClickException("A chroot needs root: run this in a container, or with --host-toolchain.")
+    root = directory / SUITE
+    ready = root / ".tfddl-ready"
+    if not ready.exists():
+        if not shutil.which("debootstrap"):
+            raise click.ClickException("debootstrap is missing: apt install debootstrap")
+        if root.exists():  # of a run that was interrupted
+            shutil.rmtree(root)
+        include, archive = f"--include={PACKAGES}", mirror or apt_archive()
+        log = directory / "debootstrap.log"
+        run(["debootstrap", "--variant=minbase", include, SUITE, str(root), archive], log)
+        ready.touch()
+    return Toolchain(root / "work", (2, 31), root)
+
+
+def apt_archive() -> str:
+    """The archive of Debian that this machine's apt uses."""
+    targets = ["apt-get", "indextargets", "--format", "$(SITE) $(LABEL)", "Created-By: Packages"]
+    try:
+        answer = subprocess.run(targets, capture_output=True, text=True).stdout
+    except FileNotFoundError:
+        answer = ""
+    for line in answer.splitlines():
+        site, _, label = line.partition(" ")
+        if label == "Debian":
+            return site
+    raise click.ClickException("apt knows no archive of Debian here: name one with --mirror.")
