@@ -51,7 +51,12 @@ class Builder:
         )
 
     def build(self, version: str) -> None:
-        """Compiles the libraries for TensorFlow `version`."""
+        """Compiles the libraries for TensorFlow `version`.
+
+        Raises:
+            click.ClickException: a download or the compiler failed, or the sources have changed meanwhile.
+        """
+        names = _library_names(version)
         self._copy_sources()
         tensorflow = unpack_tensorflow(version, self.work / f"tensorflow-{version}", self.log)
         for abi in MPIS:
@@ -60,6 +65,8 @@ class Builder:
             self._deliver(f"lib{MAIN}.so", library_name(version, abi.vendor))
             if abi is MPIS[0]:
                 self._deliver(f"lib{XLA}.so", xla_library_name(version))
+        if names != _library_names(version):
+            raise click.ClickException("tfddl's C++ sources changed while they were compiled; start again.")
         headers = {kind: self._headers(objects, tensorflow) for kind, objects in OBJECTS.items()}
         self._manifest(version, headers).write(self.libraries)
         if not self.keep:
