@@ -32,8 +32,8 @@ print(seconds)
 
 def main(readme: Path) -> None:
     """Checks, and prints what was found; a check that fails raises."""
-    tools = [tool for tool in TOOLS if shutil.which(tool)]
-    assert not tools and importlib.util.find_spec("cmake") is None, f"there is a compiler here: {tools}"
+    check_tools()
+    assert importlib.util.find_spec("cmake") is None, "the package cmake is installed"
     seconds = min(float(_python("-c", IMPORT)) for _ in range(3))
     assert seconds < IMPORT_LIMIT, f"import tfddl takes {seconds:.2f} s"
     with tempfile.TemporaryDirectory() as directory:
@@ -48,6 +48,12 @@ def main(readme: Path) -> None:
         "accuracy": accuracy,
     }
     print(json.dumps(found))
+
+
+def check_tools() -> None:
+    """Raises if there is a compiler."""
+    tools = [tool for tool in TOOLS if shutil.which(tool)]
+    assert not tools, f"there is a compiler here: {tools}"
 
 
 def train(readme: Path, directory: Path) -> float:

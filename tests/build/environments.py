@@ -42,7 +42,8 @@ def run(command: list[str | Path], limit: int, **options: object) -> subprocess.
     Returns:
         What `subprocess.run` returns, with text output. The exit code is not checked.
     """
-    limited = ["timeout", "-k", "5", str(limit), *map(str, command)]
+    # By its path, since `env` may have a PATH without it.
+    limited = [str(shutil.which("timeout")), "-k", "5", str(limit), *map(str, command)]
     return subprocess.run(limited, capture_output=True, text=True, **options)  # type: ignore[call-overload]
 
 

