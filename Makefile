@@ -66,6 +66,7 @@ $(VENV)/ready: setup.cfg setup.py pyproject.toml constraints.txt
 release: setup
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[$(EXTRAS),release]'
 	$(BIN)/python -m packages.release $(RELEASE)
+
 wheel: setup
 	$(BIN)/python -m packages.wheel $(WHEEL)
 
