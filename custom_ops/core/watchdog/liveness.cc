@@ -39,7 +39,8 @@ std::optional<ProcessId> ProcessId::Mine() {
   const ssize_t length = readlink("/proc/self/ns/pid", space, sizeof space);
   const auto stat = ReadStat(getpid());
   if (boot.empty() || length <= 0 || !stat) return std::nullopt;
-  // An emulator (qemu-user) makes up a process's own file, without a state and with another time in each thread.
+  // An emulator (qemu-user) makes up a process's own file, without a state and with another time in each
+  // thread.
   if (stat->state == '0') return std::nullopt;
   char self[32];  // our PID in the namespace that /proc shows
   const ssize_t digits = readlink("/proc/self", self, sizeof self);
