@@ -189,13 +189,13 @@ $(MPICH_ENV)/ready: constraints.txt setup.cfg setup.py pyproject.toml
 	$(MPICH_ENV)/bin/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[test]'
 	touch $@
 
-# Slurm's daemons run for the time of the tests, as two nodes. make test-rest runs these tests too, where Slurm is installed.
+# Slurm's daemons run for the time of the tests, as two nodes. Not part of CI.
 test-slurm: setup
 	@test $$(id -u) = 0 || { echo "make test-slurm: Slurm's daemons need root" >&2; exit 1; }
 	@for tool in slurmctld slurmd munged srun; do PATH=$$PATH:/usr/sbin command -v $$tool >/dev/null || { \
 	  echo "make test-slurm needs Slurm (on Debian: apt install slurmctld slurmd slurm-client munge libpmix-dev)" >&2; exit 1; }; done
 	$(BIN)/tfddl build
-	timeout -k 10 600 $(BIN)/python -m pytest tests/slurm --rest
+	timeout -k 10 600 $(BIN)/python -m pytest tests/slurm
 
 # The next TensorFlow and Keras, outside CI. Their builds change every day, so each run installs the newest.
 NIGHTLY_ENV := build/env-nightly

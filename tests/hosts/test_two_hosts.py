@@ -241,3 +241,15 @@ def test_a_host_that_cannot_be_reached_is_named(on_hosts):
     result = on_hosts("", *TFDDLRUN, "-np", "2", "-H", "hostA:1,hostC:1")
     assert result.code != 0
     assert "Could not resolve hostname hostC" in result.output.rpartition("tfddlrun:")[2], result.output
+
+
+def test_hosts_of_a_scheduler(on_hosts, tmp_path):
+    """Those of PBS, which mpirun does not know; with a variable for all ranks, and their output in files."""
+    (tmp_path / "nodes").write_text("hostA\nhostB\nhostB\n")
+    script = "import os, socket\nprint(os.environ['GREETING'], socket.gethostname())\n"
+    options = ["-x", "GREETING", "--output-filename", str(tmp_path / "out")]
+    result = on_hosts(script, *TFDDLRUN, *options, PBS_NODEFILE=str(tmp_path / "nodes"), GREETING="hello")
+    assert result.code == 0, result.output
+    assert "tfddlrun: 3 processes (1 on hostA, 2 on hostB), by the tasks of PBS" in result.output
+    written = [(tmp_path / "out" / f"rank.{rank}" / "stdout").read_text() for rank in range(3)]
+    assert written == ["hello hostA\n", "hello hostB\n", "hello hostB\n"]

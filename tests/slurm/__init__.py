@@ -1,1 +1,1 @@
-"""Jobs of a real Slurm, whose two nodes are two daemons on this machine. Skipped where Slurm is not installed."""
+"""Jobs of a real Slurm, whose two nodes are two daemons on this machine: `make test-slurm`."""
