@@ -16,7 +16,7 @@ SALLOC = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_
 TASKS = SALLOC | {"SLURM_NTASKS": "3", "SLURM_NPROCS": "3", "SLURM_TASKS_PER_NODE": "2,1"}
 ONE_TASK_OF_SRUN = {
     "SLURM_JOB_ID": "7",
-    "SLURM_JOB_NODELIST": "n[1-2]",
+    "SLURM_JOB_NODELIST": "n1",
     "SLURM_STEP_ID": "0",
     "SLURM_STEP_NODELIST": "n1",
     "SLURM_STEP_NUM_TASKS": "1",
@@ -42,6 +42,17 @@ def chosen(environment):
     ("environment", "hosts", "source"),
     [
         (TASKS, {"n1": 2, "n2": 1}, "the tasks of Slurm (SLURM_NTASKS=3)"),
+        # Submitted from within a step of another job.
+        (
+            ONE_TASK_OF_SRUN | SALLOC | {"SLURM_GPUS_ON_NODE": "2"},
+            {"n1": 2, "n2": 2},
+            "the GPUs that Slurm gives on each of its 2 hosts (SLURM_GPUS_ON_NODE=2)",
+        ),
+        (
+            {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "SLURM_NTASKS": "1", "SLURM_GPUS_ON_NODE": "4"},
+            {"n1": 1},
+            "the tasks of Slurm (SLURM_NTASKS=1); for its 4 GPUs: tfddlrun -np 4, or sbatch --ntasks=4",
+        ),
         (TASKS | {"SLURM_GPUS_ON_NODE": "8"}, {"n1": 2, "n2": 1}, "the tasks of Slurm (SLURM_NTASKS=3)"),
         (
             TASKS | {"SLURM_TASKS_PER_NODE": "40(x2)"},

@@ -115,7 +115,9 @@ def hosts_for_mpirun(environment: Mapping[str, str]) -> list[Host]:
 def _from(allocation: Allocation, environment: Mapping[str, str]) -> Choice:
     name = allocation.scheduler
     if any(host.slots > 1 for host in allocation.tasks) or (name == "Slurm" and allocation.tasks):
-        return Choice(allocation.tasks, f"the tasks of {name} ({allocation.tasks_source})")
+        return Choice(
+            allocation.tasks, f"the tasks of {name} ({allocation.tasks_source}){_more_gpus(allocation)}"
+        )
     count, source = allocation.gpus, allocation.gpus_source
     if not count and any(all_local([Host(host)]) for host in allocation.hosts):
         count, source = local_gpus(environment)
@@ -129,6 +131,12 @@ def _from(allocation: Allocation, environment: Mapping[str, str]) -> Choice:
         f"This job of {name} has asked neither for tasks nor for GPUs, so say how many processes to start: "
         f"{allocation.ask}, or tfddlrun -np 2 python train.py. Received: {', '.join(allocation.hosts)}"
     )
+
+
+def _more_gpus(allocation: Allocation) -> str:
+    """A hint, where the usual way to ask for one process with all GPUs was meant for another program."""
+    count = allocation.gpus if allocation.tasks == [Host(allocation.hosts[0])] else 0
+    return f"; for its {count} GPUs: tfddlrun -np {count}, or sbatch --ntasks={count}" if count > 1 else ""
 
 
 def _slurm(environment: Mapping[str, str]) -> Allocation:

@@ -28,7 +28,8 @@ def local_gpus(environment: Mapping[str, str], devices: Path = Path("/dev")) -> 
     files = [file for file in devices.glob("nvidia*") if _DEVICE.fullmatch(file.name)]
     if files:
         return len(files), f"{devices}/nvidia*"
-    return _listed(), "nvidia-smi -L"
+    count = _listed()
+    return count, "nvidia-smi -L" if count else f"neither {devices}/nvidia* nor nvidia-smi -L has one"
 
 
 def _visible(text: str) -> int:

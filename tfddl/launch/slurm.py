@@ -18,9 +18,11 @@ _MALFORMED = "A list of Slurm's hosts looks like node[01-03,7],login. Received: 
 
 
 def host_names(environment: Mapping[str, str]) -> list[str]:
-    """The hosts of the job, or of the step that this process is in."""
-    names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
-    text = next((environment[name] for name in names if environment.get(name)), "")
+    """The hosts of the job.
+
+    Those of a step do not count: a job that `sbatch` submits from within a step inherits the variables of that step.
+    """
+    text = environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST") or ""
     return expand(text) if text else []
 
 

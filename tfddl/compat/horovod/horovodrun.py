@@ -143,7 +143,7 @@ def _with_options_of_horovod(command: Callable[..., None]) -> Callable[..., None
     "--hierarchical-allreduce/--no-hierarchical-allreduce", default=None, help="One ring for each host."
 )
 @click.option("--timeline-filename", help="File for a timeline of rank 0; see tfddlrun.")
-@click.option("--timeline-mark-cycles", is_flag=True, help="Mark in it where the ranks vote.")
+@click.option("--timeline-mark-cycles", is_flag=True, help="Mark in the timeline where the ranks vote.")
 @click.option("--stall-check-warning-time-seconds", "warning", type=float, help="TFDDL_STALL_WARNING.")
 @click.option(
     "--stall-check-shutdown-time-seconds", "limit", type=float, help="TFDDL_STALL_LIMIT; 0 for never."
