@@ -15,7 +15,9 @@ DEPLOY = REPOSITORY / "deploy"
 PROGRAM = "import sys; print('trains with', sys.argv[1:])\n"
 
 
-@pytest.mark.parametrize("recipe", sorted(path for path in DEPLOY.iterdir() if path.is_file()), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "recipe", sorted(path for path in DEPLOY.iterdir() if path.is_file()), ids=lambda path: path.name
+)
 def test_says_for_whom(recipe):
     lines = [line for line in recipe.read_text().splitlines() if not line.startswith("#!")]
     assert lines[0].startswith("# For users of ") and len(lines) < 80
