@@ -62,6 +62,8 @@ TFDDL_EXPORT void tfddl_leave_forked(void);
 TFDDL_EXPORT void tfddl_set_forked_code(int code);
 
 // Makes the exit of this process finalize MPI where nobody has, or end the job if the exit code is not 0.
+// Also to be called after MPI_Init: MPICH's own exit handler, which must run after ours, is made there, and
+// the C library calls the last one first. Without it mpiexec takes the end of the rank for a crash.
 TFDDL_EXPORT void tfddl_finalize_mpi_at_exit(void);
 
 // For the begin of the exit handlers of a rank, and for their end: Py_AtExit() takes the second function. See

@@ -35,7 +35,6 @@ void OnExit(int code, void*) {
 }  // namespace
 
 void tfddl_finalize_mpi_at_exit(void) {
-  if (rank_process == getpid()) return;
   rank_process = getpid();
   on_exit(OnExit, nullptr);
 }

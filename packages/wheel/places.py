@@ -23,9 +23,8 @@ PACKAGES = ("keras", "mpi4py", "click", "cloudpickle", "numpy", "scikit-learn")
 MOUNT = """
 set -e
 root=$1; proof=$2; python=$3; shift 3
-mkdir -p "$root/proc" "$root/dev" "$root/proof"
-mount --rbind /proc "$root/proc"
-mount --rbind /dev "$root/dev"
+mkdir -p "$root/proof"
+for system in proc sys dev; do mount --rbind /$system "$root/$system"; done
 mount --bind "$proof" "$root/proof"
 if [ -n "$python" ]; then mkdir -p "$root$python"; mount --bind "$python" "$root$python"; fi
 exec chroot "$root" "$@"
@@ -91,7 +90,7 @@ def unpack_packages(row: Row, work: Path) -> str:
     name = f"py{row.python}-tf{row.tensorflow}"
     packages = work / "proof" / name
     if not packages.exists():
-        partial = packages.with_suffix(".partial")
+        partial = packages.with_name(f"{name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         version = pinned("tensorflow-cpu")[row.tensorflow]
         constraints = ROOT / "constraints" / f"tf{row.tensorflow}.txt"

@@ -38,12 +38,14 @@ def main(readme: Path) -> None:
     assert seconds < IMPORT_LIMIT, f"import tfddl takes {seconds:.2f} s"
     with tempfile.TemporaryDirectory() as directory:
         accuracy = train(readme, Path(directory))
-    mpi = "from mpi4py import MPI; print(MPI.Get_library_version().splitlines()[0].split(',')[0])"
+    mpi = "from mpi4py import MPI; print(MPI.Get_library_version())"
+    vendor = re.search(r"Open MPI v[\d.]+|MPICH Version:\s+[\d.]+", _python("-c", mpi))
+    assert vendor, "neither Open MPI nor MPICH"
     found = {
         "system": _system(),
         "python": platform.python_version(),
         "tensorflow": importlib.metadata.version("tensorflow-cpu"),
-        "mpi": _python("-c", mpi).replace("\t", " ").strip(),
+        "mpi": re.sub(r" v| Version:\s+", " ", vendor[0]),
         "import_seconds": round(seconds, 2),
         "accuracy": accuracy,
     }

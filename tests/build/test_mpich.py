@@ -14,5 +14,7 @@ def test_two_ranks_on_mpich(tmp_path: Path) -> None:
     launcher = [environment / "mpiexec", "-n", "2"]
     cache, errors = check_two_ranks(launcher, environment / "python", tmp_path)
     assert errors.count("tfddl: compiling its native library") == 1
+    # Under tfddlrun a rank's process outlives the rank, so that mpiexec sees whether the rank has taken its leave of MPI.
+    check_two_ranks([environment / "tfddlrun", "-np", "2"], environment / "python", tmp_path)
     (library,) = cache.glob("*.so")
     assert "-mpich-" in library.name

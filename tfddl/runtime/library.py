@@ -93,7 +93,8 @@ def initialize_mpi() -> None:
     MPI = mpi()
     if not MPI.Is_initialized():
         MPI.Init_thread()
-        if sys.modules["mpi4py"].rc.finalize is not False:
+        # Once more: only a handler that is made after MPI_Init runs before that of MPICH.
+        if process.finalizes_mpi or sys.modules["mpi4py"].rc.finalize is not False:
             native().tfddl_finalize_mpi_at_exit()
 
 
