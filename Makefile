@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tf release demo test test-full lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod test-horovod-suite sanitize model format clean test-slurm wheel
+.PHONY: help setup setup-tf release demo test test-full lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod test-horovod-suite sanitize model format clean test-slurm wheel docs docs-links
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -46,6 +46,7 @@ help:
 	@echo "make release   the files of a release: sdist and wheel, built twice and checked, bill of materials, checksums"
 	@echo "make wheel     one wheel with libraries for every TensorFlow and MPI, in dist/; goes on where it was interrupted"
 	@echo "               (WHEEL='--host-toolchain --tensorflow 2.21': with this machine's compiler, for one TensorFlow)"
+	@echo "make docs      build the site of docs/ in build/site; make docs-links looks up its links to other sites"
 	@echo "make format    rewrite the sources in the project's format"
 	@echo "make clean     remove what was built; $(VENV) stays"
 
@@ -246,6 +247,15 @@ faults: setup
 # A model takes one core.
 model:
 	printf '%s\n' $(MODELS) | xargs -n 1 -P $(JOBS) custom_ops/model/run.sh
+
+# A warning is an error: a link to nowhere, a page that no other page lists, a public name without its page.
+SPHINX = $(BIN)/python -m sphinx --fail-on-warning --fresh-env --keep-going --quiet -d build/site-cache
+docs: setup
+	$(SPHINX) -b html docs build/site
+	@echo "the site: build/site/index.html"
+
+docs-links: setup
+	$(SPHINX) -b linkcheck docs build/site-links
 
 format: setup
 	$(BIN)/ruff check --fix .

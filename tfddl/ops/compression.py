@@ -90,7 +90,16 @@ class BF16Compressor(Compressor):
 
 
 class Compression:
-    """The values of `compression=` arguments, beside a `Compressor` of your own."""
+    """The values of `compression=`: the format in which tensors travel. They arrive in their own dtype.
+
+    A class of your own will do as well: its static method `compress(tensor)` returns the tensor that travels and a
+    context, and `decompress(tensor, context)` returns the result in the dtype of the first tensor.
+
+    Attributes:
+        none: Tensors travel as they are.
+        fp16: float32 and float64 travel as float16: half the bytes of float32, largest finite number 65504.
+        bf16: float32 and float64 travel as bfloat16: half the bytes, the range of float32, 8 bits of precision.
+    """
 
     none = NoneCompressor
     fp16 = FP16Compressor
