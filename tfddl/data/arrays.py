@@ -30,6 +30,13 @@ def shard_arrays(
 
     Raises:
         ValueError: No array is given, the arrays differ in length, or there are fewer rows than ranks.
+
+    Example:
+        On 2 ranks:
+
+        >>> x, y = hvd.data.shard_arrays(np.arange(4), np.arange(4) ** 2)
+        >>> hvd.allgather_object(y.tolist())
+        [[0, 4], [1, 9]]
     """
     rank, size = shards.resolve(rank, size, process_set)
     lengths = [len(array) for array in arrays]

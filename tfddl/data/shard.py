@@ -32,6 +32,12 @@ def shard(*data: Any, **options: Any) -> Any:
     Raises:
         TypeError: The data is nothing of these, or a dataset beside something else.
         ValueError: See `shard_dataset`, `ShardedPyDataset` and `shard_arrays`.
+
+    Example:
+        On 2 ranks:
+
+        >>> hvd.allgather_object(hvd.data.shard([10, 20, 30, 40, 50]))
+        [[10, 30], [20, 40]]
     """
     kinds = {"tf.data.Dataset": tf.data.Dataset, "PyDataset": _compat.py_dataset()}
     found = [name for each in data for name, kind in kinds.items() if isinstance(each, kind)]

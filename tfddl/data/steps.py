@@ -21,6 +21,12 @@ def steps_per_epoch(
 
     Raises:
         ValueError: The result would be 0, or an argument is not positive.
+
+    Example:
+        On 2 ranks:
+
+        >>> hvd.data.steps_per_epoch(60_000, 32)
+        937
     """
     size = len(members(process_set)) if size is None else size
     if min(n, batch, size) < 1:

@@ -58,6 +58,15 @@ class DistributedGradientTape(tf.GradientTape):
             bool neither True nor False; for an unknown argument.
         ValueError: For another `op`; for a `process_set` that is not part of the job; for a `gradient_predivide_factor`
             that is not positive, or not 1 with another `op` than Average; for wrong `groups`; or for a device.
+
+    Example:
+        On 2 ranks:
+
+        >>> x = tf.Variable(1.0 + hvd.rank())  # 1 and 2
+        >>> with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+        ...     loss = x * x
+        >>> float(tape.gradient(loss, x))
+        3.0
     """
 
     def __init__(

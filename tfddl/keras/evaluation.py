@@ -47,6 +47,14 @@ def evaluate(
 
     Raises:
         ValueError: On every rank, if the ranks have different metrics, or no rank has any rows.
+
+    Example:
+        On 2 ranks:
+
+        >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        >>> model.compile(loss="mse")
+        >>> hvd.evaluate(model, np.full([4, 1], hvd.rank()), np.zeros([4, 1]), verbose=0)  # 0 and 1
+        0.5
     """
     mine = MetricAverageCallback(process_set)
     mine.owner = _NAME

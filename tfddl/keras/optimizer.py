@@ -68,6 +68,15 @@ def DistributedOptimizer(
         ValueError: For an `op`, a factor, groups or a device that `tfddl.DistributedGradientTape` refuses; for
             `backward_passes_per_step` below 1, or above 1 for an optimizer that accumulates already or is built; or if
             the optimizer is distributed already with other settings.
+
+    Example:
+        On 2 ranks:
+
+        >>> weight = keras.Variable([0.0])
+        >>> optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+        >>> optimizer.apply([tf.constant([1.0 + hvd.rank()])], [weight])  # gradients 1 and 2
+        >>> weight.numpy()
+        array([-1.5], dtype=float32)
     """
     gradient_options = GradientOptions.of("DistributedOptimizer", options)
     passes = check_passes(backward_passes_per_step)

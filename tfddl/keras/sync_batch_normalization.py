@@ -55,6 +55,14 @@ class SyncBatchNormalization(_BatchNormalization):
 
     Reference:
         Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979.
+
+    Example:
+        On 2 ranks:
+
+        >>> x = tf.constant([[1.0 + 2 * hvd.rank()]])  # 1 and 3: mean 2, variance 1
+        >>> y = hvd.SyncBatchNormalization(epsilon=1e-6)(x, training=True)
+        >>> hvd.allgather_object(round(float(y[0, 0]), 3))
+        [-1.0, 1.0]
     """
 
     def __init__(

@@ -38,6 +38,13 @@ def allgather(
         ValueError: `tensor` is a scalar, or tfddl is not initialized.
         TypeError: The dtype is not supported: see docs/operations.md. For strings use `allgather_object`.
         tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
+
+    Example:
+        On 2 ranks:
+
+        >>> x = tf.fill([1 + hvd.rank()], hvd.rank())  # [0] and [1, 1]
+        >>> hvd.allgather(x).numpy()
+        array([0, 1, 1], dtype=int32)
     """
     x = prepare_rows(tensor, "allgather")
     number = id_of(process_set, "allgather")

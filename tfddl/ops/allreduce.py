@@ -63,6 +63,15 @@ def allreduce(
             supported by `op`.
         tf.errors.InvalidArgumentError: This rank is not a member of `process_set`, or that has been removed.
         tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
+
+    Example:
+        On 2 ranks:
+
+        >>> x = tf.constant([1.0, 2.0]) + hvd.rank()  # [1, 2] and [2, 3]
+        >>> hvd.allreduce(x).numpy()
+        array([1.5, 2.5], dtype=float32)
+        >>> hvd.allreduce(x, op=hvd.Max).numpy()
+        array([2., 3.], dtype=float32)
     """
     op = reduce_op("allreduce", op, average)
     call = _Allreduce("allreduce", op, prescale_factor, postscale_factor, compression, process_set)
@@ -86,6 +95,13 @@ def grouped_allreduce(
 
     Args, returns and raises are like those of `allreduce`, with lists of tensors. An empty list gives an empty list. None
     stays None; all ranks must have None at the same indices.
+
+    Example:
+        On 2 ranks:
+
+        >>> loss, rows = hvd.grouped_allreduce([tf.constant(3.0), tf.constant(4)], op=hvd.Sum)
+        >>> float(loss), int(rows)
+        (6.0, 8)
     """
     op = reduce_op("grouped_allreduce", op, average)
     call = _Allreduce("grouped_allreduce", op, prescale_factor, postscale_factor, compression, process_set)

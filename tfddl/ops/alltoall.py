@@ -42,6 +42,13 @@ def alltoall(
         TypeError: The dtype of `tensor` or `splits` is not supported.
         tf.errors.InvalidArgumentError: On this rank, when the rows cannot be split by `splits`, or not evenly without it.
         tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
+
+    Example:
+        On 2 ranks:
+
+        >>> x = tf.constant([10, 20]) + hvd.rank()  # [10, 20] and [11, 21]
+        >>> hvd.allgather_object(hvd.alltoall(x).numpy().tolist())
+        [[10, 11], [20, 21]]
     """
     number = id_of(process_set, "alltoall")
     x = prepare_rows(tensor, "alltoall")

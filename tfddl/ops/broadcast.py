@@ -40,6 +40,13 @@ def broadcast(
             `root_rank` is not an int.
         tf.errors.InvalidArgumentError: `root_rank` is no member of `process_set`.
         tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
+
+    Example:
+        On 2 ranks:
+
+        >>> x = tf.constant([hvd.rank()])  # [0] and [1]
+        >>> hvd.broadcast(x, root_rank=1).numpy()
+        array([1], dtype=int32)
     """
     x = prepare(tensor, "broadcast")
     number = id_of(process_set, "broadcast")

@@ -42,6 +42,12 @@ def broadcast_object(
         TypeError: On all ranks, when the root's object cannot be pickled; on one rank, when it cannot be unpickled there.
         ValueError: tfddl is not initialized, or the call is inside a `tf.function`.
         tf.errors.InvalidArgumentError: `root_rank` is no member of `process_set`.
+
+    Example:
+        On 2 ranks:
+
+        >>> hvd.broadcast_object({"rate": 0.1} if hvd.rank() == 0 else None, root_rank=0)
+        {'rate': 0.1}
     """
     kind = name or "broadcast_object"
     check_callable("broadcast_object")
@@ -98,6 +104,12 @@ def allgather_object(
     Raises:
         TypeError: On all ranks, when an object cannot be pickled; on one rank, when one cannot be unpickled there.
         ValueError: tfddl is not initialized, or the call is inside a `tf.function`.
+
+    Example:
+        On 2 ranks:
+
+        >>> hvd.allgather_object(f"rank {hvd.rank()}")
+        ['rank 0', 'rank 1']
     """
     kind = name or "allgather_object"
     check_callable("allgather_object")

@@ -51,6 +51,13 @@ def reducescatter(
             initialized.
         TypeError: `compression` is no compressor, or the dtype is not supported by `op`.
         tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
+
+    Example:
+        On 2 ranks:
+
+        >>> part = hvd.reducescatter(tf.constant([1.0, 2.0, 3.0, 4.0]), op=hvd.Sum)
+        >>> hvd.allgather_object(part.numpy().tolist())
+        [[2.0, 4.0], [6.0, 8.0]]
     """
     call = _Reducescatter("reducescatter", op, prescale_factor, postscale_factor, compression, process_set)
     return call.single(tensor, name, ignore_name_scope)

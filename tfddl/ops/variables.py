@@ -43,6 +43,14 @@ def broadcast_variables(
     Raises:
         TypeError: A variable's dtype is not supported, or `variables` is no list.
         tf.errors.FailedPreconditionError: On all ranks, when the variables' shapes or dtypes differ.
+
+    Example:
+        On 2 ranks:
+
+        >>> weight = tf.Variable([1.0 + hvd.rank()])  # [1] and [2]
+        >>> hvd.broadcast_variables([weight], root_rank=0)
+        >>> weight.numpy()
+        array([1.], dtype=float32)
     """
     if _compat.is_variable(variables):
         raise TypeError(f"broadcast_variables takes a list of variables. Received: variables={variables!r}")

@@ -86,12 +86,26 @@ def is_initialized() -> bool:
 
 
 def rank() -> int:
-    """The rank of this process in the job, from 0 to `size() - 1`."""
+    """The rank of this process in the job, from 0 to `size() - 1`.
+
+    Example:
+        On 2 ranks:
+
+        >>> hvd.allgather_object(hvd.rank())
+        [0, 1]
+    """
     return current("rank").rank
 
 
 def size() -> int:
-    """The number of processes in the job."""
+    """The number of processes in the job.
+
+    Example:
+        On 2 ranks:
+
+        >>> hvd.size()
+        2
+    """
     return current("size").size
 
 

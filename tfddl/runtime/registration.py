@@ -31,6 +31,17 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         ValueError: On all ranks: the ranks gave different sets, a member is not in the job, a set of these ranks exists
             already, or a rank has joined. Or tfddl is not initialized.
         RuntimeError: The job has failed meanwhile, or this process was forked from a rank.
+
+    Example:
+        On 2 ranks:
+
+        >>> first = hvd.add_process_set([0])
+        >>> first.ranks, first.size()
+        ([0], 1)
+        >>> hvd.allgather_object(first.included())
+        [True, False]
+        >>> hvd.remove_process_set(first)
+        True
     """
     job = _require("add_process_set")
     objection = ""

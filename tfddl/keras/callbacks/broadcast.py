@@ -54,6 +54,17 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
             several ranks; or the ranks have different numbers of batches or epochs, begin with different epochs, or have
             variables that differ in number, name, shape or dtype. On every rank at the end of an epoch: the ranks had
             different numbers of batches. On every rank after a step that `TFDDL_CHECK` checks: weights differ.
+
+    Example:
+        On 2 ranks:
+
+        >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        >>> model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+        >>> callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+        >>> history = model.fit(np.ones([4, 1]), np.ones([4, 1]), verbose=0, callbacks=callbacks)
+        >>> weights = hvd.allgather_object(model.get_weights()[0].tolist())
+        >>> weights[0] == weights[1]
+        True
     """
 
     def __init__(
