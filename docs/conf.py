@@ -43,6 +43,7 @@ nitpick_ignore_regex = [(r"py:.*", r"(?!tfddl\.).*")]
 suppress_warnings = ["myst.header"]  # README and changelog begin deeper where a page includes them
 
 default_role = "code"
+autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the docstrings say type, shape and unit of each argument
 napoleon_use_rtype = False
