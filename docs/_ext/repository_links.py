@@ -7,7 +7,12 @@ from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 
-_PAGES = {"README": "index", "CONTRIBUTING": "project/contributing", "CHANGELOG": "project/changelog"}
+_PAGES = {
+    "README": "index",
+    "CONTRIBUTING": "project/contributing",
+    "CHANGELOG": "project/changelog",
+    "packages/wheel/README": "project/wheel",
+}
 
 
 class RepositoryLinks(SphinxTransform):
