@@ -57,6 +57,7 @@ class Builder:
             click.ClickException: a download or the compiler failed, or the sources have changed meanwhile.
         """
         names = _library_names(version)
+        self._remove_older(version)
         self._copy_sources()
         tensorflow = unpack_tensorflow(version, self.work / f"tensorflow-{version}", self.log)
         for abi in MPIS:
@@ -82,6 +83,14 @@ class Builder:
                 shutil.copyfile(self.libraries / name, collected / name)
         return collected
 
+    def _remove_older(self, version: str) -> None:
+        """Removes the manifest and the libraries of other sources for a TensorFlow."""
+        manifest = self._manifest(version, {}).path(self.libraries)
+        names = {manifest.name, *_library_names(version)}
+        for path in self.libraries.glob(f"*{manifest.stem}[-.]*"):
+            if path.name not in names:
+                path.unlink()
+
     def _copy_sources(self) -> None:
         """Copies the sources to where the toolchain sees them, with their times, by which make knows what is new."""
         copy = self.work / "custom_ops"
@@ -95,7 +104,7 @@ class Builder:
         path = self.toolchain.path
         values = {
             "CMAKE_BUILD_TYPE": "Release",
-            "CMAKE_CXX_FLAGS": "-MD",
+            "CMAKE_CXX_FLAGS": "-MD",  # see headers_in()
             "TFDDL_WITH_XLA": "ON",
             "TFDDL_TF_INCLUDE": path(tensorflow / "include"),
             "TFDDL_TF_LIBRARY": path(tensorflow / "libtensorflow_framework.so.2"),
