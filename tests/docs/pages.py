@@ -2,7 +2,7 @@
 
 A comment before a block, which no reader sees, says how the block runs:
 
-    <!-- run: 2 ranks -->              in a job of 2 ranks; without a comment in a job of 1
+    <!-- run: 2 ranks -->              in a job of 2 ranks that other blocks use too
     <!-- run: own job of 2 ranks -->   in new processes
     <!-- run: program -->              in a plain Python, as it starts jobs itself
     <!-- run: never: needs GPUs -->    nowhere, and why
@@ -17,7 +17,6 @@ the block: the data and the model that a page does not repeat.
 
 import dataclasses
 import re
-from collections import Counter
 from pathlib import Path
 
 _PIECE = re.compile(
@@ -51,9 +50,9 @@ class Block:
 
     @property
     def ranks(self) -> int:
-        """The size of the job."""
-        number = re.search(r"\d+", self.how)
-        return int(number.group()) if number else 1
+        """The size of the job; 0 for a program that starts jobs itself."""
+        number = re.search(r"\d+ ranks", self.how)
+        return int(number.group().split()[0]) if number else 0
 
     @property
     def slow(self) -> bool:
@@ -70,8 +69,8 @@ class Block:
 
     def missing(self, output: str) -> list[str]:
         """Lines that the page shows and the job has not printed."""
-        seen = Counter(self._comparable(line) for line in output.splitlines())
-        return [line for line in self.prints if not seen[self._comparable(line)]]
+        seen = {self._comparable(line) for line in output.splitlines()}
+        return [line for line in self.prints if self._comparable(line) not in seen]
 
     def _comparable(self, line: str) -> str:
         return _NUMBER.sub("#", line).strip() if self.other_numbers else line.strip()
@@ -93,7 +92,7 @@ def blocks_of(root: Path, page: str) -> list[Block]:
             if how == "continued":
                 blocks[-1].source = _joined(blocks[-1].source, code)
             else:
-                blocks.append(Block(page, line, how or "1 rank", _joined(before, code)))
+                blocks.append(Block(page, line, how or "", _joined(before, code)))
             how, before = None, ""
         else:
             lines = [line.strip() for line in piece["output"].splitlines()]
