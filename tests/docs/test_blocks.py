@@ -63,7 +63,8 @@ def test_on_two_ranks(hvd, block):
 
 
 @pytest.mark.parametrize("block", rows(lambda block: block.is_own_job))
-def test_in_a_job_of_its_own(block, tmp_path):
+def test_in_a_job_of_its_own(block, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     script = tmp_path / "block.py"
     script.write_text(block.source)
     result = run_script(block.ranks, script, fresh=not block.ranks)
