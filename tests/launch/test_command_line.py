@@ -173,6 +173,11 @@ def test_printed_line_runs_by_hand(monkeypatch):
             "for fewer processes. Received: -np 5 with a:2,b:1",
         ),
         (["-np", "2", "--timeline-mark-cycles", "true"], "needs --timeline-filename FILE"),
+        (["--gloo", "-np", "2", "true"], "No such option '--gloo'. Leave it out: tfddlrun always uses MPI."),
+        (["--fusion-threshold-mb", "32", "true"], "Set TFDDL_BUCKET_MB instead."),
+        (["--min-np", "1", "true"], "tfddl has no elastic jobs yet."),
+        (["--autotune-log-file", "a", "true"], "tfddl has nothing that it could change."),
+        (["--dryrun", "true"], "Did you mean '--dry-run'?"),
     ],
 )
 def test_refuses(monkeypatch, arguments, message):

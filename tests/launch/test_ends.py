@@ -167,7 +167,20 @@ def test_command_that_does_not_exist():
     assert "cannot run './no-such-program': No such file or directory" in job.stderr
 
 
-def test_script_without_python():
+def test_a_spelling_of_keras_2():
+    error = "Argument(s) not recognized: {'lr': 0.002}"
+    job = tfddlrun("-np", "1", sys.executable, "-S", "-c", f"raise ValueError({error!r})")
+    assert job.code == 1
+    assert job.stderr.splitlines()[-1].startswith("tfddlrun: Keras 3 calls lr= learning_rate=;")
+
+
+def test_script_without_python(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there.py").touch()
+    job = tfddlrun("-np", "1", "there.py")
+    assert (
+        "cannot run 'there.py': it is no program (a Python script is run by Python: python the" in job.stderr
+    )
     job = tfddlrun("-np", "1", "train.py")
     assert job.code == 127
     assert (

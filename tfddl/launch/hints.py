@@ -11,6 +11,7 @@ from pathlib import Path
 
 _MISSING = re.compile(r"^(?:ModuleNotFound|Import)Error: No module named '([\w.]+)'", re.MULTILINE)
 _PYTHON = re.compile(r"python[\d.]*")
+_LR = re.compile(r"^ValueError: Argument\(s\) not recognized: .*'lr'", re.MULTILINE)
 _OF_THIS_PYTHON = ("tfddl", "tensorflow", "keras")
 
 
@@ -26,6 +27,11 @@ def hint(errors: str, processes: int, command: Sequence[str], horovod: bool) -> 
     Returns:
         The line; empty if nothing is known about the error.
     """
+    if _LR.search(errors):
+        return (
+            "tfddlrun: Keras 3 calls lr= learning_rate=; docs/horovod.md lists changes of this kind. With --horovod, programs "
+            "that import horovod may use lr="
+        )
     missing = _MISSING.findall(errors)
     module = missing[-1].partition(".")[0] if missing else ""
     if module == "horovod" and not horovod:

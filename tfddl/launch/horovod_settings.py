@@ -34,6 +34,38 @@ WITHOUT_EFFECT = (
     "log-hide-timestamp",
 )
 
+_MPI_OR_GLOO = ("gloo", "use-gloo", "mpi", "use-mpi", "jsrun", "use-jsrun")
+_ELASTIC = (
+    "min-np",
+    "max-np",
+    "min-num-proc",
+    "max-num-proc",
+    "slots-per-host",
+    "host-discovery-script",
+    "elastic-timeout",
+    "reset-limit",
+    "blacklist-cooldown-range",
+)
+
+
+def advice(option: str) -> str:
+    """Says what to do instead of an option of horovodrun that tfddlrun lacks.
+
+    Args:
+        option: The option, with its dashes.
+
+    Returns:
+        A sentence; empty for an option that horovodrun lacks too.
+    """
+    name = option.lstrip("-")
+    if name in _VARIABLES:
+        return f"Set {_VARIABLES[name]} instead."
+    if name in _MPI_OR_GLOO:
+        return "Leave it out: tfddlrun always uses MPI."
+    if name in _ELASTIC:
+        return "tfddl has no elastic jobs yet."
+    return "Leave it out: tfddl has nothing that it could change." if name in WITHOUT_EFFECT else ""
+
 
 def split(settings: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
     """Takes out the settings that tfddl has as variables.

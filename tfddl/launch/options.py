@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from tfddl.launch import config_file
+from tfddl.launch import config_file, horovod_settings
 from tfddl.launch.check_build import print_build
 from tfddl.launch.mpirun import MpirunError, find_mpirun
 
@@ -85,6 +85,19 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
 
 def _complete_command(*_: Any) -> list[CompletionItem]:
     return [CompletionItem("", type="file")]
+
+
+class Command(click.Command):
+    """A command that says what to do about options of horovodrun that it lacks."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            said = horovod_settings.advice(error.option_name)
+            if said:
+                raise click.UsageError(f"No such option {error.option_name!r}. {said}", ctx) from None
+            raise
 
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)

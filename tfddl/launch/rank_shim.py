@@ -157,7 +157,8 @@ class Supervisor:
         hint = (
             f" (a Python script is run by Python: python {command[0]})" if command[0].endswith(".py") else ""
         )
-        self._send(ERROR, f"tfddlrun: cannot run '{command[0]}': {error.strerror}{hint}\n".encode())
+        reason = "it is no program" if os.path.isfile(command[0]) else error.strerror
+        self._send(ERROR, f"tfddlrun: cannot run '{command[0]}': {reason}{hint}\n".encode())
         self._send(ENDED, json.dumps({"status": status, "stopped": False}).encode())
         return status
 

@@ -31,7 +31,7 @@ from tfddl.launch.mpirun import (
     scheduled,
     ssh_variables,
 )
-from tfddl.launch.options import HELP, Options, with_options
+from tfddl.launch.options import HELP, Command, Options, with_options
 from tfddl.launch.outcome import Verdict
 from tfddl.launch.output import Output
 from tfddl.launch.rank_files import RankFiles
@@ -39,6 +39,7 @@ from tfddl.launch.scratch import Scratch, scratch
 
 
 @click.command(
+    cls=Command,
     help=HELP,
     no_args_is_help=True,
     context_settings={"allow_interspersed_args": False, "max_content_width": 120},
