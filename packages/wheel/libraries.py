@@ -116,7 +116,13 @@ class Builder:
             "TFDDL_BUILD_MPI": f"{abi.vendor}-{major}",
             "TFDDL_SOURCE_HASH": source_hash(),
         }
-        command = ["cmake", "-S", path(self.work / "custom_ops"), "-B", path(self.work / "objects")]
+        command = [
+            self.toolchain.cmake,
+            "-S",
+            path(self.work / "custom_ops"),
+            "-B",
+            path(self.work / "objects"),
+        ]
         definitions = [f"-D{name}={value}" for name, value in values.items()]
         self.toolchain.run([*command, "-G", "Unix Makefiles", *definitions], self.log)
 

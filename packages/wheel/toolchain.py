@@ -11,10 +11,12 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
+
+from tfddl.build.compile import find_cmake
 
 SUITE = "bullseye"
 PACKAGES = "g++,make,cmake"
@@ -29,11 +31,13 @@ class Toolchain:
         work: absolute path of the directory for everything that is built.
         glibc: tuple of two ints, the version of the C library.
         root: absolute path of the chroot, in which `work` lies; None for the host.
+        cmake: string, the program.
     """
 
     work: Path
     glibc: tuple[int, int]
-    root: Path | None = field(default=None)
+    root: Path | None = None
+    cmake: str = "cmake"
 
     @property
     def platform(self) -> str:
@@ -71,11 +75,14 @@ def run(command: Sequence[str], log: Path, environment: dict[str, str] | None = 
 
 def host(directory: Path) -> Toolchain:
     """The toolchain of this machine."""
-    for tool in ("g++", "make", "cmake", "strip"):
-        if not shutil.which(tool):
-            raise click.ClickException(f"{tool} is missing; on Debian and Ubuntu: apt install g++ make cmake")
+    cmake = find_cmake()
+    missing = [tool for tool in ("g++", "make", "strip") if not shutil.which(tool)]
+    if missing or cmake is None:
+        raise click.ClickException(
+            f"Missing: {missing or 'cmake'}; on Debian and Ubuntu: apt install g++ make cmake"
+        )
     major, minor = platform.libc_ver()[1].split(".")[:2]
-    return Toolchain(directory / "host", (int(major), int(minor)))
+    return Toolchain(directory / "host", (int(major), int(minor)), cmake=cmake)
 
 
 def debian(directory: Path, mirror: str | None) -> Toolchain:

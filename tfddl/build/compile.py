@@ -139,16 +139,20 @@ def _tensorflow_values(tensorflow: TensorFlow) -> dict[str, str]:
     }
 
 
-def _find_tools(library_name: str) -> str:
-    """Returns the path of cmake: the PyPI package's, else the system's. Checks for a compiler and make."""
-    cmake = shutil.which("cmake")
+def find_cmake() -> str | None:
+    """Returns the path of cmake: the PyPI package's, else the system's; None if there is none."""
     try:
         from cmake import CMAKE_BIN_DIR
 
         # The path of the binary: the package's `cmake` script starts a Python, and may not be on PATH.
-        cmake = os.path.join(CMAKE_BIN_DIR, "cmake")
+        return os.path.join(CMAKE_BIN_DIR, "cmake")
     except ImportError:
-        pass
+        return shutil.which("cmake")
+
+
+def _find_tools(library_name: str) -> str:
+    """Returns the path of cmake. Checks for a compiler and make."""
+    cmake = find_cmake()
     compilers = [os.environ["CXX"]] if "CXX" in os.environ else ["c++", "g++", "clang++"]
     tools = {
         "cmake (pip install cmake)": cmake,
