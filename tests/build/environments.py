@@ -83,7 +83,8 @@ def make_environment(directory: Path, *packages: str) -> Path:
     """
     checked(run([sys.executable, "-m", "venv", directory], SETUP_LIMIT))
     pip: list[str | Path] = [directory / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-compile"]
-    checked(run([*pip, "-c", ROOT / "constraints.txt", *packages], SETUP_LIMIT))
+    # Without PYTHONPATH, by which pip would find this checkout and leave tfddl out.
+    checked(run([*pip, "-c", ROOT / "constraints.txt", *packages], SETUP_LIMIT, env=bare_environment()))
     return directory / "bin"
 
 
