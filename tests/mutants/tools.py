@@ -41,8 +41,8 @@ FAULTS = {
     ),
     "the launcher loses the exit code": Fault(
         "tfddl/launch/outcome.py",
-        "return Verdict(_shell_code(status), _last_words(how, failed, record))",
-        "return Verdict(1, _last_words(how, failed, record))",
+        "return Verdict(_shell_code(status), _last_words(how, failed, record), failed.error_text())",
+        "return Verdict(1, _last_words(how, failed, record), failed.error_text())",
         "tests/launch/test_outcome.py::test_the_first_report_counts_not_the_first_rank",
     ),
     "a rank that was stopped is to blame": Fault(
