@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from tests.harness.job import REPOSITORY
 from tfddl import cli
 from tfddl.build import discover, locate, support
+from tfddl.build.compile import CompileError
 from tfddl.doctor import gpu, host, mpi, probe, software
 from tfddl.doctor.finding import fault, ok
 from tfddl.launch.mpirun import MPICH, Mpirun, MpirunError
@@ -112,6 +113,8 @@ def test_what_compiles(monkeypatch):
     the_fault(software.compiler(), "g++", "the native library is not compiled yet", "apt install g++")
     monkeypatch.setattr(os, "access", returns(False))
     the_fault(software.cache(), "cache", "cannot be written", "export TFDDL_CACHE_DIR=")
+    monkeypatch.setattr(software, "cache_directory", raises(CompileError("this user has no home")))
+    the_fault(software.cache(), "cache", "no home", "export TFDDL_CACHE_DIR=")
     monkeypatch.setattr(locate, "find_library", returns("there"))
     assert states(software.compiler())["g++"] == states(software.cache())["cache"] == "note"
 

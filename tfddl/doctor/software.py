@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from tfddl.build import discover, locate, support
 from tfddl.build.cache import cache_directory
+from tfddl.build.compile import CompileError
 from tfddl.doctor.finding import Finding, fault, note, ok
 
 
@@ -132,7 +133,12 @@ def compiler() -> Iterator[Finding]:
 
 def cache() -> Iterator[Finding]:
     """The directory for compiled libraries."""
-    directory = cache_directory()
+    try:
+        directory = cache_directory()
+    except CompileError as error:
+        say = note if _is_compiled() else fault
+        yield say("cache", str(error), "export TFDDL_CACHE_DIR=/tmp/tfddl-cache")
+        return
     existing = next(path for path in (directory, *directory.parents) if path.exists())
     if os.access(existing, os.W_OK):
         yield ok("cache", str(directory))
