@@ -19,9 +19,7 @@ PAGES = [
     "README.md",
     *sorted(str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "docs").rglob("*.md")),
 ]
-LEFT_OUT = ["docs/horovod.md"]
-"""Its block is one line of a program."""
-BLOCKS = [block for page in PAGES if page not in LEFT_OUT for block in blocks_of(REPOSITORY, page)]
+BLOCKS = [block for page in PAGES for block in blocks_of(REPOSITORY, page)]
 
 
 def rows(choose):
