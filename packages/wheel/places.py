@@ -17,7 +17,7 @@ from packages.wheel.toolchain import run
 
 HERE = Path(__file__).resolve().parent
 INSTALL_LIMIT = 900
-# What tfddl and the README's example need beside TensorFlow and MPI.
+# What tfddl and the quickstart's script need beside TensorFlow and MPI.
 PACKAGES = ("keras", "mpi4py", "click", "cloudpickle", "numpy", "scikit-learn")
 # The arguments: the chroot, the directory that becomes /proof in it, this machine's Python or nothing, the command.
 MOUNT = """
@@ -119,7 +119,7 @@ def install(row: Row, wheel: Path, packages: str, work: Path) -> None:
     (proof / "wheels").mkdir(parents=True)
     for file in (wheel, HERE / "proof.py"):
         shutil.copy(file, proof / "wheels" if file is wheel else proof)
-    shutil.copy(ROOT / "README.md", proof)
+    shutil.copy(ROOT / "docs" / "guides" / "quickstart.md", proof)
     names = ["tfddl"]
     if row.mpi != "debian":
         (version,) = pinned(row.mpi).values()

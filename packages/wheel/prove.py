@@ -40,7 +40,7 @@ def prove(row: Row, wheel: Path, work: Path) -> dict[str, object]:
     began = time.monotonic()
     packages = unpack_packages(row, work)
     install(row, wheel, packages, work)
-    done = run_in(row, work, ["python", "/proof/proof.py", "/proof/README.md"], ROW_LIMIT)
+    done = run_in(row, work, ["python", "/proof/proof.py", "/proof/quickstart.md"], ROW_LIMIT)
     lines = done.stdout.strip().splitlines()
     try:
         result: dict[str, object] = json.loads(lines[-1])

@@ -64,7 +64,7 @@ def test_make_wheel_trains_where_there_is_no_compiler(tmp_path: Path) -> None:
     (Path(site_packages) / "heavy.pth").write_text(sysconfig.get_path("purelib"))
     code = "import pathlib, proof; proof.check_tools(); print(proof.train(*map(pathlib.Path, __import__('sys').argv[1:])))"
     variables = bare_environment(PATH=str(environment), PYTHONPATH=str(ROOT / "packages" / "wheel"))
-    command = [environment / "python", "-c", code, ROOT / "README.md", tmp_path]
+    command = [environment / "python", "-c", code, ROOT / "docs/guides/quickstart.md", tmp_path]
     checked(run(command, RUN_LIMIT, env=variables, cwd=tmp_path))
 
 

@@ -103,7 +103,10 @@ class Server:
 
     def _close(self) -> None:
         for key in list(self._selector.get_map().values()):
-            if key.fd != 0:
+            # A socket closed by its number alone would be closed again when Python frees it, and by then be another file.
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.close()
+            elif key.fd != 0:
                 os.close(key.fd)
         self._selector.close()
 
