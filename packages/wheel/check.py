@@ -1,4 +1,4 @@
-"""What a wheel promises: its size, its platform, and no libraries from outside but TensorFlow's and MPI's."""
+"""The promises of a wheel: its size, its platform, and no libraries from outside but TensorFlow's and MPI's."""
 
 from __future__ import annotations
 

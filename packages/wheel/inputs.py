@@ -1,4 +1,4 @@
-"""What the libraries are compiled against: the headers and libraries of TensorFlow's and MPI's wheels."""
+"""The inputs of the compiler: the headers and libraries of TensorFlow's and MPI's wheels."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class Builder:
 
     def _make(self, *targets: str) -> None:
         command = [
-            "cmake",
+            self.toolchain.cmake,
             "--build",
             self.toolchain.path(self.work / "objects"),
             "--parallel",

@@ -17,7 +17,7 @@ from packages.wheel.toolchain import run
 
 HERE = Path(__file__).resolve().parent
 INSTALL_LIMIT = 900
-# What tfddl and the quickstart's script need beside TensorFlow and MPI.
+# Packages that tfddl and the quickstart's script need beside TensorFlow and MPI.
 PACKAGES = ("keras", "mpi4py", "click", "cloudpickle", "numpy", "scikit-learn")
 # The arguments: the chroot, the directory that becomes /proof in it, this machine's Python or nothing, the command.
 MOUNT = """

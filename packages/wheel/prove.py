@@ -26,7 +26,7 @@ ROW_LIMIT = 900
 
 
 def rows() -> Iterator[Row]:
-    """What is proven: all combinations on Debian 12, and those that have a Python on Debian 11 and 13."""
+    """The rows of the table: all combinations on Debian 12, and those that have a Python on Debian 11 and 13."""
     for tensorflow, pythons in TENSORFLOWS.items():
         for python in pythons:
             for place in PLACES:

@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"\d[\d.,e-]*")
 
 @dataclasses.dataclass
 class Block:
-    """What runs together: one block, or several of which all but the first are `continued`.
+    """A piece of a page that runs at once: one block, or several of which all but the first are `continued`.
 
     Attributes:
         page: Path of the page in the repository.

@@ -15,7 +15,7 @@ LEAST = 20
 
 
 def examples() -> list[doctest.DocTest]:
-    """Those of the public names, each with its names at hand."""
+    """The examples of the public names, each with the names that it uses."""
     names = {"hvd": tfddl, "keras": keras, "np": np, "tf": tf}
     homes = (tfddl, *(getattr(tfddl, package) for package in tfddl._PACKAGES))
     public = {name: getattr(home, name) for home in homes for name in home.__all__}

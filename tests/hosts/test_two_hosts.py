@@ -244,7 +244,7 @@ def test_a_host_that_cannot_be_reached_is_named(on_hosts):
 
 
 def test_hosts_of_a_scheduler(on_hosts, tmp_path):
-    """Those of PBS, which mpirun does not know; with a variable for all ranks, and their output in files."""
+    """The hosts of a job of PBS, which mpirun does not know; with a variable for all ranks, and their output in files."""
     (tmp_path / "nodes").write_text("hostA\nhostB\nhostB\n")
     script = "import os, socket\nprint(os.environ['GREETING'], socket.gethostname())\n"
     options = ["-x", "GREETING", "--output-filename", str(tmp_path / "out")]

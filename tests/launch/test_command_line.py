@@ -188,7 +188,7 @@ def test_refuses(monkeypatch, arguments, message):
 
 
 def test_completion():
-    """Of options, and of files for the command."""
+    """The shell is offered options, and files for the command."""
     complete = partial(subprocess.run, capture_output=True, text=True, timeout=60, check=True)
     line = [sys.executable, "-c", "from tfddl.launch.run import main; main(prog_name='tfddlrun')"]
     for words, number, expected in (

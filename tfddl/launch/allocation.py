@@ -19,7 +19,7 @@ class NoChoiceError(ValueError):
 
 @dataclass(frozen=True)
 class Allocation:
-    """What a scheduler has given to this job."""
+    """The hosts, tasks and GPUs that a scheduler has given to this job."""
 
     scheduler: str
     hosts: list[str]

@@ -1,4 +1,4 @@
-"""What to do about errors of programs whose cause is how they were started."""
+"""Remedies for errors of programs that were started in the wrong way."""
 
 from __future__ import annotations
 
