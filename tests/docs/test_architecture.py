@@ -20,7 +20,7 @@ def test_named_files_exist():
         f"/{path.relative_to(REPOSITORY)}" for folder in FOLDERS for path in (REPOSITORY / folder).rglob("*.*")
     } | {f"/{path.name}" for path in REPOSITORY.iterdir()}
     named = {(page, name) for page in PAGES for name in FILE.findall((REPOSITORY / page).read_text())}
-    assert len(named) > 60
+    assert len(named) > 150
     assert {(page, name) for page, name in named if not any(file.endswith(f"/{name}") for file in files)} == set()
 
 
