@@ -24,6 +24,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinxcontrib.mermaid",
     "docstrings",
+    "messages_page",
     "repository_links",
 ]
 exclude_patterns = ["_ext", "_build"]

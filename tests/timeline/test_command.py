@@ -230,14 +230,20 @@ def test_mistakes(path, tmp_path):
     assert "is of another job: rank 1 of 2 belongs beside" in invoke(path).output
     something = tmp_path / "something.json"
     something.write_text("{}")
-    assert "is no timeline of tfddl. Received: a file that begins with '{}'" in invoke(something).output
+    assert (
+        "is no timeline of tfddl: pass a file of hvd.start_timeline. Received: a file that begins with '{}'"
+        in invoke(something).output
+    )
     something.write_text("[\n{}\n]\n")
     assert "is not the timeline of one rank" in invoke(something).output
     something.write_text("[\n{broken\n]\n")
     with pytest.raises(TraceError, match="line 2"):
         read(something)
     assert invoke(tmp_path / "nothing").exit_code == 2
-    assert "A picture is .png or .svg. Received: p.txt" in invoke(path, "--plot", "p.txt").output
+    assert (
+        "A picture is .png or .svg: choose a name that ends so. Received: p.txt"
+        in invoke(path, "--plot", "p.txt").output
+    )
 
 
 def test_help_teaches():

@@ -222,9 +222,11 @@ def _write(
 def _judge(wrong: int, failed: dict[str, str]) -> None:
     """Ends with an error if results were wrong, or adapters failed."""
     if wrong:
-        raise click.ClickException(f"{wrong:,} elements of the results were wrong.")
+        raise click.ClickException(
+            f"{wrong:,} elements of the results were wrong. Report this with the output of tfddl doctor -np 2 --json."
+        )
     if failed:
-        raise click.ClickException(f"Failed: {', '.join(failed)}. The errors are above.")
+        raise click.ClickException(f"Failed: {', '.join(failed)}. See the errors above.")
 
 
 def _adapters(operation: str, peers: list[str]) -> tuple[dict[str, Adapter], list[str]]:

@@ -41,7 +41,7 @@ def doctor(processes: int | None, hosts: str | None, as_json: bool) -> None:
     Exits with code 1 if there is a FAULT.
     """
     if hosts and not processes:
-        raise click.UsageError("-H goes with -np: tfddl doctor -np 4 -H node1:2,node2:2")
+        raise click.UsageError("-H goes with -np: run tfddl doctor -np 4 -H node1:2,node2:2")
     found = []
     for finding in _findings(processes, hosts):
         found.append(finding)

@@ -73,7 +73,8 @@ def analyze(folder: Path, ranks: tuple[int, ...], threads: bool, last: int, as_j
         raise click.ClickException(str(error)) from None
     if unknown := [rank for rank in ranks if rank not in job.records]:
         raise click.BadParameter(
-            f"There is no record of rank {unknown[0]} in '{folder}'.", param_hint="--rank"
+            f"There is no record of rank {unknown[0]} in '{folder}': choose from {sorted(job.records)}.",
+            param_hint="--rank",
         )
     if as_json:
         click.echo(json.dumps(_as_json(job)))

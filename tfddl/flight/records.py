@@ -18,8 +18,8 @@ VERSION = 1
 _NEAR = 600.0
 _FILE = re.compile(r"rank(\d+)\.json")
 _HOW = (
-    "Each rank writes rank<N>.json when its job stalls, on the signal SIGUSR1 (pkill -USR1 tfddlrun), and in "
-    "hvd.write_flight_record(): into the folder TFDDL_DUMP_DIR, by default tfddl-dump in its current directory."
+    "Pass the folder TFDDL_DUMP_DIR of the job, by default tfddl-dump in its current directory. Each rank writes "
+    "rank<N>.json there when its job stalls, on the signal SIGUSR1 (pkill -USR1 tfddlrun), and in hvd.write_flight_record()."
 )
 
 
@@ -155,7 +155,9 @@ def read_job(folder: Path) -> Job:
         except (OSError, RecordError) as error:
             broken.append(str(error))
     if not records:
-        raise RecordError(f"No record in '{folder}' can be read. {first_few(broken)}")
+        raise RecordError(
+            f"No record in '{folder}' can be read: delete them, and let the ranks write again. {first_few(broken)}"
+        )
     chosen, others = _newest_job(records)
     left_out = [*broken, *_about_others(others)]
     size = max(record.size for record in chosen)
@@ -186,7 +188,9 @@ def read(path: Path) -> Record:
         return _record(path, data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         about = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise RecordError(f"'{path}' is no flight record that ranks write. Received: {about}") from None
+        raise RecordError(
+            f"'{path}' is no flight record that ranks write: move it out of the folder. Received: {about}"
+        ) from None
 
 
 _operation: Callable[[Any], tuple[Any, ...]] = itemgetter(*Operation._fields)

@@ -90,7 +90,7 @@ line says so; those of elastic jobs are errors. `tfddlrun --help` says the rest.
 
 def _changes_nothing(_: click.Context, option: click.Parameter, value: Any) -> None:
     if value:
-        click.echo(f"horovodrun: {option.opts[-1]} changes nothing in tfddl", err=True)
+        click.echo(f"horovodrun: {option.opts[-1]} changes nothing in tfddl; leave it out", err=True)
 
 
 def _refuse(_: click.Context, option: click.Parameter, value: Any) -> None:
