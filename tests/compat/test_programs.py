@@ -165,7 +165,7 @@ def test_horovodrun(tmp_path):
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.count("['--epochs', '3'] 32.0 0.28.1") == 2
-    assert result.stderr == "horovodrun: --mpi changes nothing in tfddl\n"
+    assert result.stderr == "horovodrun: --mpi changes nothing in tfddl; leave it out\n"
     refused = subprocess.run(
         [*command, "--min-np", "1", "python"], capture_output=True, text=True, timeout=60, check=False
     )

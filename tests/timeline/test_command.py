@@ -227,7 +227,7 @@ def test_mistakes(path, tmp_path):
     result = invoke(other)
     assert result.exit_code == 1 and "Give the file of rank 0" in result.output
     write(path, 1, 3, [])
-    assert "is of another job: rank 1 of 2 belongs beside" in invoke(path).output
+    assert "is of another job: put that of rank 1 of 2 beside" in invoke(path).output
     something = tmp_path / "something.json"
     something.write_text("{}")
     assert (

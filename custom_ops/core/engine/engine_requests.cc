@@ -42,8 +42,7 @@ std::string Engine::ClosedMessage() const {
   if (!set_.empty()) {
     return who + " has left " + set_ +
            ": it removed the set, or shut down tfddl (its program ended, raised, or called hvd.shutdown()). "
-           "Run the "
-           "same collectives on all members.";
+           "Run the same collectives on all members.";
   }
   if (departing == rank())
     return "tfddl has been shut down on this rank (" + std::to_string(departing) +
@@ -51,8 +50,7 @@ std::string Engine::ClosedMessage() const {
   return who +
          " has shut down tfddl (its program ended, raised, or called hvd.shutdown()), so no collective can "
          "complete any more. Run the same collectives the same number of times on all ranks, or call "
-         "hvd.join() "
-         "when a rank's data has ended.";
+         "hvd.join() when a rank's data has ended.";
 }
 
 // Returns why a request is refused; empty: it is admitted.
@@ -78,8 +76,7 @@ std::string Engine::Refusal(const Request& request, Code* code) const {
     return "'" + request.name +
            "' was submitted while an earlier call with the same name is still in flight on this rank. "
            "Give concurrent collectives different names (name=...). Under tf.vectorized_map and a tape's "
-           "jacobian, "
-           "many copies of one call run at once: call it outside, or jacobian(..., "
+           "jacobian, many copies of one call run at once: call it outside, or jacobian(..., "
            "experimental_use_pfor=False).";
   }
   const auto it = pending_.find(request.name);
