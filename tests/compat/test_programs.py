@@ -170,7 +170,7 @@ def test_horovodrun(tmp_path):
         [*command, "--min-np", "1", "python"], capture_output=True, text=True, timeout=60, check=False
     )
     assert refused.returncode == 2
-    assert "tfddl has nothing for --min-np" in refused.stderr
+    assert "tfddl has no equivalent of --min-np" in refused.stderr
 
 
 def test_the_distribution_refuses_horovod(tmp_path):

@@ -77,8 +77,8 @@ def test_options_of_tfddlrun(dry_run):
             "timeline: x.json",
             "timeline is a section: write its options below it, indented. Received: 'x.json'",
         ),
-        ("nump: 4", "nump is no option that a file may have"),
-        ("check-build: true", "check-build is no option that a file may have"),
+        ("nump: 4", "nump is not an option that a file may have"),
+        ("check-build: true", "check-build is not an option that a file may have"),
         ("num-proc: four", "'four' is not a valid integer"),
         (
             "params: {fusion-threshold-mb: big}",

@@ -231,7 +231,7 @@ def test_mistakes(path, tmp_path):
     something = tmp_path / "something.json"
     something.write_text("{}")
     assert (
-        "is no timeline of tfddl: pass a file of hvd.start_timeline. Received: a file that begins with '{}'"
+        "is not a timeline of tfddl: pass a file of hvd.start_timeline. Received: a file that begins with '{}'"
         in invoke(something).output
     )
     something.write_text("[\n{}\n]\n")

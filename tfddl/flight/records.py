@@ -142,7 +142,7 @@ def read_job(folder: Path) -> Job:
         RecordError: There is no record that can be read.
     """
     if not folder.is_dir():
-        kind = "is no folder" if folder.exists() else "does not exist"
+        kind = "is not a folder" if folder.exists() else "does not exist"
         raise RecordError(f"The folder '{folder}' {kind}. {_HOW}")
     paths = sorted(path for path in folder.iterdir() if _FILE.fullmatch(path.name))
     if not paths:
@@ -182,14 +182,15 @@ def read(path: Path) -> Record:
     if version != VERSION:
         received = f"version {version!r}" if isinstance(data, dict) else type(data).__name__
         raise RecordError(
-            f"'{path}' is no flight record of version {VERSION}. Received: {received}. Read it with the tfddl that wrote it."
+            f"'{path}' is not a flight record of version {VERSION}. Received: {received}. Read it with the tfddl that "
+            "wrote it."
         )
     try:
         return _record(path, data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         about = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise RecordError(
-            f"'{path}' is no flight record that ranks write: move it out of the folder. Received: {about}"
+            f"'{path}' is not the flight record of a rank: move it out of the folder. Received: {about}"
         ) from None
 
 

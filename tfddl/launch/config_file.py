@@ -97,7 +97,7 @@ def _defaults(command: click.Command, settings: dict[str, Any]) -> dict[str, Any
             defaults[str(parameters[name])] = value
         else:
             raise ValueError(
-                f"{name} is no option that a file may have: use the long options of `tfddlrun --help`, or Horovod's "
+                f"{name} is not an option that a file may have: use the long options of `tfddlrun --help`, or Horovod's "
                 f"sections {', '.join(_SECTIONS)}. Received: {name}: {value!r}"
             )
     return defaults

@@ -58,7 +58,7 @@ def read_hostfile(path: Path) -> list[Host]:
         match = _LINE.fullmatch(line)
         if match is None:
             raise ValueError(
-                f"A line of the host file is no host: write 'node1 slots=4' or 'node1:4'. Received: {where}"
+                f"A line of the host file is not a host: write 'node1 slots=4' or 'node1:4'. Received: {where}"
             )
         host = _parse_host(match["host"], where)
         hosts.append(Host(host.name, int(match["slots"])) if match["slots"] else host)
@@ -80,7 +80,7 @@ def _parse_host(text: str, received: str) -> Host:
     match = _HOST.fullmatch(text)
     if match is None:
         raise ValueError(
-            f"A host is no name with a whole number of slots: write 'node1:4,node2:4'. Received: {received}"
+            f"A host is not a name with a whole number of slots: write 'node1:4,node2:4'. Received: {received}"
         )
     return Host(match["name"], int(match["slots"] or 1))
 

@@ -121,7 +121,7 @@ def check_compression(compression: Any) -> Any:
     ):
         return compression
     raise TypeError(
-        "`compression` is no compressor: pass tfddl.Compression.none, .fp16, .bf16 or a Compressor of your own. "
+        "`compression` is not a compressor: pass tfddl.Compression.none, .fp16, .bf16 or a Compressor of your own. "
         f"Received: compression={compression!r}"
     )
 
@@ -140,7 +140,7 @@ def run_compressed(
         The decompressed results.
 
     Raises:
-        TypeError: `compression` is no compressor.
+        TypeError: `compression` is not a compressor.
     """
     check_compression(compression)
     compressed = [compression.compress(tensor) for tensor in tensors]

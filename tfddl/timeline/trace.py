@@ -124,7 +124,7 @@ def _events(path: Path) -> Iterator[Event]:
     lines = path.read_text(errors="replace").split("\n")
     if lines[0] != "[":
         raise TraceError(
-            f"'{path}' is no timeline of tfddl: pass a file of hvd.start_timeline. "
+            f"'{path}' is not a timeline of tfddl: pass a file of hvd.start_timeline. "
             f"Received: a file that begins with {lines[0][:40]!r}"
         )
     for number, line in enumerate(lines[1:], 2):
@@ -137,7 +137,7 @@ def _events(path: Path) -> Iterator[Event]:
             if number == len(lines):  # cut off when the process was killed
                 return
             raise TraceError(
-                f"'{path}' is no timeline of tfddl: pass a file of hvd.start_timeline. "
+                f"'{path}' is not a timeline of tfddl: pass a file of hvd.start_timeline. "
                 f"Received: line {number}: {line[:40]!r}"
             ) from None
 

@@ -96,7 +96,7 @@ def _changes_nothing(_: click.Context, option: click.Parameter, value: Any) -> N
 def _refuse(_: click.Context, option: click.Parameter, value: Any) -> None:
     if value is not None:
         raise click.UsageError(
-            f"tfddl has nothing for {option.opts[-1]}: leave it out, or start the program by mpirun. Received: {value}"
+            f"tfddl has no equivalent of {option.opts[-1]}: leave it out, or start the program by mpirun. Received: {value}"
         )
 
 
