@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tf release demo test test-full lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod test-horovod-suite sanitize model format clean test-slurm wheel docs docs-links
+.PHONY: help setup setup-tf release demo test test-full lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod test-horovod-suite sanitize model format clean test-aarch64 test-slurm wheel docs docs-links
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -46,6 +46,7 @@ help:
 	@echo "make release   the files of a release: sdist and wheel, built twice and checked, bill of materials, checksums"
 	@echo "make wheel     one wheel with libraries for every TensorFlow and MPI, in dist/; goes on where it was interrupted"
 	@echo "               (WHEEL='--host-toolchain --tensorflow 2.21': with this machine's compiler, for one TensorFlow)"
+	@echo "make test-aarch64   the engine's tests, cross-compiled and emulated (apt install g++-aarch64-linux-gnu qemu-user)"
 	@echo "make docs      build the site of docs/ in build/site; make docs-links looks up its links to other sites"
 	@echo "make format    rewrite the sources in the project's format"
 	@echo "make clean     remove what was built; $(VENV) stays"
@@ -92,6 +93,14 @@ test-core: setup
 	$(CMAKE) -B build/core
 	$(BIN)/cmake --build build/core --parallel $(JOBS)
 	$(CTEST) --test-dir build/core
+
+# The engine and its tests for another processor, on an emulator: apt install g++-aarch64-linux-gnu qemu-user.
+test-aarch64: setup
+	$(CMAKE) -B build/aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+	  -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \
+	  "-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64;-L;/usr/aarch64-linux-gnu"
+	$(BIN)/cmake --build build/aarch64 --parallel $(JOBS)
+	$(CTEST) --test-dir build/aarch64
 
 test-python: setup
 	$(BIN)/tfddl build

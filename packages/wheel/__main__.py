@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import sys
 import time
@@ -21,6 +22,12 @@ from packages.wheel.libraries import Builder
 @click.option("--tensorflow", multiple=True, metavar="2.x", help="Only this TensorFlow; may be repeated.")
 @click.option(
     "--host-toolchain", is_flag=True, help="Use this machine's compiler: the wheel is for machines like it."
+)
+@click.option(
+    "--machine",
+    type=click.Choice(toolchain.MACHINES),
+    default=platform.machine(),
+    help="The processor that the wheel is for. Defaults to this machine's.",
 )
 @click.option("--mirror", metavar="URL", help="An archive of Debian. Defaults to that of this machine's apt.")
 @click.option(
@@ -44,6 +51,7 @@ from packages.wheel.libraries import Builder
 def main(
     tensorflow: tuple[str, ...],
     host_toolchain: bool,
+    machine: str,
     mirror: str | None,
     keep: bool,
     jobs: int,
@@ -51,12 +59,16 @@ def main(
     output: Path,
 ) -> None:
     """Builds one wheel with libraries for several TensorFlows and MPIs. An interrupted run goes on where it ended."""
+    if host_toolchain and machine != platform.machine():
+        raise click.UsageError(
+            f"--host-toolchain compiles for {platform.machine()}. Received: --machine {machine}"
+        )
     versions = list(versions_of(tensorflow).values())
     began = time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns) as progress:
         steps = progress.add_task("toolchain", total=len(versions) + 2)
-        tools = toolchain.host(work) if host_toolchain else toolchain.debian(work, mirror)
+        tools = toolchain.host(work) if host_toolchain else toolchain.debian(work, mirror, machine)
         progress.advance(steps)
         builder = Builder(tools, jobs, keep)
         for version in versions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import shutil
 import sys
@@ -17,6 +18,8 @@ from packages.wheel.toolchain import run
 ROOT = Path(__file__).resolve().parents[2]
 # Of TensorFlow 2.15 and of every later one the newest Python with wheels of both is 3.11. No header depends on it.
 PYTHON = "3.11"
+# The platforms that pip looks for where the wheel is for another processor than this machine's, the newest glibc first.
+PLATFORMS = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014")
 TENSORFLOW_LIBRARIES = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
 
 
@@ -45,7 +48,21 @@ def pinned(package: str) -> dict[str, str]:
     return {minor: version for file in files for version, minor in pattern.findall(file.read_text())}
 
 
-def unpack_tensorflow(version: str, destination: Path, log: Path) -> Path:
+def tensorflow_package(version: str, machine: str) -> str:
+    """Names the package with TensorFlow `version` for CPUs of the kind `machine`."""
+    if machine == "x86_64":
+        return "tensorflow-cpu"
+    return "tensorflow-cpu-aws" if version.startswith("2.15.") else "tensorflow"
+
+
+def platform_options(machine: str) -> list[str]:
+    """The options that make pip look for wheels for `machine`."""
+    if machine == platform.machine():
+        return []
+    return [word for name in PLATFORMS for word in ("--platform", f"{name}_{machine}")]
+
+
+def unpack_tensorflow(version: str, machine: str, destination: Path, log: Path) -> Path:
     """Unpacks the headers and the libraries of a TensorFlow, where they are not there yet.
 
     Returns:
@@ -53,7 +70,8 @@ def unpack_tensorflow(version: str, destination: Path, log: Path) -> Path:
     """
     wanted = [f"tensorflow/{name}" for name in TENSORFLOW_LIBRARIES]
     _unpack(
-        f"tensorflow-cpu=={version}",
+        f"{tensorflow_package(version, machine)}=={version}",
+        machine,
         destination,
         lambda name: name if name.startswith("tensorflow/include/") or name in wanted else None,
         log,
@@ -61,7 +79,7 @@ def unpack_tensorflow(version: str, destination: Path, log: Path) -> Path:
     return destination / "tensorflow"
 
 
-def unpack_mpi(abi: MpiAbi, destination: Path, log: Path) -> tuple[Path, str]:
+def unpack_mpi(abi: MpiAbi, machine: str, destination: Path, log: Path) -> tuple[Path, str]:
     """Unpacks the headers and the library of an MPI, where they are not there yet.
 
     Returns:
@@ -74,11 +92,13 @@ def unpack_mpi(abi: MpiAbi, destination: Path, log: Path) -> tuple[Path, str]:
         match = inside.fullmatch(name)
         return match[1] if match else None
 
-    _unpack(f"{abi.vendor}=={version}", destination, place, log)
+    _unpack(f"{abi.vendor}=={version}", machine, destination, place, log)
     return destination, version.split(".")[0]
 
 
-def _unpack(requirement: str, destination: Path, place: Callable[[str], str | None], log: Path) -> None:
+def _unpack(
+    requirement: str, machine: str, destination: Path, place: Callable[[str], str | None], log: Path
+) -> None:
     """Unpacks members of a wheel to where `place` says, complete or not at all. The wheel is not kept."""
     if destination.exists():
         return
@@ -86,7 +106,8 @@ def _unpack(requirement: str, destination: Path, place: Callable[[str], str | No
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
-    run([*pip, "--python-version", PYTHON, "--dest", str(partial), requirement], log)
+    wanted = ["--python-version", PYTHON, *platform_options(machine)]
+    run([*pip, *wanted, "--dest", str(partial), requirement], log)
     (wheel,) = partial.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         for member in archive.infolist():

@@ -16,7 +16,15 @@ import click
 from packages.wheel.inputs import MPIS, MpiAbi, unpack_mpi, unpack_tensorflow
 from packages.wheel.toolchain import Toolchain
 from tfddl.build.headers import Headers, hash_headers
-from tfddl.build.packaged import MAIN, XLA, Manifest, library_name, read_manifest, xla_library_name
+from tfddl.build.packaged import (
+    MAIN,
+    XLA,
+    Manifest,
+    library_name,
+    manifest_name,
+    read_manifest,
+    xla_library_name,
+)
 from tfddl.build.sources import source_directory, source_files, source_hash
 
 # What tf.sysconfig.get_compile_flags() says in TensorFlow 2.15 to 2.21. tests/build/test_wheel_builder.py compares.
@@ -43,7 +51,7 @@ class Builder:
 
     def is_built(self, version: str) -> bool:
         """Whether all libraries for a TensorFlow are there, made of these sources."""
-        path = self._manifest(version, {}).path(self.libraries)
+        path = self.libraries / manifest_name(version)
         return (
             path.is_file()
             and read_manifest(path).tensorflow == version
@@ -59,7 +67,8 @@ class Builder:
         names = _library_names(version)
         self._remove_older(version)
         self._copy_sources()
-        tensorflow = unpack_tensorflow(version, self.work / f"tensorflow-{version}", self.log)
+        machine = self.toolchain.machine
+        tensorflow = unpack_tensorflow(version, machine, self.work / f"tensorflow-{version}", self.log)
         for abi in MPIS:
             self._configure(version, tensorflow, abi)
             self._make(MAIN, *([XLA] if abi is MPIS[0] else []))
@@ -69,7 +78,9 @@ class Builder:
         if names != _library_names(version):
             raise click.ClickException("tfddl's C++ sources changed while they were compiled; start again.")
         headers = {kind: self._headers(objects, tensorflow) for kind, objects in OBJECTS.items()}
-        self._manifest(version, headers).write(self.libraries)
+        majors = {abi.vendor: abi.majors for abi in MPIS}
+        manifest = Manifest(version, self.toolchain.platform, self.toolchain.glibc, majors, headers)
+        manifest.write(self.libraries)
         if not self.keep:
             shutil.rmtree(tensorflow.parent)
 
@@ -79,15 +90,15 @@ class Builder:
         shutil.rmtree(collected, ignore_errors=True)
         collected.mkdir()
         for version in versions:
-            for name in (self._manifest(version, {}).path(collected).name, *_library_names(version)):
+            for name in (manifest_name(version), *_library_names(version)):
                 shutil.copyfile(self.libraries / name, collected / name)
         return collected
 
     def _remove_older(self, version: str) -> None:
         """Removes the manifest and the libraries of other sources for a TensorFlow."""
-        manifest = self._manifest(version, {}).path(self.libraries)
-        names = {manifest.name, *_library_names(version)}
-        for path in self.libraries.glob(f"*{manifest.stem}[-.]*"):
+        manifest = manifest_name(version)
+        names = {manifest, *_library_names(version)}
+        for path in self.libraries.glob(f"*{Path(manifest).stem}[-.]*"):
             if path.name not in names:
                 path.unlink()
 
@@ -100,7 +111,7 @@ class Builder:
             shutil.copy2(source_directory() / path, copy / path)
 
     def _configure(self, version: str, tensorflow: Path, abi: MpiAbi) -> None:
-        mpi, major = unpack_mpi(abi, self.work / abi.vendor, self.log)
+        mpi, major = unpack_mpi(abi, self.toolchain.machine, self.work / abi.vendor, self.log)
         path = self.toolchain.path
         values = {
             "CMAKE_BUILD_TYPE": "Release",
@@ -115,6 +126,7 @@ class Builder:
             "TFDDL_BUILD_TF": version,
             "TFDDL_BUILD_MPI": f"{abi.vendor}-{major}",
             "TFDDL_SOURCE_HASH": source_hash(),
+            **self.toolchain.definitions,
         }
         command = [
             self.toolchain.cmake,
@@ -140,7 +152,7 @@ class Builder:
         """Copies a library into `libraries`, complete or not at all, without the symbols that only a debugger reads."""
         partial = self.libraries / f".{name}"
         shutil.copyfile(self.work / "objects" / library, partial)
-        self.toolchain.run(["strip", self.toolchain.path(partial)], self.log)
+        self.toolchain.run([f"{self.toolchain.prefix}strip", self.toolchain.path(partial)], self.log)
         partial.replace(self.libraries / name)
 
     def _headers(self, objects: str, tensorflow: Path) -> Headers:
@@ -153,10 +165,6 @@ class Builder:
                 f"The compiler has not said which headers of {include} {objects} reads."
             )
         return Headers(names, digest)
-
-    def _manifest(self, version: str, headers: dict[str, Headers]) -> Manifest:
-        majors = {abi.vendor: abi.majors for abi in MPIS}
-        return Manifest(version, self.toolchain.platform, self.toolchain.glibc, majors, headers)
 
 
 def _library_names(version: str) -> list[str]:

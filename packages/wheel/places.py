@@ -1,10 +1,12 @@
 """Where a wheel is proven: minimal Debians in chroots, without a compiler, with this machine's or their own Python.
 
+A Debian for another processor runs under qemu-user, which the kernel starts for each program (`binfmt_misc`).
 Commands run in a mount namespace of their own, so that no mount stays.
 """
 
 from __future__ import annotations
 
+import platform
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from packages.wheel.inputs import ROOT, pinned
+from packages.wheel.inputs import ROOT, pinned, platform_options, tensorflow_package
 from packages.wheel.toolchain import run
 
 HERE = Path(__file__).resolve().parent
@@ -36,14 +38,23 @@ class Place:
     """A minimal Debian.
 
     Attributes:
-        name: string, the name of the release.
+        name: string, the name of the release, and of the processor where it is not this machine's.
         packages: string, what is installed beside the essential packages.
         python: string, the version of its own Python; None if this machine's Pythons run there.
+        machine: string, the processor, as `uname -m` says it.
+        architecture: string, the processor, as Debian says it.
     """
 
     name: str
     packages: str
     python: str | None = None
+    machine: str = "x86_64"
+    architecture: str = "amd64"
+
+    @property
+    def emulated(self) -> bool:
+        """Whether another processor than this machine's runs its programs."""
+        return self.machine != platform.machine()
 
 
 PLACES = (
@@ -51,7 +62,9 @@ PLACES = (
     # Its own Python is 3.9: /opt/python holds one that was compiled there from its source. See README.md.
     Place("bullseye", "ca-certificates,openmpi-bin", "3.11"),
     Place("trixie", "ca-certificates,openmpi-bin,python3,python3-venv", "3.13"),
+    Place("bookworm-arm64", "ca-certificates,openmpi-bin,python3,python3-venv", "3.11", "aarch64", "arm64"),
 )
+BY_NAME = {place.name: place for place in PLACES}
 
 
 @dataclass(frozen=True)
@@ -70,14 +83,15 @@ class Row:
 
 def make_place(name: str, work: Path, mirror: str) -> None:
     """Installs a place, where it is not there yet."""
-    (place,) = (place for place in PLACES if place.name == name)
+    place = BY_NAME[name]
     root = work / name
     if (root / ".ready").exists():
         return
     if root.exists():  # of a run that was interrupted
         shutil.rmtree(root)
     log = work / f"{name}.log"
-    run(["debootstrap", "--variant=minbase", f"--include={place.packages}", name, str(root), mirror], log)
+    options = ["--variant=minbase", f"--arch={place.architecture}", f"--include={place.packages}"]
+    run(["debootstrap", *options, name.partition("-")[0], str(root), mirror], log)
     (root / ".ready").touch()
 
 
@@ -87,7 +101,8 @@ def unpack_packages(row: Row, work: Path) -> str:
     Returns:
         String, the directory as commands in the place see it.
     """
-    name = f"py{row.python}-tf{row.tensorflow}"
+    machine = BY_NAME[row.place].machine
+    name = f"py{row.python}-tf{row.tensorflow}-{machine}"
     packages = work / "proof" / name
     if not packages.exists():
         partial = packages.with_name(f"{name}.partial")
@@ -105,8 +120,10 @@ def unpack_packages(row: Row, work: Path) -> str:
             "--no-compile",
             "-c",
             str(constraints),
+            *platform_options(machine),
         ]
-        run([*pip, "--target", str(partial), f"tensorflow-cpu=={version}", *PACKAGES], work / f"{name}.log")
+        requirement = f"{tensorflow_package(version, machine)}=={version}"
+        run([*pip, "--target", str(partial), requirement, *PACKAGES], work / f"{name}.log")
         partial.rename(packages)
     return f"/proof/{name}"
 
@@ -125,7 +142,8 @@ def install(row: Row, wheel: Path, packages: str, work: Path) -> None:
         (version,) = pinned(row.mpi).values()
         names.append(row.mpi)
         pip = [f"python{row.python}", "-m", "pip", "download", "--no-deps", "-d", str(proof / "wheels")]
-        run([*pip, f"{row.mpi}=={version}"], work / "pip.log")
+        wanted = ["--only-binary=:all:", *platform_options(BY_NAME[row.place].machine)]
+        run([*pip, *wanted, f"{row.mpi}=={version}"], work / "pip.log")
     run_checked(row, work, [_python(row, work), "-m", "venv", "/proof/env"])
     site = "import site; print(site.getsitepackages()[0])"
     directory = run_checked(row, work, ["python", "-c", site]).strip()
@@ -166,7 +184,7 @@ def run_checked(row: Row, work: Path, command: list[str]) -> str:
 
 
 def _has_own_python(row: Row) -> bool:
-    return any(place.name == row.place and place.python for place in PLACES)
+    return BY_NAME[row.place].python is not None
 
 
 def _python(row: Row, work: Path) -> str:

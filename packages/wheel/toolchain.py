@@ -1,5 +1,7 @@
 """The compiler: this machine's, or Debian 11's in a chroot, whose libraries load wherever glibc is 2.31 or newer.
 
+Debian 11 also has a compiler for another processor, whose libraries no program of this machine can load.
+
 Each toolchain has a directory for its work. A command of the toolchain sees this directory as `/work` in the chroot, and
 under its own path on the host.
 """
@@ -19,7 +21,8 @@ import click
 from tfddl.build.compile import find_cmake
 
 SUITE = "bullseye"
-PACKAGES = "g++,make,cmake"
+PACKAGES = ("g++", "make", "cmake")
+MACHINES = ("x86_64", "aarch64")
 LINES_OF_A_FAILURE = 15
 
 
@@ -32,18 +35,36 @@ class Toolchain:
         glibc: tuple of two ints, the version of the C library.
         root: absolute path of the chroot, in which `work` lies; None for the host.
         cmake: string, the program.
+        machine: string, the processor that the libraries are for.
     """
 
     work: Path
     glibc: tuple[int, int]
     root: Path | None = None
     cmake: str = "cmake"
+    machine: str = platform.machine()
 
     @property
     def platform(self) -> str:
         """The platform tag of the wheel. Nobody knows which symbols the host's compiler has taken."""
-        machine = platform.machine()
-        return "manylinux_{}_{}_{}".format(*self.glibc, machine) if self.root else f"linux_{machine}"
+        name = "manylinux_{}_{}".format(*self.glibc) if self.root else "linux"
+        return f"{name}_{self.machine}"
+
+    @property
+    def prefix(self) -> str:
+        """The first part of the compiler's name: empty for the compiler of this machine's processor."""
+        return "" if self.machine == platform.machine() else f"{self.machine}-linux-gnu-"
+
+    @property
+    def definitions(self) -> dict[str, str]:
+        """CMake's variables for another processor than this machine's."""
+        if not self.prefix:
+            return {}
+        return {
+            "CMAKE_SYSTEM_NAME": "Linux",
+            "CMAKE_SYSTEM_PROCESSOR": self.machine,
+            "CMAKE_CXX_COMPILER": f"{self.prefix}g++",
+        }
 
     def path(self, path: Path) -> str:
         """The name that the toolchain's commands know a file of `work` by."""
@@ -85,30 +106,33 @@ def host(directory: Path) -> Toolchain:
     return Toolchain(directory / "host", (int(major), int(minor)), cmake=cmake)
 
 
-def debian(directory: Path, mirror: str | None) -> Toolchain:
-    """The toolchain of Debian 11, which is installed into a chroot by the first call.
+def debian(directory: Path, mirror: str | None, machine: str) -> Toolchain:
+    """The toolchain of Debian 11 for a processor, which is installed into a chroot by the first call.
 
     Args:
         directory: for the chroot.
         mirror: URL of an archive of Debian; None for that of this machine's apt.
+        machine: string, one of `MACHINES`.
 
     Raises:
         click.ClickException: no root, no debootstrap, or no archive.
     """
     if os.geteuid() != 0:
         raise click.ClickException("A chroot needs root: run this in a container, or with --host-toolchain.")
-    root = directory / SUITE
+    foreign = machine != platform.machine()
+    root = directory / (f"{SUITE}-{machine}" if foreign else SUITE)
     ready = root / ".tfddl-ready"
     if not ready.exists():
         if not shutil.which("debootstrap"):
             raise click.ClickException("debootstrap is missing: apt install debootstrap")
         if root.exists():  # of a run that was interrupted
             shutil.rmtree(root)
-        include, archive = f"--include={PACKAGES}", mirror or apt_archive()
+        packages = ",".join((*PACKAGES, *((f"g++-{machine}-linux-gnu",) if foreign else ())))
+        archive = mirror or apt_archive()
         log = directory / "debootstrap.log"
-        run(["debootstrap", "--variant=minbase", include, SUITE, str(root), archive], log)
+        run(["debootstrap", "--variant=minbase", f"--include={packages}", SUITE, str(root), archive], log)
         ready.touch()
-    return Toolchain(root / "work", (2, 31), root)
+    return Toolchain(root / "work", (2, 31), root, machine=machine)
 
 
 def apt_archive() -> str:

@@ -233,7 +233,7 @@ def test_a_broken_installation(tmp_path):
 @pytest.mark.slow
 def test_a_job():
     result = CliRunner().invoke(cli.main, ["doctor", "-np", "2", "--json"])
-    found = {finding["subject"]: finding for finding in json.loads(result.output)}
+    found = {finding["subject"]: finding for finding in json.loads(result.stdout)}
     assert result.exit_code == 0, result.output
     assert {found[name]["state"] for name in ("hello", "allreduce", "fit")} == {"ok"}
     assert found["speed"]["state"] in ("ok", "note")  # this host may be loaded

@@ -42,13 +42,9 @@ class Manifest:
     mpi: dict[str, tuple[int, ...]]
     headers: dict[str, Headers]
 
-    def path(self, directory: Path) -> Path:
-        """The manifest's file in the directory of its libraries."""
-        return directory / f"{_minor(self.tensorflow)}.json"
-
     def write(self, directory: Path) -> Path:
         """Writes the manifest beside its libraries, and returns its path."""
-        path = self.path(directory)
+        path = directory / manifest_name(self.tensorflow)
         path.write_text(json.dumps(asdict(self), indent=0))
         return path
 
@@ -63,6 +59,11 @@ def read_manifest(path: Path) -> Manifest:
         for kind, headers in values["headers"].items()
     }
     return Manifest(**values)
+
+
+def manifest_name(tensorflow: str) -> str:
+    """Names the manifest for TensorFlow `tensorflow`."""
+    return f"{_minor(tensorflow)}.json"
 
 
 def library_name(tensorflow: str, vendor: str) -> str:
@@ -136,7 +137,7 @@ def _fitting(manifest: Manifest, kind: str, version: str, name: str) -> Path | N
 
 
 def _manifest(version: str) -> Manifest | None:
-    path = PACKAGED / f"{_minor(version)}.json"
+    path = PACKAGED / manifest_name(version)
     return read_manifest(path) if path.is_file() else None
 
 

@@ -8,6 +8,7 @@ import re
 import sys
 
 PYTHON = ((3, 11), (3, 13))
+MACHINES = ("x86_64", "aarch64")
 TENSORFLOW = ((2, 15), (2, 21))
 """Oldest and newest tested version. A newer version works with a warning. The same holds for KERAS (Keras 3)."""
 KERAS = ((3, 4), (3, 15))
@@ -41,7 +42,7 @@ def check_platform() -> None:
     """Checks Python and platform.
 
     Raises:
-        UnsupportedError: not CPython 3.11-3.13, or not Linux with glibc on x86_64.
+        UnsupportedError: not CPython 3.11-3.13, or not Linux with glibc on x86_64 or aarch64.
     """
     implementation = platform.python_implementation()
     if implementation != "CPython" or not PYTHON[0] <= sys.version_info[:2] <= PYTHON[1]:
@@ -51,9 +52,10 @@ def check_platform() -> None:
         )
     system, machine = platform.system(), platform.machine()
     libc = platform.libc_ver()[0]
-    if (system, machine, libc) != ("Linux", "x86_64", "glibc"):
+    if (system, libc) != ("Linux", "glibc") or machine not in MACHINES:
         raise UnsupportedError(
-            "tfddl runs on Linux with glibc on x86_64 only: use such a host, or a container with it (docs/launch.md). "
+            f"tfddl runs on Linux with glibc on {' and '.join(MACHINES)} only: use such a host, or a container with it "
+            "(docs/launch.md). "
             f"Received: {system} on {machine}, C library {libc or 'unknown'!r}"
         )
 

@@ -64,6 +64,7 @@ def _summary(faults: int, processes: int | None) -> str:
 def _findings(processes: int | None, hosts: str | None) -> Iterator[Finding]:
     yield from probe.run_all()
     if processes:
+        click.echo(f"      training on {processes} processes; this takes up to a minute ...", err=True)
         options = ["-np", str(processes), *(["-H", hosts] if hosts else [])]
         command = [sys.executable, "-m", "tfddl.launch.run", *options]
         rank = [sys.executable, "-m", "tfddl.doctor.job", str(processes)]
