@@ -23,6 +23,7 @@ extensions = [
     "sphinx_click",
     "sphinx_copybutton",
     "docstrings",
+    "messages_page",
     "repository_links",
 ]
 exclude_patterns = ["_ext", "_build"]

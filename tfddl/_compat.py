@@ -70,7 +70,7 @@ def py_dataset_options(dataset: Any, given: dict[str, Any]) -> dict[str, Any]:
         return {name: getattr(dataset, name) if value is None else value for name, value in given.items()}
     wrong = {name: value for name, value in given.items() if value is not None}
     if wrong:
-        raise ValueError(f"In Keras 2 these are arguments of fit. Received: {wrong}")
+        raise ValueError(f"In Keras 2 these are arguments of fit: pass them to fit. Received: {wrong}")
     return {}
 
 
@@ -277,7 +277,8 @@ def batch_normalization() -> Any:
     layer: Any = keras().layers.BatchNormalization
     if not hasattr(layer, "_moments"):
         raise ImportError(
-            "tfddl.SyncBatchNormalization does not know this version of Keras, whose BatchNormalization has no `_moments`. "
+            "tfddl.SyncBatchNormalization does not know this version of Keras, whose BatchNormalization has no `_moments`: "
+            "install one that tfddl is tested with, as docs/install.md lists them. "
             f"Received: keras {keras().__version__}"
         )
     return layer

@@ -71,7 +71,7 @@ def build() -> None:
     if kernels:
         click.echo(kernels)
     if missing:
-        click.echo(f"tfddl: jit_compile=True is not available, all else is: {missing}", err=True)
+        click.echo(f"tfddl: jit_compile=True is not available, all else is; see why: {missing}", err=True)
 
 
 @main.group()

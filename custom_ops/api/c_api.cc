@@ -174,7 +174,7 @@ int tfddl_timeline_start(int file, int mark_votes) {
   }
   const auto timeline = tfddl::Timeline::OfProcess();
   if (timeline->Start(file, engine->rank(), engine->size(), mark_votes != 0)) return 0;
-  tfddl::SetLastError("there is a timeline already");
+  tfddl::SetLastError("there is a timeline already: call hvd.stop_timeline() first");
   return -1;
 }
 

@@ -38,7 +38,8 @@ class WireReader {
 
  private:
   const char* Take(size_t size) {
-    if (size > bytes_.size() - next_) throw std::runtime_error("tfddl: a record from a peer is cut short");
+    if (size > bytes_.size() - next_)
+      throw std::runtime_error("tfddl: internal error: a record from a peer is cut short");
     const char* start = bytes_.data() + next_;
     next_ += size;
     return start;

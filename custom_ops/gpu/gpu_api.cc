@@ -133,13 +133,14 @@ void GpuApi::CheckCuda(int code, const char* call) const {
   const char* text = nullptr;
   cuGetErrorString(code, &text);
   throw std::runtime_error(std::string("CUDA's ") + call + " failed: " + (text ? text : "unknown error") +
-                           " (" + std::to_string(code) + ")");
+                           " (" + std::to_string(code) +
+                           "); run nvidia-smi to see whether GPU and driver work");
 }
 
 void GpuApi::CheckNccl(int code, const char* call) const {
   if (code == kNcclSuccess || code == kNcclInProgress) return;
   throw std::runtime_error(std::string("NCCL's ") + call + " failed: " + ncclGetErrorString(code) + " (" +
-                           std::to_string(code) + "); NCCL_DEBUG=INFO in the environment shows more");
+                           std::to_string(code) + "); set NCCL_DEBUG=INFO to see more");
 }
 
 }  // namespace tfddl

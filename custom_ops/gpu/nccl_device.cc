@@ -38,9 +38,10 @@ std::shared_ptr<const NcclDevice> NcclDevices::Open(int ordinal, std::string* er
   if (!device_ && error_.empty()) OpenFirst(ordinal);
   *error = error_;
   if (device_ && device_->ordinal != ordinal) {
-    *error = "tfddl uses one GPU a process. Received: tensors on GPU " + std::to_string(device_->ordinal) +
-             " and on GPU " + std::to_string(ordinal) +
-             "; show each process one by hvd.set_visible_gpu(), right after hvd.init()";
+    *error =
+        "tfddl uses one GPU a process: show each process one by hvd.set_visible_gpu(), right after "
+        "hvd.init(). Received: tensors on GPU " +
+        std::to_string(device_->ordinal) + " and on GPU " + std::to_string(ordinal);
     return nullptr;
   }
   return device_;

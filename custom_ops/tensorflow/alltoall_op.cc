@@ -47,12 +47,14 @@ std::string Objection(const std::vector<int64_t>& splits, int64_t rows, int size
   const std::string received =
       ". Received: splits " + Describe(splits) + " of " + std::to_string(rows) + " rows";
   if (splits.size() != static_cast<size_t>(size)) {
-    return "splits must have one number for each of the " + std::to_string(size) + " ranks" + received;
+    return "splits must have one number for each of the " + std::to_string(size) +
+           " ranks: give 0 to those that get no rows" + received;
   }
   int64_t left = rows;
   for (int64_t split : splits) {
-    if (split < 0) return "splits must not be negative" + received;
-    if (split > left) return "splits must add up to no more than the first dimension" + received;
+    if (split < 0) return "splits must not be negative: give 0 to ranks that get no rows" + received;
+    if (split > left)
+      return "splits must add up to no more than the first dimension: make them smaller" + received;
     left -= split;
   }
   return "";
@@ -90,7 +92,7 @@ class AlltoallKernel : public CollectiveKernel {
       if (rows % size != 0) {
         *objection =
             "without splits the first dimension must be a multiple of "
-            "the number of ranks. Received: " +
+            "the number of ranks: pad the rows, or pass splits. Received: " +
             std::to_string(rows) + " rows for " + std::to_string(size) + " ranks";
       }
       return std::vector<int64_t>(static_cast<size_t>(size), rows / size);

@@ -70,7 +70,8 @@ inline absl::Status ReadReduction(tensorflow::OpKernelConstruction* context, Cal
   if (Supports(call->kind, call->op, call->dtype)) return absl::OkStatus();
   return MakeStatus(absl::StatusCode::kInvalidArgument,
                     std::string(NameOf(call->kind)) +
-                        " does not support this reduce_op for this dtype. Received: reduce_op=" +
+                        " does not support this reduce_op for this dtype: cast the tensor, or use another "
+                        "op. Received: reduce_op=" +
                         std::to_string(reduce_op) + ", " + NameOf(call->dtype));
 }
 

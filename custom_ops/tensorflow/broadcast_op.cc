@@ -32,11 +32,12 @@ class BroadcastKernel : public CollectiveKernel {
     const auto engine = RequireEngine(context, done);
     if (!engine) return;
     const int root = engine->MemberOf(call_.root);
-    OP_REQUIRES_ASYNC(context, root >= 0,
-                      MakeStatus(absl::StatusCode::kInvalidArgument,
-                                 "root_rank of '" + call_.name + "' must be " + engine->DescribeMembers() +
-                                     ". Received: " + std::to_string(call_.root)),
-                      done);
+    OP_REQUIRES_ASYNC(
+        context, root >= 0,
+        MakeStatus(absl::StatusCode::kInvalidArgument,
+                   "root_rank of '" + call_.name + "' must be " + engine->DescribeMembers() +
+                       ": pass the number of such a rank. Received: " + std::to_string(call_.root)),
+        done);
     const tf::Tensor& x = context->input(0);
     if (engine->rank() == root) {
       context->set_output(0, x);  // tensors are immutable, so the root's result need not be a copy

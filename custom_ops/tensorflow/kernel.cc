@@ -122,8 +122,9 @@ bool CollectiveKernel::RequireRows(tf::OpKernelContext* context, int count, cons
   while (i < count && context->input(i).dims() > 0) ++i;
   if (i == count) return true;
   context->SetStatus(
-      MakeStatus(absl::StatusCode::kInvalidArgument,
-                 "'" + call_.name + "' needs tensors with at least one dimension. Received: a scalar"));
+      MakeStatus(absl::StatusCode::kInvalidArgument, "'" + call_.name +
+                                                         "' needs tensors with at least one dimension: make "
+                                                         "one with tf.reshape(x, [1]). Received: a scalar"));
   done();
   return false;
 }
@@ -154,7 +155,8 @@ void CollectiveKernel::Submit(std::shared_ptr<Engine> engine, tf::OpKernelContex
   };
   if (manager && !manager->RegisterCallback(token, cancel)) {
     context->SetStatus(
-        MakeStatus(absl::StatusCode::kCancelled, "tfddl '" + key + "': its step was cancelled"));
+        MakeStatus(absl::StatusCode::kCancelled,
+                   "tfddl '" + key + "': its step was cancelled; see the error that ended the step"));
     done();
     return;
   }

@@ -71,8 +71,9 @@ class MemoryTransport : public Transport {
       if (message.delay-- > 0) return;
       const auto& posted = channel->posted.front();
       if (message.data.size() != posted.bytes) {
-        throw std::runtime_error("tfddl: a message of " + std::to_string(message.data.size()) +
-                                 " bytes met a receive of " + std::to_string(posted.bytes));
+        throw std::runtime_error("tfddl: internal error: a message of " +
+                                 std::to_string(message.data.size()) + " bytes met a receive of " +
+                                 std::to_string(posted.bytes));
       }
       if (posted.bytes > 0) std::memcpy(posted.data, message.data.data(), posted.bytes);
       box->waiting.erase(posted.handle);

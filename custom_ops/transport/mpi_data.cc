@@ -68,7 +68,8 @@ std::vector<int> HostNumbers(MPI_Comm all, const LocalGroup& local) {
   const char* value = std::getenv("TFDDL_HIERARCHICAL_ALLREDUCE");
   const std::string wish = value && *value ? value : "1";
   if (wish != "0" && wish != "1") {
-    throw std::runtime_error("TFDDL_HIERARCHICAL_ALLREDUCE must be 0 or 1. Received: '" + wish + "'");
+    throw std::runtime_error("TFDDL_HIERARCHICAL_ALLREDUCE must be 0 or 1: set one of them. Received: '" +
+                             wish + "'");
   }
   const auto first = std::find(local.local_ranks.begin(), local.local_ranks.end(), 0);
   const int mine = wish == "0" ? -1 : static_cast<int>(first - local.local_ranks.begin());
@@ -81,7 +82,8 @@ bool MpiOnly() {
   const char* value = std::getenv("TFDDL_TRANSPORT");
   if (!value || !*value || std::strcmp(value, "auto") == 0) return false;
   if (std::strcmp(value, "mpi") == 0) return true;
-  throw std::runtime_error("TFDDL_TRANSPORT must be auto or mpi. Received: '" + std::string(value) + "'");
+  throw std::runtime_error("TFDDL_TRANSPORT must be auto or mpi: set one of them. Received: '" +
+                           std::string(value) + "'");
 }
 
 // Null if any member asks for MPI or cannot share memory.
@@ -98,7 +100,9 @@ std::unique_ptr<Transport> ShareHost(const LocalGroup& local, bool mpi_only) {
     return MakeShmTransport(local.rank, std::move(segments), geometry, std::move(arenas));
   }
   if (local.rank == 0) {
-    std::fprintf(stderr, "tfddl: the %d ranks of this host use MPI, not shared memory, which is slower: %s\n",
+    std::fprintf(stderr,
+                 "tfddl: the %d ranks of this host use MPI, not shared memory, which is slower; run tfddl "
+                 "doctor to see what to change: %s\n",
                  local.size, why.c_str());
   }
   return nullptr;

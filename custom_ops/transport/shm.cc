@@ -297,8 +297,8 @@ class ShmTransport : public Transport {
 
   static void CheckLength(size_t sent, size_t expected) {
     if (sent == expected) return;
-    throw std::runtime_error("tfddl: a message of " + std::to_string(sent) + " bytes met a receive of " +
-                             std::to_string(expected));
+    throw std::runtime_error("tfddl: internal error: a message of " + std::to_string(sent) +
+                             " bytes met a receive of " + std::to_string(expected));
   }
 
   const int rank_;

@@ -88,7 +88,8 @@ class MemfdWay : public Way {
     if (readlink(path.c_str(), target, sizeof target - 1) < 0) throw Error(path, errno);
     if (std::string(target).find(address.substr(space + 1)) == std::string::npos) {
       throw std::runtime_error(path +
-                               " is not the peer's memory: the ranks do not share a process namespace");
+                               " is not the peer's memory: the ranks do not share a process namespace; start "
+                               "them in one container");
     }
     File file(open(path.c_str(), O_RDWR | O_CLOEXEC));
     if (file.get() < 0) throw Error(path, errno);

@@ -63,8 +63,9 @@ absl::Status AddRows(tf::XlaOpKernelContext* context, int count, Call* call) {
   TF_RETURN_IF_ERROR(AddInputs(context, count, call));
   for (const auto& shape : call->shapes) {
     if (!shape.empty()) continue;
-    return absl::InvalidArgumentError("'" + call->name +
-                                      "' needs tensors with at least one dimension. Received: a scalar");
+    return absl::InvalidArgumentError(
+        "'" + call->name +
+        "' needs tensors with at least one dimension: make one with tf.reshape(x, [1]). Received: a scalar");
   }
   return absl::OkStatus();
 }

@@ -35,7 +35,7 @@ class AllreduceBucketsKernel : public tf::XlaOpKernel {
                 std::accumulate(members.begin(), members.end(), size_t{0}) == types.size() &&
                     std::all_of(members.begin(), members.end(), [](int count) { return count > 0; }),
                 MakeStatus(absl::StatusCode::kInvalidArgument,
-                           "members must be positive and add up to the number of tensors"));
+                           "internal error: members must be positive and add up to the number of tensors"));
     call.buckets = static_cast<int>(members.size());
     size_t first = 0;
     for (const int count : members) {

@@ -35,7 +35,7 @@ const char* Register() {
 #if TFDDL_XLA_GPU
   added = added && add(kStartTarget, "CUDA", StartOnGpu) && add(kFinishTarget, "CUDA", FinishOnGpu);
 #endif
-  return added ? nullptr : "XLA did not register tfddl's custom calls";
+  return added ? nullptr : "internal error: XLA did not register tfddl's custom calls";
 }
 
 #else
@@ -101,7 +101,7 @@ const char* tfddl_xla_attach(TfddlEngineFunctions given) {
   tfddl::EngineFunctions() = given;
   // Registering a name twice, by another copy of this library, would end the process.
   if (xla::CustomCallTargetRegistry::Global()->Lookup(tfddl::kCallTarget, "Host")) {
-    return "another copy of tfddl's XLA kernels is loaded in this process";
+    return "another copy of tfddl's XLA kernels is loaded in this process; import one tfddl only";
   }
   return tfddl::Register();
 }

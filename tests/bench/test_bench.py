@@ -135,7 +135,7 @@ def test_an_adapter_that_breaks_down_takes_only_its_own_numbers(how, says, tmp_p
     path = tmp_path / "result.json"
     result = bench_faulty(how, "--json", str(path))
     assert result.code == 1 and says in result.output
-    assert "Error: Failed: mpi4py. The errors are above." in result.output
+    assert "Error: Failed: mpi4py. See the errors above." in result.output
     document = json.loads(path.read_text())
     assert {row["name"] for row in document["rows"]} == {"copy", "floor"}
     assert list(document["failed"]) == ["mpi4py"]

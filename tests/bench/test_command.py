@@ -54,7 +54,7 @@ def test_sizes(text, sizes):
     [
         (
             ["allreduce", "--sizes", "4B,big"],
-            "Sizes are numbers of bytes as in 4B,64K,1M. Received: '4B,big'",
+            "Sizes are numbers of bytes: write them as in 4B,64K,1M. Received: '4B,big'",
         ),
         (["allreduce", "--sizes", "0"], "Received: '0'"),
         (["allreduce", "--peers", "mpi4py,nccl"], "or all, or none. Received: nccl"),
@@ -63,7 +63,10 @@ def test_sizes(text, sizes):
         (["allreduce", "--dtype", "float8"], "'float8' is not one of"),
         (["allreduce", "--json", "no/such/result.json"], "no/such/result.json cannot be written"),
         (["allreduce", "--sizes", "4B,900G", "-np", "3"], "Input and result of 966.4 GB each on 3 ranks"),
-        (["gradients", "--plot", "result.txt"], "A picture is .png or .svg. Received: result.txt"),
+        (
+            ["gradients", "--plot", "result.txt"],
+            "A picture is .png or .svg: choose a name that ends so. Received: result.txt",
+        ),
     ],
 )
 def test_mistakes(arguments, says):

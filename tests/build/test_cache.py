@@ -92,7 +92,7 @@ def test_sources_that_do_not_compile_are_tried_once(tmp_path: Path, kind: type[C
     assert len(tries) == (1 if kind is CompilationFailed else 3)
     with pytest.raises(CompileError, match="on strike") as caught:
         cached_or_built(library, build, once=True)
-    assert ("`tfddl build` tries again" in str(caught.value)) == (kind is CompilationFailed)
+    assert ("Run `tfddl build` to try again" in str(caught.value)) == (kind is CompilationFailed)
     forget_failure(library)
     cached_or_built(library, lambda: library.write_text(HEADER + "mended"), once=True)
     assert library.read_text() == HEADER + "mended"

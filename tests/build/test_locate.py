@@ -115,7 +115,10 @@ import tfddl
 tfddl.init()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert "tfddl cannot load MPI, since this process gets no more memory. Received: libmpi" in done.stderr
+    assert (
+        "tfddl cannot load MPI, since this process gets no more memory: raise its limit (ulimit -v). Received: libmpi"
+        in done.stderr
+    )
     assert "pip install" not in done.stderr
 
 

@@ -165,12 +165,12 @@ def test_horovodrun(tmp_path):
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.count("['--epochs', '3'] 32.0 0.28.1") == 2
-    assert result.stderr == "horovodrun: --mpi changes nothing in tfddl\n"
+    assert result.stderr == "horovodrun: --mpi changes nothing in tfddl; leave it out\n"
     refused = subprocess.run(
         [*command, "--min-np", "1", "python"], capture_output=True, text=True, timeout=60, check=False
     )
     assert refused.returncode == 2
-    assert "tfddl has nothing for --min-np" in refused.stderr
+    assert "tfddl has no equivalent of --min-np" in refused.stderr
 
 
 def test_the_distribution_refuses_horovod(tmp_path):

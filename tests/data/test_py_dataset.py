@@ -132,11 +132,11 @@ def test_errors_quote_what_they_received():
         data.ShardedPyDataset(Numbers(2), rank=0, size=3)
     with pytest.raises(ValueError, match="remainder='pad'"):
         data.ShardedPyDataset(Numbers(4), remainder="pad", rank=0, size=2)
-    with pytest.raises(TypeError, match=r"hvd.data.shard. Received: list"):
+    with pytest.raises(TypeError, match=r"use hvd.data.shard .* Received: list"):
         data.ShardedPyDataset([1, 2], rank=0, size=2)
     shard = data.ShardedPyDataset(Numbers(5), rank=0, size=2)
     for index in (2, -1):
-        with pytest.raises(IndexError, match=f"2 batches. Received: index={index}"):
+        with pytest.raises(IndexError, match=f"2 batches: .* Received: index={index}"):
             shard[index]
 
 

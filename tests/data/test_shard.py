@@ -209,7 +209,10 @@ class Batches(keras.utils.PyDataset):
         (({"a": 1},), r"arrays with rows.*Received: dict"),
         (("abcd",), r"arrays with rows.*Received: str"),
         ((np.array(3),), r"arrays with rows.*Received: ndarray"),
-        ((numbers(4), np.zeros(4)), r"takes one tf\.data\.Dataset, or arrays. Received: \S+Dataset, ndarray"),
+        (
+            (numbers(4), np.zeros(4)),
+            r"takes one tf\.data\.Dataset, or arrays: .* Received: \S+Dataset, ndarray",
+        ),
     ],
 )
 def test_other_data_is_refused(given, text):

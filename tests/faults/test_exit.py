@@ -21,7 +21,7 @@ hvd.init()
     check_quoted(
         result, "s at its end for rank 1 (process ", ", whose exit handlers have not ended; waiting on."
     )
-    last = ", whose exit handlers have not ended. The limit is TFDDL_STALL_LIMIT."
+    last = ", whose exit handlers have not ended. The limit is TFDDL_STALL_LIMIT; "
     assert last in (result.output.rstrip().splitlines()[-1] if launcher else result.output)
 
 
@@ -42,8 +42,10 @@ def test_a_limit_for_a_program_that_goes_on_after_the_others():
     result = run(2, script, tfddlrun(2), TFDDL_STALL_WARNING="2", TFDDL_EXIT_LIMIT="5")
     assert result.code == 1, result.output
     last = result.output.rstrip().splitlines()[-1]
-    limit = "s at its end, to which rank 1 has not come. The limit is TFDDL_EXIT_LIMIT."
-    assert f"{limit} What each rank did last: tfddl analyze /" in last
+    assert (
+        "s at its end, to which rank 1 has not come. The limit is TFDDL_EXIT_LIMIT; end the program" in last
+    )
+    assert "a higher limit. What each rank did last: tfddl analyze /" in last
 
 
 @pytest.mark.parametrize("where", ["before", slow("in")])

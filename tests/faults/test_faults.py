@@ -126,7 +126,7 @@ try:
 except tf.errors.OpError as error:
     if hvd.rank() == 1:
         # Not said where all that was in flight could run: then rank 0 waits for what is missing.
-        wait_until_said("The error raised on rank 1 tells the cause", 20)
+        wait_until_said("See the error raised on rank 1 for the cause", 20)
         time.sleep(0.7)  # an end of rank 0 would have come by now
     raise
 print("not reached")

@@ -111,7 +111,8 @@ assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
     assert result.code == 0, result.output
     check_quoted(
         result,
-        "TFDDL_DUMP_SIGNAL must be the name or the number of a signal, such as SIGUSR2, or 0 for none. Received: 'usr3'",
+        "TFDDL_DUMP_SIGNAL must be the name or the number of a signal, or 0 for none: ",
+        "set TFDDL_DUMP_SIGNAL=SIGUSR2. Received: 'usr3'",
         "tfddl: SIGUSR2 writes no flight record, since the program handles that signal itself",
         f"{tmp_path}/tfddl-dump/rank0.json {tmp_path}/elsewhere/folder/rank0.json",
         "The flight record was not written: /proc/none/rank0.json: ",

@@ -24,7 +24,7 @@ def test_ranks_that_wait_for_different_collectives(ranks):
     assert re.search(rf"{DIFFERENT}: rank 0: 'gradient' \(for \d+ s\)", result.output)
     assert result.output.count(DIFFERENT) == 1
     assert (
-        "TFDDL_STALL_LIMIT=5 seconds. Ranks must run the same collectives; set a higher limit"
+        "TFDDL_STALL_LIMIT=5 seconds. Run the same collectives on all ranks; set a higher limit"
         in result.output
     )
 

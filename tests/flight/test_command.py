@@ -121,7 +121,7 @@ def test_mistakes(tmp_path):
     assert f"'{missing}' does not exist" in message(missing) and "SIGUSR1" in message(missing)
     file = tmp_path / "x.txt"
     file.write_text("")
-    assert "is no folder" in message(file)
+    assert "is not a folder" in message(file)
     assert "no rank<N>.json" in message(tmp_path) and "Received: x.txt." in message(tmp_path)
     for content, expected in (
         ('{"version": 2}', "of version 1. Received: version 2"),

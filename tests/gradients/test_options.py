@@ -230,7 +230,7 @@ NEITHER = {"sparse_as_dense": "yes", "scale_local_gradients": 2, "average_aggreg
 @pytest.mark.parametrize("option", NEITHER)
 @on_ranks(1)
 def test_what_is_on_or_off(hvd, option):
-    message = rf"{option} is True or False\. Received: {option}={NEITHER[option]!r}"
+    message = rf"{option} is True or False: .* Received: {option}={NEITHER[option]!r}"
     with pytest.raises(TypeError, match=message):
         hvd.DistributedOptimizer(keras.optimizers.SGD(), **{option: NEITHER[option]})
     if option != "average_aggregated_gradients":
@@ -265,10 +265,10 @@ def test_ranks_with_other_groups_get_an_error(hvd, mode, how):
 @on_ranks(1)
 def test_more_refusals(hvd):
     v = tf.Variable(1.0)
-    with pytest.raises(ValueError, match=r"names a variable twice. Received: groups="):
+    with pytest.raises(ValueError, match=r"names a variable twice: .* Received: groups="):
         hvd.DistributedGradientTape(tf.GradientTape(), groups=[[v], [v]])
     for layers in (v, [v], "dense"):
-        with pytest.raises(ValueError, match=r"a Keras layer or a list of them. Received: local_layers="):
+        with pytest.raises(ValueError, match=r"a Keras layer or a list of them: .* Received: local_layers="):
             hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=layers)
     with pytest.warns(DeprecationWarning, match="use groups="):
         hvd.DistributedGradientTape(tf.GradientTape(), num_groups=2)

@@ -231,7 +231,7 @@ def test_two_tapes_in_a_graph_asked_in_different_orders(hvd, branches):
 
 @on_ranks(1)
 def test_refusals(hvd):
-    with pytest.raises(ValueError, match=r"op=tfddl.Sum or op=tfddl.Adasum. Received: op=Min"):
+    with pytest.raises(ValueError, match=r"op=tfddl.Sum or op=tfddl.Adasum: .* Received: op=Min"):
         hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Min)
     with pytest.raises(TypeError, match=r"wraps a tf.GradientTape"):
         hvd.DistributedGradientTape(tf.Variable(1.0))

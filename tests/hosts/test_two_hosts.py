@@ -191,7 +191,7 @@ def test_bytes_between_hosts(on_hosts, hierarchical, times):
 def test_a_wrong_wish_is_quoted(on_hosts):
     result = on_hosts(WHO, *TFDDLRUN, "-np", "2", "-H", "hostA:1,hostB:1", TFDDL_HIERARCHICAL_ALLREDUCE="yes")
     assert result.code != 0
-    assert "TFDDL_HIERARCHICAL_ALLREDUCE must be 0 or 1. Received: 'yes'" in result.output
+    assert "TFDDL_HIERARCHICAL_ALLREDUCE must be 0 or 1: set one of them. Received: 'yes'" in result.output
 
 
 SETS = """

@@ -41,7 +41,7 @@ def test_what_changes_the_training_is_refused(hvd):
     for callback in (keras.callbacks.ReduceLROnPlateau(), hvd.callbacks.MetricAverageCallback()):
         with pytest.raises(ValueError, match=f"All ranks have to run a {type(callback).__name__}"):
             hvd.callbacks.rank_zero_only(callback)
-    with pytest.raises(TypeError, match=r"a callback of Keras\. Received: 'TensorBoard'"):
+    with pytest.raises(TypeError, match=r"a callback of Keras: .* Received: 'TensorBoard'"):
         hvd.callbacks.rank_zero_only("TensorBoard")
 
 

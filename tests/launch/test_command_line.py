@@ -172,10 +172,10 @@ def test_printed_line_runs_by_hand(monkeypatch):
             "The hosts have 3 slots for 5 processes. Write the number of slots behind each host, as in -H a:3,b:3, or ask "
             "for fewer processes. Received: -np 5 with a:2,b:1",
         ),
-        (["-np", "2", "--timeline-mark-cycles", "true"], "needs --timeline-filename FILE"),
+        (["-np", "2", "--timeline-mark-cycles", "true"], "add --timeline-filename FILE"),
         (["--gloo", "-np", "2", "true"], "No such option '--gloo'. Leave it out: tfddlrun always uses MPI."),
         (["--fusion-threshold-mb", "32", "true"], "Set TFDDL_BUCKET_MB instead."),
-        (["--min-np", "1", "true"], "tfddl has no elastic jobs yet."),
+        (["--min-np", "1", "true"], "Leave it out: tfddl has no elastic jobs."),
         (["--autotune-log-file", "a", "true"], "tfddl has nothing that it could change."),
         (["--dryrun", "true"], "Did you mean '--dry-run'?"),
     ],
@@ -341,7 +341,7 @@ def test_tfddl_build_without_xla_kernels(monkeypatch):
     monkeypatch.setattr(locate, "locate_xla_library", fail)
     result = CliRunner().invoke(cli.main, ["build"])
     assert (result.exit_code, result.stdout) == (0, "/cache/libtfddl.so\n")
-    assert result.stderr == "tfddl: jit_compile=True is not available, all else is: no headers\n"
+    assert result.stderr == "tfddl: jit_compile=True is not available, all else is; see why: no headers\n"
 
 
 def test_tfddl_build_fails_in_one_sentence(monkeypatch):

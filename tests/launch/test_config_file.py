@@ -53,7 +53,10 @@ def test_a_file_of_horovodrun(dry_run):
         "TFDDL_TIMELINE_MARK_CYCLES": "1",
     }
     for name in ("controller", "cycle-time-ms", "stall-check-enabled"):
-        assert f"tfddlrun: {name} in the file of --config-file changes nothing in tfddl\n" in result.stderr
+        assert (
+            f"tfddlrun: {name} in the file of --config-file changes nothing in tfddl; leave it out\n"
+            in result.stderr
+        )
 
 
 def test_options_of_tfddlrun(dry_run):
@@ -69,13 +72,22 @@ def test_options_of_tfddlrun(dry_run):
     ("text", "message"),
     [
         ("a: [", "The file has to be YAML"),
-        ("- 1", "The file has lines such as 'num-proc: 4'. Received: [1]"),
-        ("timeline: x.json", "timeline is a section, with lines of its own below it. Received: 'x.json'"),
-        ("nump: 4", "nump is no option that a file may have"),
-        ("check-build: true", "check-build is no option that a file may have"),
+        ("- 1", "The file has options and values: write lines such as 'num-proc: 4'. Received: [1]"),
+        (
+            "timeline: x.json",
+            "timeline is a section: write its options below it, indented. Received: 'x.json'",
+        ),
+        ("nump: 4", "nump is not an option that a file may have"),
+        ("check-build: true", "check-build is not an option that a file may have"),
         ("num-proc: four", "'four' is not a valid integer"),
-        ("params: {fusion-threshold-mb: big}", "fusion-threshold-mb is a number, 0 or more. Received: 'big'"),
-        ("params: {hierarchical-allreduce: 2}", "hierarchical-allreduce is true or false. Received: 2"),
+        (
+            "params: {fusion-threshold-mb: big}",
+            "fusion-threshold-mb is a number: write 0 or more. Received: 'big'",
+        ),
+        (
+            "params: {hierarchical-allreduce: 2}",
+            "hierarchical-allreduce is true or false: write one of them. Received: 2",
+        ),
     ],
 )
 def test_refuses(dry_run, text, message):

@@ -171,7 +171,7 @@ def test_a_spelling_of_keras_2():
     error = "Argument(s) not recognized: {'lr': 0.002}"
     job = tfddlrun("-np", "1", sys.executable, "-S", "-c", f"raise ValueError({error!r})")
     assert job.code == 1
-    assert job.stderr.splitlines()[-1].startswith("tfddlrun: Keras 3 calls lr= learning_rate=;")
+    assert job.stderr.splitlines()[-1].startswith("tfddlrun: Keras 3 has learning_rate= in place of lr=:")
 
 
 def test_script_without_python(tmp_path, monkeypatch):

@@ -88,7 +88,7 @@ def test_what_is_refused():
         tfddl.run(print, np=0)
     with pytest.raises(TypeError, match=r"tfddlrun -np 2 python train.py\. Received: 'train.py'"):
         tfddl.run("train.py", np=2)
-    with pytest.raises(TypeError, match=r"as a tuple: args=\(0.01,\). Received: args=0.01"):
+    with pytest.raises(TypeError, match=r"as a tuple: pass args=\(0.01,\). Received: args=0.01"):
         tfddl.run(print, args=0.01, np=2)
     generator = (each for each in "ab")
     with pytest.raises(TypeError, match=r"print and its arguments have to be pickled.*generator"):

@@ -166,7 +166,7 @@ def test_average_argument_is_deprecated(hvd):
 @pytest.mark.parametrize("op", [-1, 17, "Sum"])
 @on_ranks(1)
 def test_an_op_that_does_not_exist_is_refused(hvd, op):
-    with pytest.raises(ValueError, match=r"op=Average, Sum, Min, Max, Product, Adasum. Received: op="):
+    with pytest.raises(ValueError, match=r"op=Average, Sum, Min, Max, Product, Adasum: .* Received: op="):
         hvd.allreduce(tf.ones([2]), op=op)
 
 

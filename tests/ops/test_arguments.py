@@ -14,7 +14,7 @@ def test_a_group_is_a_list(kind, given):
     import tfddl as hvd
 
     with pytest.raises(
-        TypeError, match=rf"grouped_{kind} takes a list of tensors; hvd\.{kind} takes one. Received: "
+        TypeError, match=rf"grouped_{kind} takes a list of tensors; use hvd\.{kind} for one. Received: "
     ):
         getattr(hvd, f"grouped_{kind}")(given)
 

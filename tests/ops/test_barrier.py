@@ -118,7 +118,7 @@ def test_broadcast_in_place(hvd, mode):
 
 @on_ranks(2)
 def test_broadcast_in_place_takes_variables_that_fit(hvd):
-    with pytest.raises(TypeError, match=r"takes variables\. Received: .*EagerTensor"):
+    with pytest.raises(TypeError, match=r"takes variables: .* Received: .*EagerTensor"):
         hvd.broadcast_([tf.ones([2])], 0)
     variable = tf.Variable(tf.fill([2 + hvd.rank()], float(hvd.rank())))
     mismatch(

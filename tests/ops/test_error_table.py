@@ -189,68 +189,77 @@ class Mistake:
 
 
 MISTAKES = {
-    "root below": Mistake(send(root=-1), send(), Invalid, r"must be in \[0, \d\)\. Received: -1"),
-    "root beyond": Mistake(send(root=99), send(), Invalid, r"must be in \[0, \d\)\. Received: 99"),
-    "root of no int": Mistake(send(root="0"), send(), TypeError, r"an int\. Received: root_rank='0'"),
+    "root below": Mistake(
+        send(root=-1), send(), Invalid, r"must be in \[0, \d\): pass the number of such a rank\. Received: -1"
+    ),
+    "root beyond": Mistake(
+        send(root=99), send(), Invalid, r"must be in \[0, \d\): pass the number of such a rank\. Received: 99"
+    ),
+    "root of no int": Mistake(
+        send(root="0"), send(), TypeError, r"an int, such as 0\. Received: root_rank='0'"
+    ),
     "too few splits": Mistake(
         exchange(splits=np.zeros([0], "int32")),
         exchange(),
         Invalid,
-        r"one number for each of the \d ranks. Received: splits \[\] of 6 rows",
+        r"one number for each of the \d ranks: .* Received: splits \[\] of 6 rows",
     ),
     "too many splits": Mistake(
         exchange(splits=lambda size: [1] * (size + 1)),
         exchange(),
         Invalid,
-        r"one number for each of the \d ranks. Received: splits \[1",
+        r"one number for each of the \d ranks: .* Received: splits \[1",
     ),
     "a negative split": Mistake(
         exchange(splits=lambda size: [-1] * size),
         exchange(),
         Invalid,
-        r"must not be negative. Received: splits \[-1",
+        r"must not be negative: .* Received: splits \[-1",
     ),
     "more rows than there are": Mistake(
         exchange(splits=lambda size: [7] * size),
         exchange(),
         Invalid,
-        r"no more than the first dimension. Received: splits \[7.* of 6 rows",
+        r"no more than the first dimension: .* Received: splits \[7.* of 6 rows",
     ),
     "splits of floats": Mistake(
         exchange(splits=lambda size: [1.0] * size),
         exchange(),
         TypeError,
-        r"int32 or int64. Received: float32",
+        r"int32 or int64: cast .* Received: float32",
     ),
     "splits that are no vector": Mistake(
-        exchange(splits=lambda size: [[1] * size]), exchange(), ValueError, r"a vector. Received: shape"
+        exchange(splits=lambda size: [[1] * size]), exchange(), ValueError, r"a vector: .* Received: shape"
     ),
     "rows that are no multiple": Mistake(
         lambda hvd: hvd.alltoall(tf.ones([hvd.size() + 1]), name=NAME),
         exchange([6]),
         Invalid,
-        r"multiple of the number of ranks. Received: \d rows for \d ranks",
+        r"multiple of the number of ranks: .* Received: \d rows for \d ranks",
     ),
     "allgather of a scalar": Mistake(
-        gather([]), gather(), ValueError, r"at least one dimension. Received: a scalar"
+        gather([]), gather(), ValueError, r"at least one dimension: .* Received: a scalar"
     ),
     "reducescatter of a scalar": Mistake(
-        scatter([]), scatter(), ValueError, r"at least one dimension. Received: a scalar"
+        scatter([]), scatter(), ValueError, r"at least one dimension: .* Received: a scalar"
     ),
     "alltoall of a scalar": Mistake(
-        exchange([]), exchange(), ValueError, r"at least one dimension. Received: a scalar"
+        exchange([]), exchange(), ValueError, r"at least one dimension: .* Received: a scalar"
     ),
     "group with a scalar": Mistake(
         group([2], [], kind="grouped_allgather"),
         group([2], [3], kind="grouped_allgather"),
         ValueError,
-        r"at least one dimension. Received: a scalar",
+        r"at least one dimension: .* Received: a scalar",
     ),
     "no such operation": Mistake(
         reduce(op=17), reduce(), ValueError, r"supports op=Average, Sum.*Received: op=17"
     ),
     "operation of reducescatter": Mistake(
-        scatter(op=Max), scatter(), ValueError, r"reducescatter supports op=Average, Sum. Received: op='Max'"
+        scatter(op=Max),
+        scatter(),
+        ValueError,
+        r"reducescatter supports op=Average, Sum: .* Received: op='Max'",
     ),
     "sum of bool": Mistake(
         reduce(dtype=tf.bool), reduce(), TypeError, r"op=Sum supports .*Received: bool. Use op=Min"
@@ -280,7 +289,7 @@ MISTAKES = {
         reduce(dtype=tf.int32, postscale_factor=float("inf")),
         reduce(dtype=tf.int32),
         ValueError,
-        r"must be finite for int32. Received: \(1\.0, inf\)",
+        r"must be finite for int32: .* Received: \(1\.0, inf\)",
     ),
     "a factor of Adasum": Mistake(
         reduce(op=Adasum, prescale_factor=0.5), reduce(op=Adasum), ValueError, r"Received: \(0\.5, 1\.0\)"
@@ -313,7 +322,7 @@ def test_a_scalar_that_shows_only_when_it_runs(hvd, kind):
 
     if hvd.rank() == 0:
         with pytest.raises(
-            Invalid, match=rf"'{NAME}' needs tensors with at least one dimension\. Received: a scalar"
+            Invalid, match=rf"'{NAME}' needs tensors with at least one dimension: .* Received: a scalar"
         ):
             call(tf.constant(1.0))
     call(tf.ones([6, 2]))

@@ -131,10 +131,10 @@ def test_second_order(hvd, mode):
 @on_ranks(1)
 def test_what_it_does_not_take(hvd):
     for op in (hvd.Min, hvd.Max, hvd.Product, hvd.Adasum):
-        with pytest.raises(ValueError, match=r"supports op=Average, Sum\. Received"):
+        with pytest.raises(ValueError, match=r"supports op=Average, Sum: .* Received"):
             hvd.reducescatter(tf.ones([2]), op=op)
     for call_it in (hvd.reducescatter, lambda x: hvd.grouped_reducescatter([x])):
-        with pytest.raises(ValueError, match=r"at least one dimension\. Received: a scalar"):
+        with pytest.raises(ValueError, match=r"at least one dimension: .* Received: a scalar"):
             call_it(tf.constant(1.0))
         with pytest.raises(TypeError, match="Received: bool"):
             call_it(tf.constant([True]))

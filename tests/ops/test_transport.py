@@ -62,7 +62,9 @@ def test_same_bits_over_shared_memory_and_mpi(hvd):
 
 @on_ranks(1, 2)
 def test_unknown_transport(hvd):
-    with pytest.raises(ValueError, match=r"TFDDL_TRANSPORT must be auto or mpi. Received: 'tcp'"):
+    with pytest.raises(
+        ValueError, match=r"TFDDL_TRANSPORT must be auto or mpi: set one of them. Received: 'tcp'"
+    ):
         restart(hvd, "tcp")
     hvd.init()
 

@@ -159,7 +159,7 @@ def test_no_ranks_of_the_job(hvd):
         with pytest.raises(ValueError, match=r"init\(comm=.* Received: "):
             hvd.init(comm=comm)
     if world.size > 1:
-        with pytest.raises(ValueError, match=r"include this one"):
+        with pytest.raises(ValueError, match=r"this one"):
             hvd.init(comm=[(world.rank + 1) % world.size])
         with pytest.raises(ValueError, match="COMM_NULL"):
             hvd.init(comm=MPI.COMM_NULL)
@@ -183,7 +183,7 @@ if world.rank != 1:
 def test_lists_that_differ(fails):
     """Ranks whose lists differ raise an error; the whole mpirun ends."""
     output = fails(3, "hvd.init(comm=[0, 1] if world.rank == 0 else [0, 1, 2])\n")
-    assert "ValueError: Ranks that belong to one job have to give init(comm=...) the same ranks" in output
+    assert "ValueError: The ranks of one job name different ranks in init(comm=...)" in output
     assert "[0, 1, 2]" in output
 
 

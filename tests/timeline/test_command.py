@@ -227,17 +227,23 @@ def test_mistakes(path, tmp_path):
     result = invoke(other)
     assert result.exit_code == 1 and "Give the file of rank 0" in result.output
     write(path, 1, 3, [])
-    assert "is of another job: rank 1 of 2 belongs beside" in invoke(path).output
+    assert "is of another job: put that of rank 1 of 2 beside" in invoke(path).output
     something = tmp_path / "something.json"
     something.write_text("{}")
-    assert "is no timeline of tfddl. Received: a file that begins with '{}'" in invoke(something).output
+    assert (
+        "is not a timeline of tfddl: pass a file of hvd.start_timeline. Received: a file that begins with '{}'"
+        in invoke(something).output
+    )
     something.write_text("[\n{}\n]\n")
     assert "is not the timeline of one rank" in invoke(something).output
     something.write_text("[\n{broken\n]\n")
     with pytest.raises(TraceError, match="line 2"):
         read(something)
     assert invoke(tmp_path / "nothing").exit_code == 2
-    assert "A picture is .png or .svg. Received: p.txt" in invoke(path, "--plot", "p.txt").output
+    assert (
+        "A picture is .png or .svg: choose a name that ends so. Received: p.txt"
+        in invoke(path, "--plot", "p.txt").output
+    )
 
 
 def test_help_teaches():

@@ -87,7 +87,7 @@ def test_an_operation_that_the_dtype_lacks(hvd):
         def run(x, kind=kind, op=op):
             return getattr(library.ops(), f"tfddl_{kind}")(x=[x], tensor_name="lacks", reduce_op=op)
 
-        message = rf"{kind} does not support this reduce_op for this dtype. Received: reduce_op={op}, {x.dtype.name}"
+        message = rf"{kind} does not support this reduce_op for this dtype: .* Received: reduce_op={op}, {x.dtype.name}"
         for call in (run, jit(run)):
             with pytest.raises(tf.errors.InvalidArgumentError, match=message):
                 call(x)
@@ -114,7 +114,7 @@ def test_a_shape_that_depends_on_values(hvd):
 
 @on_ranks(1, 2)
 def test_a_root_that_is_no_rank(hvd):
-    with pytest.raises(tf.errors.OpError, match=r"root_rank must be in \[0, \d\). Received: 7"):
+    with pytest.raises(tf.errors.OpError, match=r"root_rank must be in \[0, \d\): .* Received: 7"):
         jit(lambda x: hvd.broadcast(x, 7))(tf.ones([2]))
     _goes_on(hvd)
 
@@ -167,7 +167,8 @@ def test_kernels_that_do_not_compile_are_said_once(hvd):
         contextlib.redirect_stderr(said),
     ):
         assert xla._outcome.__wrapped__() == "they could not be compiled or loaded"
-    assert said.getvalue() == f"tfddl: jit_compile=True is not available: {failure}\n"
+    assert said.getvalue().startswith(f"tfddl: jit_compile=True is not available: {failure}; run tfddl build")
+    assert said.getvalue().count("\n") == 1
 
 
 @on_ranks(1)

@@ -24,7 +24,7 @@ _SIZES = "4B,4K,64K,1M,16M,64M"
 _OPERATIONS = {
     "allreduce": "Sum of a tensor over all ranks.",
     "broadcast": "Rank 0's tensor on all ranks.",
-    "allgather": "The tensors of all ranks behind one another.",
+    "allgather": "The tensors of all ranks, one after another.",
     "reducescatter": "Each rank's slice of the sum over all ranks.",
     "alltoall": "The n-th piece of every rank to rank n.",
 }
@@ -148,8 +148,8 @@ def training(ranks: int, models: list[str], batch: int, steps: int, **options: A
     """Training steps of a model, with and without communication.
 
     Random images of 32 x 32 x 3, SGD with momentum, gradients by DistributedGradientTape or the peer's own means. "op
-    that does nothing" is compute: the same processes without communication. "ranks meet" adds a barrier to each of
-    its steps, and so the wait for the slower rank. "one process alone" has the whole machine.
+    that does nothing" is compute: the same processes without communication. "ranks meet" adds a barrier to each
+    step, so its time includes the wait for the slower rank. "one process alone" has the whole machine.
 
     \b
     Further columns:
@@ -222,9 +222,11 @@ def _write(
 def _judge(wrong: int, failed: dict[str, str]) -> None:
     """Ends with an error if results were wrong, or adapters failed."""
     if wrong:
-        raise click.ClickException(f"{wrong:,} elements of the results were wrong.")
+        raise click.ClickException(
+            f"{wrong:,} elements of the results were wrong. Report this with the output of tfddl doctor -np 2 --json."
+        )
     if failed:
-        raise click.ClickException(f"Failed: {', '.join(failed)}. The errors are above.")
+        raise click.ClickException(f"Failed: {', '.join(failed)}. See the errors above.")
 
 
 def _adapters(operation: str, peers: list[str]) -> tuple[dict[str, Adapter], list[str]]:

@@ -23,7 +23,11 @@ class Sizes(click.ParamType):
         found = [re.fullmatch(r"(\d+) ?([KMG]?)(?:i?B)?", text.strip(), re.I) for text in value.split(",")]
         sizes = [match and int(match[1]) * _UNITS[match[2].upper()] for match in found]
         if not all(sizes):
-            self.fail(f"Sizes are numbers of bytes as in 4B,64K,1M. Received: {value!r}", parameter, context)
+            self.fail(
+                f"Sizes are numbers of bytes: write them as in 4B,64K,1M. Received: {value!r}",
+                parameter,
+                context,
+            )
         return sizes
 
 

@@ -113,7 +113,7 @@ class WorkerGroup:
     def _accept(self, listener: socket.socket, deadline: float) -> tuple[int, int, Connection]:
         while not select.select([listener], [], [], 0.5)[0]:
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise self._error("its processes did not start")
+                raise self._error("its processes did not start; see its output below")
         connection = Connection(listener.accept()[0].detach())
         return *connection.recv(), connection
 
@@ -123,7 +123,7 @@ class WorkerGroup:
             for rank in self._ranks:
                 rank.send(request)
         except OSError as error:
-            raise self._error(f"a rank is gone ({error})") from None
+            raise self._error(f"a rank is gone ({error}); see its output below") from None
         answers = self._answers(time.monotonic() + ANSWER_LIMIT_S)
         self._signal(signal.SIGSTOP)
         return answers
@@ -142,7 +142,9 @@ class WorkerGroup:
             ready = wait(waiting, max(0.0, deadline - time.monotonic()))
             if not ready:
                 missing = [self._ranks.index(rank) for rank in waiting]
-                raise self._error(f"no answer in time from rank {', '.join(map(str, missing))}")
+                raise self._error(
+                    f"no answer in time from rank {', '.join(map(str, missing))}; see its output below"
+                )
             for rank in ready:
                 assert isinstance(rank, Connection)
                 answers[rank] = self._answer(rank)

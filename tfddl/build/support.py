@@ -32,7 +32,9 @@ def major_minor(version: str) -> tuple[int, int]:
     """
     match = re.match(r"(\d+)\.(\d+)", version)
     if match is None:
-        raise UnsupportedError(f"tfddl cannot read a version that is not numbers. Received: {version!r}")
+        raise UnsupportedError(
+            f"tfddl cannot read a version that is not numbers: install a released version. Received: {version!r}"
+        )
     return int(match[1]), int(match[2])
 
 
@@ -45,13 +47,15 @@ def check_platform() -> None:
     implementation = platform.python_implementation()
     if implementation != "CPython" or not PYTHON[0] <= sys.version_info[:2] <= PYTHON[1]:
         raise UnsupportedError(
-            f"tfddl needs CPython {_span(PYTHON)}. Received: {implementation} {platform.python_version()}"
+            f"tfddl needs CPython {_span(PYTHON)}: make an environment with one of these. "
+            f"Received: {implementation} {platform.python_version()}"
         )
     system, machine = platform.system(), platform.machine()
     libc = platform.libc_ver()[0]
     if (system, libc) != ("Linux", "glibc") or machine not in MACHINES:
         raise UnsupportedError(
-            f"tfddl runs on Linux with glibc on {' and '.join(MACHINES)} only. "
+            f"tfddl runs on Linux with glibc on {' and '.join(MACHINES)} only: use such a host, or a container with it "
+            "(docs/launch.md). "
             f"Received: {system} on {machine}, C library {libc or 'unknown'!r}"
         )
 

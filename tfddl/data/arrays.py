@@ -42,7 +42,7 @@ def shard_arrays(
     lengths = [len(array) for array in arrays]
     if len(set(lengths)) != 1:
         raise ValueError(
-            "hvd.data.shard takes arrays with equally many rows, at least one array. "
+            "hvd.data.shard takes arrays with equally many rows, at least one array: pass x and y of the same samples. "
             f"Received: {', '.join(map(str, lengths)) or 'no array'}" + " rows" * bool(lengths)
         )
     end = shards.shard_size(lengths[0], size, "drop", "rows") * size

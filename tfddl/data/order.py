@@ -23,7 +23,7 @@ def check_deterministic(dataset: tf.data.Dataset) -> None:
     steps = list(_pipeline(dataset))
     if dataset.options().deterministic is False or any(_unordered(step) for step in steps):
         raise ValueError(
-            "Each rank may get the elements in another order, so that shards would overlap: shard before the steps "
+            "Each rank may get the elements in another order, and shards would overlap: shard before the steps "
             f"that have deterministic=False. Received: {dataset!r}"
         )
     if (0, 0) in _seeds(steps):

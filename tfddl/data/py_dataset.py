@@ -61,7 +61,7 @@ class ShardedPyDataset(PyDataset):
     ) -> None:
         if not isinstance(dataset, PyDataset):
             raise TypeError(
-                "ShardedPyDataset takes a keras.utils.PyDataset; for a tf.data.Dataset there is hvd.data.shard. "
+                "ShardedPyDataset takes a keras.utils.PyDataset; use hvd.data.shard for a tf.data.Dataset or arrays. "
                 f"Received: {type(dataset).__name__}"
             )
         given = {
@@ -74,7 +74,8 @@ class ShardedPyDataset(PyDataset):
         count = _compat.num_batches(dataset)
         if shuffle and count is None:
             raise ValueError(
-                "An endless dataset cannot be shuffled here. Received: num_batches=None, shuffle=True"
+                "An endless dataset cannot be shuffled here: shuffle inside the dataset, or give it a length. "
+                "Received: num_batches=None, shuffle=True"
             )
         self.dataset = dataset
         self.epoch = 0
@@ -103,7 +104,9 @@ class ShardedPyDataset(PyDataset):
         if count is None:
             return self.dataset[position]
         if not 0 <= index < len(self):
-            raise IndexError(f"There are {len(self)} batches. Received: index={index}")
+            raise IndexError(
+                f"There are {len(self)} batches: pass an index below that. Received: index={index}"
+            )
         if position >= count:
             start = count - count % self._size
             position = start + (position - start) % (count - start)

@@ -42,7 +42,9 @@ def shard(*data: Any, **options: Any) -> Any:
     kinds = {"tf.data.Dataset": tf.data.Dataset, "PyDataset": _compat.py_dataset()}
     found = [name for each in data for name, kind in kinds.items() if isinstance(each, kind)]
     if found and len(data) > 1:
-        raise TypeError(f"hvd.data.shard takes one {found[0]}, or arrays. Received: {_types(data)}")
+        raise TypeError(
+            f"hvd.data.shard takes one {found[0]}, or arrays: call it once for each. Received: {_types(data)}"
+        )
     if found:
         return (
             shard_dataset(*data, **options)
@@ -60,15 +62,14 @@ def _check_array(value: Any) -> None:
         map(_has_rows, value.values() if isinstance(value, dict) else value)
     ):
         raise TypeError(
-            "hvd.data.shard takes arrays one by one: x, y = hvd.data.shard(x, y), for nested data too. "
+            "hvd.data.shard takes arrays one by one: write x, y = hvd.data.shard(x, y), for nested data too. "
             f"Received: a {type(value).__name__} of {_types(value.values() if isinstance(value, dict) else value)}"
         )
     if isinstance(value, (str, bytes, dict)) or not _is_sliceable(value):
-        generator = ": tf.data.Dataset.from_generator makes a dataset of a generator" * isinstance(
-            value, Iterator
-        )
+        maker = "tf.data.Dataset.from_generator" if isinstance(value, Iterator) else "numpy.asarray"
         raise TypeError(
-            f"hvd.data.shard takes a tf.data.Dataset, a keras.utils.PyDataset, or arrays with rows{generator}. "
+            "hvd.data.shard takes a tf.data.Dataset, a keras.utils.PyDataset, or arrays with rows: "
+            f"make one of these, as with {maker}. "
             f"Received: {_types([value])}"
         )
 

@@ -23,7 +23,8 @@ def resolve(
         raise ValueError(f"Give both `rank` and `size`, or neither. Received: rank={rank}, size={size}")
     if not 0 <= rank < size:
         raise ValueError(
-            f"`rank` must be at least 0 and less than `size`. Received: rank={rank}, size={size}"
+            f"`rank` must be at least 0 and less than `size`: pass hvd.rank() and hvd.size(), or neither. "
+            f"Received: rank={rank}, size={size}"
         )
     return rank, size
 
@@ -31,7 +32,9 @@ def resolve(
 def check_remainder(remainder: str) -> None:
     """Raises a ValueError if `remainder` is not one of `REMAINDERS`."""
     if remainder not in REMAINDERS:
-        raise ValueError(f'`remainder` must be "drop" or "repeat". Received: remainder={remainder!r}')
+        raise ValueError(
+            f'`remainder` must be "drop" or "repeat": pass one of these. Received: remainder={remainder!r}'
+        )
 
 
 def shard_size(count: int, size: int, remainder: str, noun: str) -> int:

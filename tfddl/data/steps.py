@@ -31,7 +31,8 @@ def steps_per_epoch(
     size = len(members(process_set)) if size is None else size
     if min(n, batch, size) < 1:
         raise ValueError(
-            f"steps_per_epoch needs positive numbers. Received: n={n}, batch={batch}, size={size}"
+            f"steps_per_epoch needs positive numbers: pass the samples of all the data and the batch of one rank. "
+            f"Received: n={n}, batch={batch}, size={size}"
         )
     steps = n // (batch * size)
     if steps == 0:

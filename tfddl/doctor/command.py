@@ -19,7 +19,7 @@ _SIGNS = {OK: ("ok", "green"), NOTE: ("note", "yellow"), FAULT: ("FAULT", "red")
 
 @click.command()
 @click.option(
-    "-np", "--num-proc", "processes", type=click.IntRange(min=1), help="Train on so many processes as well."
+    "-np", "--num-proc", "processes", type=click.IntRange(min=1), help="Also train on this many processes."
 )
 @click.option("-H", "--hosts", help="Hosts of these processes, as tfddlrun takes them: node1:2,node2:2.")
 @click.option(
@@ -33,15 +33,15 @@ def doctor(processes: int | None, hosts: str | None, as_json: bool) -> None:
       tfddl doctor            Python, TensorFlow, Keras, MPI, the native library,
                               GPUs, shared memory, cores, scheduler, network
       tfddl doctor -np 2      the same, then two processes: a hello, an allreduce
-                              held against NumPy, ten steps of fit, a timing
+                              compared with NumPy, ten steps of fit, a timing
 
     Each probe is a process of its own with a time limit, so the doctor works when half of the installation is broken. A
-    FAULT keeps tfddl from working; the line below it says how to mend it. A note may be meant so.
+    FAULT keeps tfddl from working; the line below it says how to mend it. A note may be intended.
 
     Exits with code 1 if there is a FAULT.
     """
     if hosts and not processes:
-        raise click.UsageError("-H goes with -np: tfddl doctor -np 4 -H node1:2,node2:2")
+        raise click.UsageError("-H goes with -np: run tfddl doctor -np 4 -H node1:2,node2:2")
     found = []
     for finding in _findings(processes, hosts):
         found.append(finding)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     default=5,
     show_default=True,
     metavar="N",
-    help="Number of operations to list before the one on which ranks part.",
+    help="Number of operations to list before the one on which ranks differ.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the conclusion as JSON, for programs.")
 def analyze(folder: Path, ranks: tuple[int, ...], threads: bool, last: int, as_json: bool) -> None:
@@ -53,7 +53,7 @@ def analyze(folder: Path, ranks: tuple[int, ...], threads: bool, last: int, as_j
 
     \b
     The output:
-      conclusion   the first operation on which ranks part, who waits, for whom,
+      conclusion   the first operation on which ranks differ, who waits, for whom,
                    and what the others did instead
       ranks        the operation that each rank has waited for longest, else its
                    last one: submitted (waits for other ranks), agreed (all
@@ -61,7 +61,7 @@ def analyze(folder: Path, ranks: tuple[int, ...], threads: bool, last: int, as_j
                    or failed
       operations   the last ones, beside each other for ranks that differ;
                    "-": this rank has not submitted it
-      stacks       ranks with equal stacks of the main thread share one
+      stacks       one for all ranks with equal stacks of the main thread
 
     Times count back from the newest record. Several hosts need a DIR that all of them share, or copy their files into one.
     """
@@ -73,7 +73,8 @@ def analyze(folder: Path, ranks: tuple[int, ...], threads: bool, last: int, as_j
         raise click.ClickException(str(error)) from None
     if unknown := [rank for rank in ranks if rank not in job.records]:
         raise click.BadParameter(
-            f"There is no record of rank {unknown[0]} in '{folder}'.", param_hint="--rank"
+            f"There is no record of rank {unknown[0]} in '{folder}': choose from {sorted(job.records)}.",
+            param_hint="--rank",
         )
     if as_json:
         click.echo(json.dumps(_as_json(job)))

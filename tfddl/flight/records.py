@@ -18,8 +18,8 @@ VERSION = 1
 _NEAR = 600.0
 _FILE = re.compile(r"rank(\d+)\.json")
 _HOW = (
-    "Each rank writes rank<N>.json when its job stalls, on the signal SIGUSR1 (pkill -USR1 tfddlrun), and in "
-    "hvd.write_flight_record(): into the folder TFDDL_DUMP_DIR, by default tfddl-dump in its current directory."
+    "Pass the folder TFDDL_DUMP_DIR of the job, by default tfddl-dump in its current directory. Each rank writes "
+    "rank<N>.json there when its job stalls, on the signal SIGUSR1 (pkill -USR1 tfddlrun), and in hvd.write_flight_record()."
 )
 
 
@@ -142,7 +142,7 @@ def read_job(folder: Path) -> Job:
         RecordError: There is no record that can be read.
     """
     if not folder.is_dir():
-        kind = "is no folder" if folder.exists() else "does not exist"
+        kind = "is not a folder" if folder.exists() else "does not exist"
         raise RecordError(f"The folder '{folder}' {kind}. {_HOW}")
     paths = sorted(path for path in folder.iterdir() if _FILE.fullmatch(path.name))
     if not paths:
@@ -155,7 +155,9 @@ def read_job(folder: Path) -> Job:
         except (OSError, RecordError) as error:
             broken.append(str(error))
     if not records:
-        raise RecordError(f"No record in '{folder}' can be read. {first_few(broken)}")
+        raise RecordError(
+            f"No record in '{folder}' can be read: delete them, and let the ranks write again. {first_few(broken)}"
+        )
     chosen, others = _newest_job(records)
     left_out = [*broken, *_about_others(others)]
     size = max(record.size for record in chosen)
@@ -180,13 +182,16 @@ def read(path: Path) -> Record:
     if version != VERSION:
         received = f"version {version!r}" if isinstance(data, dict) else type(data).__name__
         raise RecordError(
-            f"'{path}' is no flight record of version {VERSION}. Received: {received}. Read it with the tfddl that wrote it."
+            f"'{path}' is not a flight record of version {VERSION}. Received: {received}. Read it with the tfddl that "
+            "wrote it."
         )
     try:
         return _record(path, data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         about = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise RecordError(f"'{path}' is no flight record that ranks write. Received: {about}") from None
+        raise RecordError(
+            f"'{path}' is not the flight record of a rank: move it out of the folder. Received: {about}"
+        ) from None
 
 
 _operation: Callable[[Any], tuple[Any, ...]] = itemgetter(*Operation._fields)

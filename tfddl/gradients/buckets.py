@@ -84,7 +84,7 @@ def bucket_sizes(text: str | None = None) -> BucketSizes:
     if len(numbers) not in (1, 2) or not all(0 < number < math.inf for number in numbers):
         raise ValueError(
             f"{BUCKET_VARIABLE} takes the megabytes of the first and of the later buckets, two positive "
-            f"numbers such as {_DEFAULT_MEGABYTES!r}. Received: {text!r}"
+            f"numbers: set {BUCKET_VARIABLE}={_DEFAULT_MEGABYTES}. Received: {text!r}"
         )
     first, later = numbers[0], numbers[-1]
     return BucketSizes(max(1, int(first * 2**20)), max(1, int(later * 2**20)))

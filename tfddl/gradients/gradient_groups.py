@@ -27,12 +27,13 @@ def checked_groups(groups: Any) -> Groups:
         return groups
     if not isinstance(groups, (list, tuple)) or not all(_holds_variables(group) for group in groups):
         raise ValueError(
-            "groups is the number of groups, 1 or more, or a list of lists of variables. "
+            "groups is the number of groups, 1 or more, or a list of lists of variables: pass groups=4, or "
+            "groups=[layer.trainable_variables, ...]. "
             f"Received: groups={groups!r}"
         )
     references = tuple(tuple(map(_compat.reference, group)) for group in groups)
     if len({reference for group in references for reference in group}) < sum(map(len, references)):
-        raise ValueError(f"groups names a variable twice. Received: groups={groups!r}")
+        raise ValueError(f"groups names a variable twice: name each once. Received: groups={groups!r}")
     return references
 
 

@@ -75,7 +75,7 @@ class GradientOptions:
             if name not in known:
                 raise TypeError(
                     f"{function}() got an unexpected keyword argument {name!r}. "
-                    f"Options of gradients are: {', '.join(known)}."
+                    f"Choose from these options of gradients: {', '.join(known)}."
                 )
         return cls(**keywords)
 
@@ -101,7 +101,7 @@ def check_bool(name: str, value: Any) -> bool:
         TypeError: If it is anything else.
     """
     if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name} is True or False. Received: {name}={value!r}")
+        raise TypeError(f"{name} is True or False: pass one of them. Received: {name}={value!r}")
     return bool(value)
 
 
@@ -113,7 +113,7 @@ def check_op(op: int) -> int:
     """
     if op not in (Average, Sum, Adasum):
         raise ValueError(
-            "Gradients are combined with op=tfddl.Average, op=tfddl.Sum or op=tfddl.Adasum. "
+            "Gradients are combined with op=tfddl.Average, op=tfddl.Sum or op=tfddl.Adasum: pass one of them. "
             f"Received: op={NAMES.get(op, op)}"
         )
     return op
@@ -122,8 +122,8 @@ def check_op(op: int) -> int:
 def _checked_factor(factor: float, op: int) -> float:
     if not isinstance(factor, numbers.Real) or not 0 < factor < math.inf:
         raise ValueError(
-            "gradient_predivide_factor is a positive number: gradients are divided by it before they are added up, "
-            f"and the sum is multiplied by it. Received: gradient_predivide_factor={factor!r}"
+            "gradient_predivide_factor is a positive number, by which gradients are divided before they are added up: pass "
+            f"hvd.size() ** 0.5, or leave it out. Received: gradient_predivide_factor={factor!r}"
         )
     if factor != 1 and op != Average:
         raise ValueError(

@@ -56,7 +56,8 @@ def check_variable(variable: Any) -> Any:
     """
     if not _compat.is_variable(variable):
         raise ValueError(
-            f"register_local_var takes one variable of Keras or TensorFlow. Received: {variable!r}"
+            "register_local_var takes one variable of Keras or TensorFlow: call it for each variable. "
+            f"Received: {variable!r}"
         )
     return variable
 
@@ -73,6 +74,7 @@ def check_layers(layers: Any) -> list[Any]:
     listed = [] if layers is None else list(layers) if isinstance(layers, (list, tuple)) else [layers]
     if not all(map(_compat.is_layer, listed)):
         raise ValueError(
-            f"local_layers is a Keras layer or a list of them. Received: local_layers={layers!r}"
+            "local_layers is a Keras layer or a list of them: pass the layers themselves, not names or variables. "
+            f"Received: local_layers={layers!r}"
         )
     return listed

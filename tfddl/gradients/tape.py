@@ -76,7 +76,8 @@ class DistributedGradientTape(tf.GradientTape):
     ) -> None:
         if not isinstance(gradtape, tf.GradientTape):
             raise TypeError(
-                f"DistributedGradientTape wraps a tf.GradientTape. Received: gradtape={gradtape!r}"
+                "DistributedGradientTape wraps a tf.GradientTape: pass the tape that recorded the loss. "
+                f"Received: gradtape={gradtape!r}"
             )
         # Does not call the base class, which would make a second tape.
         self._wrapped = gradtape

@@ -83,7 +83,8 @@ def _merged(
     present = [rank for rank, has in has_rows.items() if has]
     if not present:
         raise ValueError(
-            "hvd.evaluate computes metrics of the rows that all ranks have together. Received: no rows on any rank"
+            "hvd.evaluate computes metrics of the rows that all ranks have together: give at least one rank some rows. "
+            "Received: no rows on any rank"
         )
     parts = {"": snapshot(model)} if logs else {}
     layout = Layout.of(logs, parts)

@@ -84,7 +84,8 @@ def _checked_classes(classes: Any) -> list[type]:
     bases = _compat.optimizer_classes()
     if not all(isinstance(each, type) and issubclass(each, bases) for each in listed):
         raise TypeError(
-            "custom_optimizers is a list of classes, subclasses of keras.optimizers.Optimizer. "
+            "custom_optimizers is a list of classes, subclasses of keras.optimizers.Optimizer: pass [MyOptimizer], not an "
+            "instance or a name. "
             f"Received: custom_optimizers={classes!r}"
         )
     return listed

@@ -78,7 +78,9 @@ class SyncBatchNormalization(_BatchNormalization):
                 "tf.distribute: leave it out. Received: synchronized=True"
             )
         if fused is not False:
-            raise ValueError(f"SyncBatchNormalization has no fused kernel. Received: fused={fused!r}")
+            raise ValueError(
+                f"SyncBatchNormalization has no fused kernel: leave it out. Received: fused={fused!r}"
+            )
         super().__init__(axis=axis, **kwargs, **_compat.without_fused_kernel())
         self._process_set = _checked(process_set)
 
@@ -174,7 +176,7 @@ def _checked(value: Any) -> ProcessSet:
         return value
     if not isinstance(value, (list, tuple)):
         raise TypeError(
-            "SyncBatchNormalization takes a ProcessSet, or a list of the ranks of one. "
+            "SyncBatchNormalization takes a ProcessSet, or its ranks as a list: pass what hvd.add_process_set returns. "
             f"Received: process_set={value!r}"
         )
     return process_sets.of_ranks(list(value))

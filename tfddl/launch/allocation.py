@@ -128,8 +128,8 @@ def _from(allocation: Allocation, environment: Mapping[str, str]) -> Choice:
     if allocation.tasks:  # PBS and LSF: one slot on each host
         return Choice(allocation.tasks, f"the slots of {name} ({allocation.tasks_source})")
     raise NoChoiceError(
-        f"This job of {name} has asked neither for tasks nor for GPUs, so say how many processes to start: "
-        f"{allocation.ask}, or tfddlrun -np 2 python train.py. Received: {', '.join(allocation.hosts)}"
+        f"This job of {name} has asked neither for tasks nor for GPUs: say how many processes to start, by "
+        f"{allocation.ask} or by tfddlrun -np 2 python train.py. Received: {', '.join(allocation.hosts)}"
     )
 
 
@@ -142,7 +142,10 @@ def _more_gpus(allocation: Allocation) -> str:
 def _slurm(environment: Mapping[str, str]) -> Allocation:
     hosts = slurm.host_names(environment)
     if not hosts:
-        raise ValueError("A job of Slurm has its hosts in SLURM_JOB_NODELIST. Received: none")
+        raise ValueError(
+            "A job of Slurm has its hosts in SLURM_JOB_NODELIST: start tfddlrun in the job's shell or script, or pass -H. "
+            "Received: none"
+        )
     tasks, tasks_source = slurm.tasks(environment, hosts)
     gpus, gpus_source = slurm.gpus(environment, len(hosts))
     ask = "sbatch --ntasks-per-node=2"
@@ -159,7 +162,9 @@ def _lsf(environment: Mapping[str, str]) -> Allocation:
     if pairs:
         names, counts = pairs[::2], pairs[1::2]
         if len(names) != len(counts) or not all(count.isdecimal() for count in counts):
-            raise ValueError(f"LSB_MCPU_HOSTS looks like node1 4 node2 4. Received: {' '.join(pairs)}")
+            raise ValueError(
+                f"LSB_MCPU_HOSTS looks like node1 4 node2 4: set it so, or pass -H. Received: {' '.join(pairs)}"
+            )
         slots = [name for name, count in zip(names, counts, strict=True) for _ in range(int(count))]
         return _of_slots("LSF", slots, "LSB_MCPU_HOSTS")
     path = environment.get("LSB_DJOB_HOSTFILE", "")
@@ -170,10 +175,13 @@ def _lines(path: str) -> list[str]:
     try:
         lines = Path(path).read_text().split()
     except OSError as error:
-        raise ValueError(f"tfddlrun cannot read the scheduler's list of hosts. Received: {error}") from None
+        raise ValueError(
+            f"tfddlrun cannot read the scheduler's list of hosts: pass the hosts with -H. Received: {error}"
+        ) from None
     if not lines:
         raise ValueError(
-            f"The scheduler's list of hosts has a line for each process. Received: {path}, which is empty"
+            "The scheduler's list of hosts has a line for each process: pass the hosts with -H instead. "
+            f"Received: {path}, which is empty"
         )
     return lines
 

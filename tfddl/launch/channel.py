@@ -131,7 +131,7 @@ class Link:
         if not hmac.compare_digest(hello["token"].encode(errors="replace"), self._token.encode()):
             raise ValueError("wrong token")
         if not 0 <= hello["rank"] < self._processes:
-            raise ValueError("no rank of this job")
+            raise ValueError("unknown rank")
         self.rank = hello["rank"]
         return Hello(hello["rank"], hello["host"])
 

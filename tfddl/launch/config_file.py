@@ -55,15 +55,21 @@ def read(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"The file has to be YAML. Received: {' '.join(str(error).split())}") from None
+        raise ValueError(
+            f"The file has to be YAML: write lines such as 'num-proc: 4'. Received: {' '.join(str(error).split())}"
+        ) from None
     if not isinstance(content, dict):
-        raise ValueError(f"The file has lines such as 'num-proc: 4'. Received: {content!r}")
+        raise ValueError(
+            f"The file has options and values: write lines such as 'num-proc: 4'. Received: {content!r}"
+        )
     settings: dict[str, Any] = {}
     for key, value in content.items():
         name = _name(key)
         if name in _SECTIONS:
             if not isinstance(value, dict):
-                raise ValueError(f"{key} is a section, with lines of its own below it. Received: {value!r}")
+                raise ValueError(
+                    f"{key} is a section: write its options below it, indented. Received: {value!r}"
+                )
             settings |= {_SECTIONS[name] + _name(inner): each for inner, each in value.items()}
         else:
             settings[name] = value
@@ -83,12 +89,15 @@ def _defaults(command: click.Command, settings: dict[str, Any]) -> dict[str, Any
     defaults = {}
     for name, value in settings.items():
         if name in horovod_settings.WITHOUT_EFFECT:
-            click.echo(f"tfddlrun: {name} in the file of --config-file changes nothing in tfddl", err=True)
+            click.echo(
+                f"tfddlrun: {name} in the file of --config-file changes nothing in tfddl; leave it out",
+                err=True,
+            )
         elif name in parameters and name not in _NOT_IN_A_FILE:
             defaults[str(parameters[name])] = value
         else:
             raise ValueError(
-                f"{name} is no option that a file may have; it takes the long options of `tfddlrun --help`, and Horovod's "
+                f"{name} is not an option that a file may have: use the long options of `tfddlrun --help`, or Horovod's "
                 f"sections {', '.join(_SECTIONS)}. Received: {name}: {value!r}"
             )
     return defaults

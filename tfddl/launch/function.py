@@ -67,7 +67,7 @@ def run(
             raised is the cause (`__cause__`), if it can be pickled.
     """
     if np is not None and np < 1:
-        raise ValueError(f"run() starts one process or more: run(fn, np=2). Received: np={np}")
+        raise ValueError(f"run() starts one process or more: call run(fn, np=2). Received: np={np}")
     if np is None and not hosts:
         _check_that_tfddlrun_can_choose()
     options = (["-np", str(np)] if np is not None else []) + (["-H", hosts] if hosts else [])
@@ -113,11 +113,11 @@ def run_function(
     """
     if not callable(function):
         raise TypeError(
-            f"run() calls a function; a script is started by tfddlrun -np 2 python train.py. Received: {function!r}"
+            f"run() calls a function; start a script with tfddlrun -np 2 python train.py. Received: {function!r}"
         )
     if not isinstance(args, (tuple, list)):
         raise TypeError(
-            f"run() takes the arguments of the function as a tuple: args=(0.01,). Received: args={args!r}"
+            f"run() takes the arguments of the function as a tuple: pass args=(0.01,). Received: args={args!r}"
         )
     name = getattr(function, "__name__", repr(function))
     try:
@@ -136,7 +136,9 @@ def run_function(
         )
         _raise_error(path, name)
         if code:
-            raise RuntimeError(f"The job of {name} ended with exit code {code}; its last lines say why.")
+            raise RuntimeError(
+                f"The job of {name} ended with exit code {code}; see its last lines for the cause."
+            )
         results = [path / RESULT.format(rank) for rank in range(int((path / SIZE).read_text()))]
         missing = [str(rank) for rank, result in enumerate(results) if not result.exists()]
         if missing:

@@ -29,8 +29,8 @@ def hint(errors: str, processes: int, command: Sequence[str], horovod: bool) -> 
     """
     if _LR.search(errors):
         return (
-            "tfddlrun: Keras 3 calls lr= learning_rate=; docs/horovod.md lists changes of this kind. With --horovod, "
-            "programs that import horovod may use lr="
+            "tfddlrun: Keras 3 has learning_rate= in place of lr=: see docs/horovod.md for changes of this kind. Programs "
+            "that import horovod may keep lr= under tfddlrun --horovod"
         )
     missing = _MISSING.findall(errors)
     module = missing[-1].partition(".")[0] if missing else ""

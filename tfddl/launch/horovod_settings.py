@@ -63,7 +63,7 @@ def advice(option: str) -> str:
     if name in _MPI_OR_GLOO:
         return "Leave it out: tfddlrun always uses MPI."
     if name in _ELASTIC:
-        return "tfddl has no elastic jobs yet."
+        return "Leave it out: tfddl has no elastic jobs."
     return "Leave it out: tfddl has nothing that it could change." if name in WITHOUT_EFFECT else ""
 
 
@@ -91,9 +91,9 @@ def split(settings: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
 def _text(name: str, value: Any) -> str:
     if name == "hierarchical-allreduce":
         if not isinstance(value, bool):
-            raise ValueError(f"{name} is true or false. Received: {value!r}")
+            raise ValueError(f"{name} is true or false: write one of them. Received: {value!r}")
         return str(int(value))
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        raise ValueError(f"{name} is a number, 0 or more. Received: {value!r}")
+        raise ValueError(f"{name} is a number: write 0 or more. Received: {value!r}")
     never = name == "stall-check-shutdown-time-seconds" and value == 0
     return "inf" if never else str(value)

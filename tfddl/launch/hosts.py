@@ -57,11 +57,15 @@ def read_hostfile(path: Path) -> list[Host]:
         where = f"{path}, line {number}: {line}"
         match = _LINE.fullmatch(line)
         if match is None:
-            raise ValueError(f"A host file has lines like 'node1 slots=4' or 'node1:4'. Received: {where}")
+            raise ValueError(
+                f"A line of the host file is not a host: write 'node1 slots=4' or 'node1:4'. Received: {where}"
+            )
         host = _parse_host(match["host"], where)
         hosts.append(Host(host.name, int(match["slots"])) if match["slots"] else host)
     if not hosts:
-        raise ValueError(f"A host file must name a host. Received: {path}, which names none")
+        raise ValueError(
+            f"A host file must name a host: write 'node1 slots=4'. Received: {path}, which names none"
+        )
     return _once_each(hosts)
 
 
@@ -76,7 +80,7 @@ def _parse_host(text: str, received: str) -> Host:
     match = _HOST.fullmatch(text)
     if match is None:
         raise ValueError(
-            f"Hosts are given as 'node1:4,node2:4', with the slots a whole number. Received: {received}"
+            f"A host is not a name with a whole number of slots: write 'node1:4,node2:4'. Received: {received}"
         )
     return Host(match["name"], int(match["slots"] or 1))
 
@@ -86,6 +90,6 @@ def _once_each(hosts: list[Host]) -> list[Host]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(
-            f"Name each host once, with all its slots. Received: {', '.join(twice)} more than once"
+            f"A host is named several times: name each once, with all its slots. Received: {', '.join(twice)} more than once"
         )
     return hosts

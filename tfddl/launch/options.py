@@ -115,7 +115,7 @@ _OPTIONS = [
         "-H",
         "--hosts",
         metavar="HOST:SLOTS,...",
-        help="Hosts, each with the number of processes it takes: node1:4,node2:4. Without a number 1.",
+        help="Hosts, each with the number of processes it takes: node1:4,node2:4. A host without a number takes one.",
     ),
     click.option(
         "-hostfile",
@@ -153,8 +153,8 @@ _OPTIONS = [
         "variables",
         multiple=True,
         metavar="NAME[=VALUE]",
-        help="Environment variable for all processes; without =VALUE, its value here. May be given several times. Processes "
-        "on other hosts get PATH, PYTHON*, TF_*, NCCL_* and the like in any case.",
+        help="Environment variable for all processes; without =VALUE, with the value that it has here. May be "
+        "given several times. Processes on other hosts get PATH, PYTHON*, TF_*, NCCL_* and the like in any case.",
     ),
     click.option(
         "--mpi-args",
@@ -166,7 +166,7 @@ _OPTIONS = [
         "--start-timeout",
         type=click.FloatRange(min=0, min_open=True),
         metavar="SECONDS",
-        help="End the job if a process has not started by then. Default: no limit.",
+        help="End the job if a process has not started after this time. Default: no limit.",
     ),
     click.option(
         "--output-filename",
@@ -199,8 +199,8 @@ _OPTIONS = [
     click.option(
         "--horovod",
         is_flag=True,
-        help="For a program that imports horovod: in its processes that import gives tfddl, with Horovod's names and "
-        "arguments. Horovod need not be installed.",
+        help="Run a program that imports horovod. The import gives it tfddl, with Horovod's names and arguments; Horovod "
+        "need not be installed.",
     ),
     click.option(
         "--no-keras2-spellings",
@@ -214,7 +214,8 @@ _OPTIONS = [
         is_eager=True,
         expose_value=False,
         callback=config_file.take,
-        help="YAML with values of these options, such as 'num-proc: 4', or as for horovodrun. The command line wins.",
+        help="YAML file with values of these options, such as 'num-proc: 4', or a file for horovodrun. The command line "
+        "wins over the file.",
     ),
     click.option(
         "--verbose",

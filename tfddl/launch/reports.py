@@ -41,7 +41,11 @@ def _check(context: click.Context, parameter: click.Parameter, path: Path | None
         return None
     target = path if path.exists() else path.absolute().parent
     if not os.access(target, os.W_OK):
-        raise click.BadParameter(f"{path} cannot be written: directory missing or not writable.")
+        raise click.BadParameter(
+            f"{path} cannot be written: make its directory, or choose one that you may write to."
+        )
     if "plot" in (parameter.name or "") and path.suffix not in _PICTURES:
-        raise click.BadParameter(f"A picture is {' or '.join(_PICTURES)}. Received: {path}")
+        raise click.BadParameter(
+            f"A picture is {' or '.join(_PICTURES)}: choose a name that ends so. Received: {path}"
+        )
     return path

@@ -126,10 +126,13 @@ def _check_interfaces(interfaces: str, mpirun: Mpirun) -> None:
     here = [name for _, name in socket.if_nameindex()]
     if not set(names) <= set(here):
         raise click.UsageError(
-            f"--network-interfaces takes names of this host's interfaces, {', '.join(here)}. Received: {interfaces}"
+            f"--network-interfaces takes names of this host's interfaces: choose from {', '.join(here)}. "
+            f"Received: {interfaces}"
         )
     if len(names) > 1 and mpirun.vendor == MPICH:
-        raise click.UsageError(f"MPICH takes one interface in --network-interfaces. Received: {interfaces}")
+        raise click.UsageError(
+            f"MPICH takes one interface in --network-interfaces: choose one. Received: {interfaces}"
+        )
 
 
 def _ssh(options: Options) -> list[str]:
@@ -142,7 +145,7 @@ def _split(arguments: str) -> list[str]:
         return shlex.split(arguments)
     except ValueError as error:
         raise click.UsageError(
-            f"--mpi-args takes options as in a shell. Received: {arguments} ({error})"
+            f"--mpi-args takes options as in a shell: close each quote. Received: {arguments} ({error})"
         ) from None
 
 
@@ -188,7 +191,9 @@ def _rank_files(folder: Path | None, processes: int) -> contextlib.AbstractConte
     try:
         return contextlib.closing(RankFiles(folder, processes))
     except OSError as error:
-        raise click.UsageError(f"--output-filename takes a folder to write to. Received: {error}") from None
+        raise click.UsageError(
+            f"--output-filename takes a folder to write to: choose one that you may make. Received: {error}"
+        ) from None
 
 
 def _say_last(printer: Output, verdict: Verdict, advice: str) -> None:

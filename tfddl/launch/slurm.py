@@ -14,7 +14,9 @@ _BRACKETS = re.compile(r"\[([\d,-]+)\]")
 _REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 _COUNT = re.compile(r"(?:^|:)(\d+)$")  # 4, a100:4
 _SCONTROL_S = 30.0
-_MALFORMED = "A list of Slurm's hosts looks like node[01-03,7],login. Received: {}"
+_MALFORMED = (
+    "A list of Slurm's hosts looks like node[01-03,7],login: pass the hosts with -H instead. Received: {}"
+)
 
 
 def host_names(environment: Mapping[str, str]) -> list[str]:

@@ -15,7 +15,7 @@ def timeline(path: str | None, mark_cycles: bool) -> dict[str, str]:
     """The variables that make the ranks record a timeline (`tfddl.runtime.timeline`)."""
     if path is None:
         if mark_cycles:
-            raise click.UsageError("--timeline-mark-cycles needs --timeline-filename FILE.")
+            raise click.UsageError("--timeline-mark-cycles needs a file: add --timeline-filename FILE.")
         return {}
     # A script may change its directory before hvd.init().
     return {"TFDDL_TIMELINE": os.path.abspath(path)} | (
@@ -39,7 +39,7 @@ def given(items: Sequence[str]) -> dict[str, str]:
         name, equals, value = item.partition("=")
         if not _NAME.fullmatch(name) or not (equals or name in os.environ):
             raise click.UsageError(
-                "-x takes NAME=VALUE, or the NAME of a variable that is set here. "
+                "-x takes NAME=VALUE, or the NAME of a variable that is set here: write -x NAME=VALUE. "
                 f"Received: -x {item}{'' if equals else ', which is not set'}"
             )
         found[name] = value if equals else os.environ[name]

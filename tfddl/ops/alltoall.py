@@ -56,9 +56,13 @@ def alltoall(
         return native.alltoall(x, None, name_of("alltoall", name, ignore_name_scope, number), number)[0]
     sizes = tf.convert_to_tensor(splits)
     if sizes.dtype not in (tf.int32, tf.int64):
-        raise TypeError(f"splits of alltoall must be int32 or int64. Received: {sizes.dtype.name}")
+        raise TypeError(
+            f"splits of alltoall must be int32 or int64: cast them with tf.cast. Received: {sizes.dtype.name}"
+        )
     if sizes.shape.rank not in (1, None):
-        raise ValueError(f"splits of alltoall must be a vector. Received: shape {sizes.shape}")
+        raise ValueError(
+            f"splits of alltoall must be a vector: pass one number for each rank. Received: shape {sizes.shape}"
+        )
     return native.alltoall(x, sizes, name_of("alltoall", name, ignore_name_scope, number), number)
 
 

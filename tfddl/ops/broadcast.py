@@ -60,7 +60,7 @@ def _index(root_rank: Any) -> int:
         return operator.index(root_rank)
     except TypeError:
         raise TypeError(
-            f"root_rank is the number of a rank, an int. Received: root_rank={root_rank!r}"
+            f"root_rank is the number of a rank: pass an int, such as 0. Received: root_rank={root_rank!r}"
         ) from None
 
 

@@ -51,7 +51,7 @@ def check_list(kind: str, values: Any) -> None:
     """
     if not isinstance(values, (list, tuple)):
         raise TypeError(
-            f"{kind} takes a list of tensors; hvd.{kind.removeprefix('grouped_')} takes one. Received: {values!r}"
+            f"{kind} takes a list of tensors; use hvd.{kind.removeprefix('grouped_')} for one. Received: {values!r}"
         )
 
 
@@ -81,7 +81,8 @@ def prepare_rows(value: Any, kind: str, op: int | None = None) -> tf.Tensor:
     tensor = prepare(value, kind, op)
     if tensor.shape.rank == 0:
         raise ValueError(
-            f"{kind} needs a tensor with at least one dimension. Received: a scalar of {tensor.dtype.name}"
+            f"{kind} needs a tensor with at least one dimension: make one with tf.reshape(x, [1]). "
+            f"Received: a scalar of {tensor.dtype.name}"
         )
     return tensor
 

@@ -19,7 +19,9 @@ class Compressor:
         Returns:
             The tensor that travels, and a context for `decompress`.
         """
-        raise NotImplementedError("A Compressor has to define compress(tensor) -> (tensor, context).")
+        raise NotImplementedError(
+            "A Compressor lacks its first method: define compress(tensor) -> (tensor, context)."
+        )
 
     @staticmethod
     def decompress(tensor: tf.Tensor, context: Any) -> tf.Tensor:
@@ -32,7 +34,9 @@ class Compressor:
         Returns:
             The gradient, in its original dtype.
         """
-        raise NotImplementedError("A Compressor has to define decompress(tensor, context) -> tensor.")
+        raise NotImplementedError(
+            "A Compressor lacks its second method: define decompress(tensor, context) -> tensor."
+        )
 
 
 class NoneCompressor(Compressor):
@@ -117,7 +121,7 @@ def check_compression(compression: Any) -> Any:
     ):
         return compression
     raise TypeError(
-        "`compression` is tfddl.Compression.none, .fp16, .bf16 or a Compressor of your own. "
+        "`compression` is not a compressor: pass tfddl.Compression.none, .fp16, .bf16 or a Compressor of your own. "
         f"Received: compression={compression!r}"
     )
 
@@ -136,7 +140,7 @@ def run_compressed(
         The decompressed results.
 
     Raises:
-        TypeError: `compression` is no compressor.
+        TypeError: `compression` is not a compressor.
     """
     check_compression(compression)
     compressed = [compression.compress(tensor) for tensor in tensors]

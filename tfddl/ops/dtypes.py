@@ -36,7 +36,9 @@ def check_op(kind: str, op: int, operations: Collection[int] = REDUCTIONS) -> in
     """
     if op not in operations:
         supported = ", ".join(NAMES[known] for known in operations)
-        raise ValueError(f"{kind} supports op={supported}. Received: op={NAMES.get(op, op)!r}")
+        raise ValueError(
+            f"{kind} supports op={supported}: choose one of them. Received: op={NAMES.get(op, op)!r}"
+        )
     return int(op)
 
 
@@ -71,7 +73,8 @@ def check_factors(kind: str, dtype: tf.DType, op: int, *factors: float) -> None:
         )
     if dtype.is_integer and not all(math.isfinite(factor) for factor in factors):
         raise ValueError(
-            f"prescale_factor and postscale_factor of {kind} must be finite for {dtype.name}. Received: {factors}"
+            f"prescale_factor and postscale_factor of {kind} must be finite for {dtype.name}: cast the tensor to a "
+            f"floating-point dtype, or pass a finite number. Received: {factors}"
         )
 
 

@@ -46,7 +46,8 @@ def join(*, average_over: str = "size", process_set: ProcessSet = global_process
     number = id_of(process_set, "join")
     if average_over not in AVERAGE_OVER:
         raise ValueError(
-            f"average_over of join is one of {', '.join(map(repr, AVERAGE_OVER))}. Received: average_over={average_over!r}"
+            f"average_over of join is one of {', '.join(map(repr, AVERAGE_OVER))}: choose one of them. "
+            f"Received: average_over={average_over!r}"
         )
     if _compat.in_xla_context():
         raise ValueError(

@@ -53,7 +53,9 @@ def broadcast_variables(
         array([1.], dtype=float32)
     """
     if _compat.is_variable(variables):
-        raise TypeError(f"broadcast_variables takes a list of variables. Received: variables={variables!r}")
+        raise TypeError(
+            f"broadcast_variables takes a list of variables: pass [variable]. Received: variables={variables!r}"
+        )
     group = "broadcast_variables"
     if _in_tf1_graph():  # sessions may run two graphs at a time
         group = names.unique(group, id_of(process_set, group))
@@ -86,7 +88,9 @@ def broadcast_(
     targets = list(variables)
     for target in targets:
         if not hasattr(target, "assign"):
-            raise TypeError(f"broadcast_ takes variables. Received: {type(target).__name__}")
+            raise TypeError(
+                f"broadcast_ takes variables: use broadcast for a tensor. Received: {type(target).__name__}"
+            )
     group = name_of("broadcast_", name, process_set=id_of(process_set, "broadcast_"))
     assigned = _assign_roots_values(targets, root_rank, group, process_set, ignore_name_scope=True)
     return [tf.identity(value) for value in (assigned if _in_tf1_graph() else targets)]

@@ -192,7 +192,10 @@ def _join(MPI: Any, world: Any, limits: tuple[float, float]) -> Job:
     native = library.native()
     data, control = world.Dup(), world.Dup()
     if native.tfddl_init(MPI._addressof(data), MPI._addressof(control), *limits) != 0:
-        raise ValueError(f"tfddl initialization failed: {native.tfddl_last_error().decode()}")
+        raise ValueError(
+            "tfddl initialization failed; run tfddl doctor -np 2 to look for the cause: "
+            + native.tfddl_last_error().decode()
+        )
     flight_record.joined(world)
     job = _describe(MPI, world, (data, control), limits)
     native.tfddl_set_local(job.local_rank, job.local_size)
@@ -232,7 +235,9 @@ def _seconds(variable: str, default: float) -> float:
     except ValueError:
         seconds = -1.0
     if not seconds >= 0.0:
-        raise ValueError(f"{variable} must be a number of seconds, 0 or more. Received: {text!r}")
+        raise ValueError(
+            f"{variable} must be a number of seconds, 0 or more: set {variable}=60. Received: {text!r}"
+        )
     return min(seconds, _FOREVER)
 
 

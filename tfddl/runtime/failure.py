@@ -60,7 +60,10 @@ def during_init() -> Iterator[None]:
 def _end_in_init(code: int) -> None:
     MPI = sys.modules.get("mpi4py.MPI")
     if MPI is not None and MPI.Is_initialized() and MPI.COMM_WORLD.size > 1 and not fork.is_child():
-        abort(f"rank {MPI.COMM_WORLD.rank} ended with exit code {code} in hvd.init()", code or 1)
+        abort(
+            f"rank {MPI.COMM_WORLD.rank} ended with exit code {code} in hvd.init(); see its traceback above",
+            code or 1,
+        )
 
 
 def abort(reason: str | None, code: int = 1) -> NoReturn:

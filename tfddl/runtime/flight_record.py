@@ -41,7 +41,10 @@ def write_flight_record(directory: str | os.PathLike[str] | None = None) -> str:
         os.fsencode(os.path.abspath(directory)) if directory else b"", b"hvd.write_flight_record()"
     )
     if path is None:
-        raise OSError(f"The flight record was not written: {native.tfddl_last_error().decode()}")
+        raise OSError(
+            f"The flight record was not written: {native.tfddl_last_error().decode()}. Set TFDDL_DUMP_DIR to a folder that "
+            "this user may write to."
+        )
     return os.fsdecode(path)
 
 
@@ -87,7 +90,7 @@ def _dump_signal() -> signal.Signals | None:
         return signal.Signals[text if text.startswith("SIG") else f"SIG{text}"]
     except (KeyError, ValueError):
         raise ValueError(
-            f"{SIGNAL_VARIABLE} must be the name or the number of a signal, such as SIGUSR2, or 0 for none. "
+            f"{SIGNAL_VARIABLE} must be the name or the number of a signal, or 0 for none: set {SIGNAL_VARIABLE}=SIGUSR2. "
             f"Received: {os.environ[SIGNAL_VARIABLE]!r}"
         ) from None
 

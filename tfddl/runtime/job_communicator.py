@@ -41,15 +41,16 @@ def communicator(MPI: Any, comm: Any) -> Any:
     if is_communicator(comm):
         if comm == MPI.COMM_NULL:
             raise ValueError(
-                "init(comm=...) takes a communicator that this process is in. Received: MPI.COMM_NULL"
+                "init(comm=...) takes a communicator that this process is in: call it on the members only. "
+                "Received: MPI.COMM_NULL"
             )
         return comm.Dup()
     world = MPI.COMM_WORLD
     wanted = numbers(comm)
     if not wanted or wanted[-1] >= world.size or world.rank not in wanted:
         raise ValueError(
-            f"init(comm=...) takes an mpi4py communicator, or ranks of MPI.COMM_WORLD, which has {world.size}, that differ "
-            f"and include this one, {world.rank}. Received: {comm!r}"
+            f"init(comm=...) takes an mpi4py communicator, or ranks of MPI.COMM_WORLD: name each rank once, this one "
+            f"({world.rank}) among them, all below {world.size}. Received: {comm!r}"
         )
     _compare(MPI, wanted)
     return part(world, wanted, _TAG)
@@ -83,7 +84,7 @@ def _compare(MPI: Any, mine: list[int]) -> None:
             world.send(mine, source, _TAG)  # the source waits for this list
         agreement.check_equal(
             {world.rank: mine, source: theirs},
-            "Ranks that belong to one job have to give init(comm=...) the same ranks.",
+            "The ranks of one job name different ranks in init(comm=...): pass the same list on each of them.",
         )
         missing.discard(source)
     MPI.Request.waitall(sent)

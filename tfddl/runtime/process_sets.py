@@ -43,7 +43,7 @@ class ProcessSet:
         self.ranks = numbers(ranks_or_comm)
         if self.ranks is None:
             raise ValueError(
-                "ProcessSet takes the ranks of its members, ints from 0 that differ, or an mpi4py communicator. "
+                "ProcessSet takes the ranks of its members, or an mpi4py communicator: pass ints from 0, each once. "
                 f"Received: {ranks_or_comm!r}"
             )
 
@@ -61,7 +61,7 @@ class ProcessSet:
         if job is None or not self.registered():
             return None
         if job.rank not in (self.ranks or ()):
-            raise ValueError(f"rank {job.rank} is not a member of {self}")
+            raise ValueError(f"rank {job.rank} is not a member of {self}: ask included() first")
         return (self.ranks or []).index(job.rank)
 
     def included(self) -> bool | None:
@@ -122,7 +122,7 @@ def check_type(process_set: Any) -> ProcessSet:
     """
     if not isinstance(process_set, ProcessSet):
         raise TypeError(
-            "process_set takes a ProcessSet, such as hvd.global_process_set or what hvd.add_process_set returns. "
+            "process_set takes a ProcessSet: pass hvd.global_process_set, or what hvd.add_process_set returns. "
             f"Received: process_set={process_set!r}"
         )
     return process_set
@@ -138,8 +138,8 @@ def id_of(process_set: Any, kind: str) -> int:
     check_type(process_set)
     if process_set is not global_process_set and not process_set.registered():
         raise ValueError(
-            f"{kind} needs a process set that is part of the job: hvd.init(process_sets=[...]) and "
-            f"hvd.add_process_set(...) make it so, hvd.remove_process_set and hvd.shutdown end it. Received: {process_set}"
+            f"{kind} needs a process set that is part of the job: pass it to hvd.init(process_sets=[...]) or "
+            f"hvd.add_process_set(...); hvd.remove_process_set and hvd.shutdown end it. Received: {process_set}"
         )
     return process_set.process_set_id or 0
 
@@ -152,7 +152,9 @@ def by_id(number: int) -> ProcessSet:
     """
     sets: dict[int, ProcessSet] = current().sets
     if number not in sets:
-        raise ValueError(f"There is no process set {number} in the job. Received: {sorted(sets)}")
+        raise ValueError(
+            f"There is no process set {number} in the job: choose from {sorted(sets)}. Received: {number}"
+        )
     return sets[number]
 
 

@@ -52,13 +52,15 @@ def agreed_groups(mine: Proposal, proposals: list[Proposal]) -> list[list[list[i
     """
     if any(proposal.objection for proposal in proposals):
         objections = {rank: proposal for rank, proposal in enumerate(proposals) if proposal.objection}
-        raise ValueError(f"{mine.call} has failed. Received: {by_rank(objections)}")
+        raise ValueError(
+            f"{mine.call} has failed on all ranks: see what these ranks object to. Received: {by_rank(objections)}"
+        )
     groups = [_groups_of(slot, proposals) for slot in range(len(mine.sets))]
     alike = all(other.call == mine.call and len(other.sets) == len(mine.sets) for other in proposals)
     if not alike or any(found is None for found in groups):
         raise ValueError(
-            "All ranks, members or not, have to change the process sets by the same calls, in the same order, with the "
-            f"same ranks. Received: {by_rank(dict(enumerate(proposals)))}"
+            "The ranks change the process sets by different calls: make the same calls on all ranks, members or not, in the "
+            f"same order, with the same ranks. Received: {by_rank(dict(enumerate(proposals)))}"
         )
     return [found for found in groups if found is not None]
 

@@ -70,7 +70,9 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         RuntimeError: The job has failed meanwhile, or this process was forked from a rank.
     """
     if not isinstance(process_set, ProcessSet):
-        raise TypeError(f"remove_process_set takes a ProcessSet. Received: {process_set!r}")
+        raise TypeError(
+            f"remove_process_set takes a ProcessSet: pass what add_process_set returned. Received: {process_set!r}"
+        )
     if process_set is global_process_set or not process_set.registered():
         return False
     job = _require("remove_process_set")
@@ -161,7 +163,9 @@ def _refuse_known(job: Job, groups: list[list[int]]) -> None:
                     f"The job has a process set of these ranks already: use {use}. Received: ranks {ranks}"
                 )
         if ranks in groups[:index]:
-            raise ValueError(f"Each process set must have ranks of its own. Received: ranks {ranks} twice")
+            raise ValueError(
+                f"Each process set must have ranks of its own: use one set in both places. Received: ranks {ranks} twice"
+            )
 
 
 def _register(job: Job, call: str, process_set: ProcessSet) -> None:

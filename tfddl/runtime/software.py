@@ -24,7 +24,7 @@ def check_equal(world: Any) -> None:
     versions = dict(enumerate(world.allgather(_versions())))
     agreement.check_equal(
         agreement.differences(versions),
-        "All ranks have to run the same software; install the same versions on all hosts.",
+        "All ranks have to run the same software: install the same versions on all hosts.",
     )
 
 

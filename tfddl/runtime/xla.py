@@ -45,7 +45,12 @@ def _outcome() -> str | None:
     try:
         has_gpus = _load()
     except (OSError, RuntimeError, ImportError) as error:
-        print(f"tfddl: jit_compile=True is not available: {error}", file=sys.stderr, flush=True)
+        print(
+            f"tfddl: jit_compile=True is not available: {str(error).rstrip('.')}; run tfddl build to try again, or set "
+            "TFDDL_XLA=0 to silence this line",
+            file=sys.stderr,
+            flush=True,
+        )
         return "they could not be compiled or loaded"
     if _compat.sees_gpus() and not has_gpus:
         return "those for GPUs need TensorFlow 2.21 or later"
@@ -63,7 +68,7 @@ def _warn_about_threads() -> None:
     if threads == 1 and basics.is_initialized() and basics.size() > 1 and basics.rank() == 0:
         print(
             "tfddl: a collective inside jit_compile=True keeps one of TensorFlow's inter-op threads, of which there is one. "
-            "Programs that run at the same time need one each, or they wait for each other for ever: "
+            "Programs that run at the same time need one each, or they wait for each other for ever: call "
             "tf.config.threading.set_inter_op_parallelism_threads(2).",
             file=sys.stderr,
             flush=True,

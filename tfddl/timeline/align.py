@@ -44,7 +44,7 @@ def read_job(path: Path) -> tuple[list[Trace], list[str]]:
         trace = read(other)
         if (trace.rank, trace.size) != (rank, first.size):
             raise TraceError(
-                f"'{other}' is of another job: rank {rank} of {first.size} belongs beside '{path}'. "
+                f"'{other}' is of another job: put that of rank {rank} of {first.size} beside '{path}'. "
                 f"Received: rank {trace.rank} of {trace.size}"
             )
         traces.append(trace)

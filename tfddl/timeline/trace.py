@@ -106,7 +106,7 @@ def read(path: Path) -> Trace:
     if len(headers) != 1:
         content = f"{len(headers)} ranks in one file" if headers else "another file"
         raise TraceError(
-            f"'{path}' is not the timeline of one rank, as hvd.start_timeline writes it. Received: {content}"
+            f"'{path}' is not the timeline of one rank: pass a file that hvd.start_timeline wrote. Received: {content}"
         )
     header = headers[0]
     trace = Trace(path, header["rank"], header["size"], header["host"], header["clock"], events)
@@ -124,7 +124,8 @@ def _events(path: Path) -> Iterator[Event]:
     lines = path.read_text(errors="replace").split("\n")
     if lines[0] != "[":
         raise TraceError(
-            f"'{path}' is no timeline of tfddl. Received: a file that begins with {lines[0][:40]!r}"
+            f"'{path}' is not a timeline of tfddl: pass a file of hvd.start_timeline. "
+            f"Received: a file that begins with {lines[0][:40]!r}"
         )
     for number, line in enumerate(lines[1:], 2):
         text = line.rstrip().removesuffix(",")
@@ -136,7 +137,8 @@ def _events(path: Path) -> Iterator[Event]:
             if number == len(lines):  # cut off when the process was killed
                 return
             raise TraceError(
-                f"'{path}' is no timeline of tfddl. Received: line {number}: {line[:40]!r}"
+                f"'{path}' is not a timeline of tfddl: pass a file of hvd.start_timeline. "
+                f"Received: line {number}: {line[:40]!r}"
             ) from None
 
 

@@ -84,8 +84,8 @@ class Accumulation:
         """
         if self._counter is None:
             raise ValueError(
-                "With backward_passes_per_step > 1 gradients come from this optimizer's minimize() or "
-                "compute_gradients(). Received: apply_gradients() before either was called"
+                "With backward_passes_per_step > 1 the optimizer adds up gradients itself: call its minimize(), or its "
+                "compute_gradients() first. Received: apply_gradients() before either was called"
             )
         if _context() != self._context:
             raise ValueError(
@@ -127,7 +127,10 @@ class Accumulation:
     def _check_call(self) -> None:
         wanted = self._wanted()
         if tf.executing_eagerly() or v1.get_default_graph().building_function:
-            raise ValueError(f"{wanted} works in a graph of TF1 only, not in eager mode or in a tf.function.")
+            raise ValueError(
+                f"{wanted} works in a graph of TF1 only, not in eager mode or in a tf.function: use an optimizer of Keras "
+                "there."
+            )
         if self._counter is not None:
             raise ValueError(
                 f"{wanted} adds up the gradients of one loss: make an optimizer for each. "

@@ -59,7 +59,7 @@ class UnreducedTrainingCheck:
         if changed:
             self.needed = False
             warn(
-                "A session trains variables, and their gradients are not combined, so that ranks come to differ: use "
+                "A session trains variables whose gradients are not combined, so the weights of the ranks will differ: use "
                 "tfddl.DistributedOptimizer(optimizer) for each optimizer. Variables that may differ by rank belong in "
                 "tf.compat.v1.GraphKeys.LOCAL_VARIABLES, not in GLOBAL_VARIABLES. Received: a graph without reductions "
                 f"that changes {first_few(changed)}"

@@ -23,8 +23,8 @@ VoteRecord::VoteRecord(size_t entries, size_t members)
 
 void VoteRecord::Combine(const VoteRecord& other) {
   if (other.number != number || other.ready_all.size() != ready_all.size()) {
-    throw std::logic_error("tfddl: vote " + std::to_string(number) + " met a record of vote " +
-                           std::to_string(other.number));
+    throw std::logic_error("tfddl: internal error: vote " + std::to_string(number) +
+                           " met a record of vote " + std::to_string(other.number));
   }
   flags |= other.flags;
   departing = std::min(departing, other.departing);

@@ -11,8 +11,8 @@ namespace tfddl {
 namespace {
 
 constexpr char kOtherRows[] =
-    " has compiled its program for other rows, as its own error says: all ranks have to bring equally many, "
-    "or it has to do without jit_compile=True";
+    " has compiled its program for other rows, as its own error says: bring equally many rows on all ranks, "
+    "or use jit_compile=False";
 
 }  // namespace
 
@@ -158,7 +158,9 @@ void RowAgreement::Judge() {
   for (size_t index = 0; index < size_ && status_.ok(); ++index) {
     const std::string rank = "rank " + std::to_string(participants_.members[Rank(index)]);
     if (verdicts_[Verdict(index)] == kNoMemory) {
-      status_ = Status(Code::kResourceExhausted, rank + " could not allocate its result");
+      status_ =
+          Status(Code::kResourceExhausted,
+                 rank + " could not allocate its result; use smaller tensors, or fewer ranks on its host");
     } else if (verdicts_[Verdict(index)] == kRefused) {
       status_ = Status(Code::kInvalidArgument, rank + kOtherRows);
     }

@@ -25,7 +25,7 @@ std::string ToHex(const std::string& bytes) {
 int Digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  throw std::runtime_error("a compiled call is not hexadecimal");
+  throw std::runtime_error("internal error: a compiled call is not hexadecimal");
 }
 
 std::string FromHex(const std::string& text) {

@@ -60,7 +60,7 @@ Status UseGpu(const Call& call, const void* const* in, void* const* out, const C
   std::vector<Buffer> buffers;
   for (size_t i = 0; i < call.shapes.size(); ++i) {
     if (InPlace(call.kind) && Elements(call.shapes[i]) > 0 && in[i] != out[i]) {
-      return Status(Code::kUnknown, "XLA gave input " + std::to_string(i) +
+      return Status(Code::kUnknown, "internal error: XLA gave input " + std::to_string(i) +
                                         " and its result different memory, which the call forbids");
     }
     buffers.push_back(BufferOf(call, i, in[i], out[i]));
@@ -79,6 +79,7 @@ Status UseGpu(const Call& call, const void* const* in, void* const* out, const C
 Status Refusal(const Engine& engine, const Call& call) {
   if (call.kind == Kind::kBroadcast && engine.MemberOf(call.root) < 0) {
     return Status(Code::kInvalidArgument, "root_rank must be " + engine.DescribeMembers() +
+                                              ": pass the number of such a rank" +
                                               ". Received: " + std::to_string(call.root));
   }
   // The results of the other kinds have the same shapes in each job.
@@ -148,7 +149,7 @@ Status End(const StartedCall& started, const Call& call, void* const* out, const
   const Status held = HoldBack(end, context.stream);
   for (size_t i = 0; i < started.out.size(); ++i) {
     if (Elements(call.shapes[i]) > 0 && out[i] != started.out[i]) {
-      return Status(Code::kUnknown, "XLA has moved result " + std::to_string(i) +
+      return Status(Code::kUnknown, "internal error: XLA has moved result " + std::to_string(i) +
                                         " between the start and the end of the call, which it forbids");
     }
   }
@@ -184,7 +185,8 @@ Status FinishCall(const std::shared_ptr<Engine>& engine, const Call& call, void*
   Request names = ToRequest(call);
   if (context.gpu >= 0) AgreeAlone(&names);
   const auto started = CallsInFlight::Global().Take(engine, context.step, names.key());
-  if (!started) return Status(Code::kUnknown, "the program ends a call that it has not started");
+  if (!started)
+    return Status(Code::kUnknown, "internal error: the program ends a call that it has not started");
   const Status status = End(*started, call, out, context);
   return status.ok() ? status : Abandon(engine, context, status);
 }

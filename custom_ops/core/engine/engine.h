@@ -72,7 +72,7 @@ class Engine {
   // See DevicePlane.
   Status Store(int ordinal, void* stream, int* where, int value) {
     if (device_plane_) return device_plane_->Store(ordinal, stream, where, value);
-    return Status(Code::kInvalidArgument, "this engine has no way to GPUs");
+    return Status(Code::kInvalidArgument, "internal error: this engine has no way to GPUs");
   }
 
   // TensorFlow cancelled the step of request `key`. If the request is not done, and no agreed error has ended

@@ -41,14 +41,16 @@ std::string Engine::ClosedMessage() const {
   const std::string who = "rank " + std::to_string(global_rank(departing));
   if (!set_.empty()) {
     return who + " has left " + set_ +
-           ": it removed the set, or shut down tfddl (its program ended, raised, or called hvd.shutdown()).";
+           ": it removed the set, or shut down tfddl (its program ended, raised, or called hvd.shutdown()). "
+           "Run the same collectives on all members.";
   }
   if (departing == rank())
-    return "tfddl has been shut down on this rank (" + std::to_string(departing) + ").";
+    return "tfddl has been shut down on this rank (" + std::to_string(departing) +
+           "); call hvd.init() on all ranks to start anew.";
   return who +
          " has shut down tfddl (its program ended, raised, or called hvd.shutdown()), so no collective can "
-         "complete any more. All ranks have to run the same collectives the same number of times, or call "
-         "hvd.join() when their data has ended.";
+         "complete any more. Run the same collectives the same number of times on all ranks, or call "
+         "hvd.join() when a rank's data has ended.";
 }
 
 // Returns why a request is refused; empty: it is admitted.
@@ -58,12 +60,13 @@ std::string Engine::Refusal(const Request& request, Code* code) const {
   const bool ended = std::find(ended_steps_.begin(), ended_steps_.end(), request.step) != ended_steps_.end();
   if (request.step != 0 && ended) {
     *code = Code::kCancelled;
-    return "another collective of this step failed";
+    return "another collective of this step failed; see the error of that one";
   }
   if (agreement_.closed()) return ClosedMessage();
   *code = Code::kInvalidArgument;
   if (request.device != Device::kHost && !device_queue_) {
-    return "'" + request.name + "' lies " + NameOf(request.device) + ", and this engine has no way to GPUs.";
+    return "internal error: '" + request.name + "' lies " + NameOf(request.device) +
+           ", and this engine has no way to GPUs.";
   }
   if (join_) {
     std::string reason = JoinRefusal(request);
@@ -73,14 +76,13 @@ std::string Engine::Refusal(const Request& request, Code* code) const {
     return "'" + request.name +
            "' was submitted while an earlier call with the same name is still in flight on this rank. "
            "Give concurrent collectives different names (name=...). Under tf.vectorized_map and a tape's "
-           "jacobian, "
-           "many copies of one call run at once: call it outside, or jacobian(..., "
+           "jacobian, many copies of one call run at once: call it outside, or jacobian(..., "
            "experimental_use_pfor=False).";
   }
   const auto it = pending_.find(request.name);
   if (it != pending_.end() && it->second.signature != request.signature) {
-    return "the buckets of '" + request.name + "' do not belong together. Received: '" + request.signature +
-           "' and '" + it->second.signature + "'.";
+    return "internal error: the buckets of '" + request.name + "' do not belong together. Received: '" +
+           request.signature + "' and '" + it->second.signature + "'.";
   }
   return "";
 }
@@ -106,7 +108,8 @@ void Engine::Admit(Request request) {
     if (it->first != request.name || !sequence.submitted.insert(request.bucket).second) continue;
     if (sequence.step != request.step) {
       Fail(Me() + ": a step ended in the middle of '" + request.name +
-           "', which the other ranks have begun, and the next step has submitted it again.");
+           "', which the other ranks have begun, and the next step has submitted it again. See the error of "
+           "that step on this rank.");
     }
     const uint64_t ticket = sequence.ticket + static_cast<uint64_t>(request.bucket);
     const auto participants = sequence.participants;
@@ -131,9 +134,9 @@ void Engine::CancelRequest(const std::string& key) {
       std::any_of(running_.begin(), running_.end(), [&](const Running& r) { return r.request.key() == key; });
   if (running && agreed_.empty()) return;  // all members have submitted it: it completes by itself
   Fail(Me() + ": the step that '" + key +
-       "' belongs to failed or was cancelled on this rank, while the other ranks count on it. The error "
+       "' belongs to failed or was cancelled on this rank, while the other ranks count on it. See the error "
        "raised on " +
-       Me() + " tells the cause.");
+       Me() + " for the cause.");
 }
 
 void Engine::Apply(const Boundary& boundary) {
@@ -169,7 +172,7 @@ void Engine::Apply(const Boundary& boundary) {
   }
   if (!agreed_.empty()) {
     Fail("rank " + std::to_string(global_rank(boundary.departing)) + " shut down tfddl in the middle of '" +
-         agreed_.front().first + "'.");
+         agreed_.front().first + "'. Run the same collectives the same number of times on all ranks.");
   }
 }
 
@@ -202,18 +205,19 @@ void Engine::EndSteps(const std::set<int64_t>& steps, const std::string& name) {
     }
     agreement_.Withdraw(it->first);
     FailSequence(std::move(it->second), Code::kCancelled,
-                 "not run, because '" + name + "' of the same step failed");
+                 "not run, because '" + name + "' of the same step failed; see the error of that one");
     it = pending_.erase(it);
   }
   if (join_ && !agreement_.joined() && steps.count(join_->step)) {
     Complete(std::move(*join_),
-             Status(Code::kCancelled, "not run, because '" + name + "' of the same step failed"));
+             Status(Code::kCancelled,
+                    "not run, because '" + name + "' of the same step failed; see the error of that one"));
     join_.reset();
   }
   for (const auto& [other, sequence] : agreed_) {
     if (steps.count(sequence.step)) {
       Fail(Me() + ": '" + name + "' failed in the middle of '" + other +
-           "', which the other ranks have begun.");
+           "', which the other ranks have begun. See the error of '" + name + "'.");
     }
   }
 }

@@ -71,7 +71,8 @@ void Leave(double limit_s) {
     process->watchdog->FailStalled("rank " + std::to_string(all.rank()) +
                                    " has shut down tfddl, and not all other ranks have answered within " +
                                    std::to_string(static_cast<int>(limit_s)) +
-                                   " seconds. All ranks: " + process->watchdog->ShutdownReport() + ".");
+                                   " seconds. All ranks: " + process->watchdog->ShutdownReport() +
+                                   ". Call hvd.shutdown() at the same place on all ranks.");
   }
 }
 
@@ -87,13 +88,14 @@ Status FindEngine(int set, std::shared_ptr<Engine>* engine) {
   if (it == entries.end()) {
     return Status(Code::kInvalidArgument, "there is no process set " + std::to_string(set) +
                                               " any more: it was removed (hvd.remove_process_set), or "
-                                              "belonged to a job before hvd.shutdown().");
+                                              "belonged to a job before hvd.shutdown(). Trace the function "
+                                              "anew with a set of this job.");
   }
   *engine = it->second.engine;
   if (*engine) return Status();
   return Status(Code::kInvalidArgument, "rank " + std::to_string(entries.at(0).engine->rank()) +
                                             " is not a member of " + NameOfSet(set, it->second.ranks) +
-                                            ": only members may call its collectives.");
+                                            ": call its collectives on the members only.");
 }
 
 ProcessSets CurrentSets() {
@@ -114,7 +116,7 @@ void SetLocalRank(LocalRank local) {
 void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> control,
                   WatchdogOptions options, std::shared_ptr<DevicePlane> plane) {
   std::lock_guard<std::mutex> lock(mutex);
-  if (process) throw std::logic_error("tfddl is initialised already");
+  if (process) throw std::logic_error("internal error: tfddl is initialised already");
   options.generation = ++generation;
   auto fresh = std::make_unique<Process>();
   EngineOptions all;
@@ -135,7 +137,7 @@ void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> co
 
 Status ShareGpus() {
   std::lock_guard<std::mutex> lock(mutex);
-  if (!process) return Status(Code::kFailedPrecondition, "tfddl has been shut down");
+  if (!process) return Status(Code::kFailedPrecondition, "tfddl has been shut down; call hvd.init() first");
   if (std::exchange(process->shares_gpu, true)) return Status();
   std::promise<Status> ended;
   Request request;
@@ -150,8 +152,9 @@ Status ShareGpus() {
 
 void AddSet(int set, std::vector<int> ranks, std::unique_ptr<Transport> data) {
   std::lock_guard<std::mutex> lock(mutex);
-  if (!process) throw std::logic_error("tfddl has been shut down");
-  if (process->sets.entries.count(set)) throw std::logic_error("the process set exists already");
+  if (!process) throw std::logic_error("tfddl has been shut down; call hvd.init() first");
+  if (process->sets.entries.count(set))
+    throw std::logic_error("internal error: the process set exists already");
   std::shared_ptr<Engine> engine;
   if (data) {
     EngineOptions options;
@@ -170,14 +173,15 @@ void AddSet(int set, std::vector<int> ranks, std::unique_ptr<Transport> data) {
 bool RemoveSet(int set, double limit_s) {
   std::lock_guard<std::mutex> lock(mutex);
   if (!process) {
-    SetLastError("tfddl has been shut down");
+    SetLastError("tfddl has been shut down; call hvd.init() first");
     return false;
   }
   const auto engine = Unpublish(set);
   if (engine && !engine->Shutdown(limit_s)) {
     process->watchdog->FailStalled("not all members of process set " + std::to_string(set) +
                                    ", which is being removed, have answered within " +
-                                   std::to_string(static_cast<int>(limit_s)) + " seconds.");
+                                   std::to_string(static_cast<int>(limit_s)) +
+                                   " seconds. Call hvd.remove_process_set on all ranks.");
   }
   if (const auto failure = engine ? engine->failure() : std::nullopt) {
     SetLastError(*failure);

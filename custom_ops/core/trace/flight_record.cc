@@ -160,7 +160,12 @@ std::string FlightRecord::WriteStall(const std::string& reason) {
   }
   std::string error;
   const std::string path = Write(reason, "", &error);
-  if (!error.empty()) std::fprintf(stderr, "tfddl: the flight record was not written: %s\n", error.c_str());
+  if (!error.empty()) {
+    std::fprintf(
+        stderr,
+        "tfddl: the flight record was not written; set TFDDL_DUMP_DIR to a folder that can be written: %s\n",
+        error.c_str());
+  }
   if (path.empty()) return "";
   return " What each rank did last: tfddl analyze " + path.substr(0, path.rfind('/'));
 }
@@ -193,8 +198,12 @@ void FlightRecord::Loop() {
       }
       Run(order.get());
       const auto [path, error] = order->done.get_future().get();
-      std::fprintf(stderr, "tfddl: %s%s\n", path.empty() ? "the flight record was not written: " : "wrote ",
-                   (path.empty() ? error : path).c_str());
+      std::fprintf(
+          stderr, "tfddl: %s%s\n",
+          path.empty()
+              ? "the flight record was not written; set TFDDL_DUMP_DIR to a folder that can be written: "
+              : "wrote ",
+          (path.empty() ? error : path).c_str());
     }
     for (const auto& order : orders) Run(order.get());
   }

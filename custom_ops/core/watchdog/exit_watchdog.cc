@@ -53,11 +53,14 @@ void ExitWatchdog::Watch() {
     if (limit) {
       const std::string report = Report(waited_s);
       const std::string hint = FlightRecord::OfProcess().WriteStall(report);
-      std::fprintf(stderr, "tfddl: %s. The limit is %s.%s\n", report.c_str(), limit, hint.c_str());
+      std::fprintf(stderr,
+                   "tfddl: %s. The limit is %s; end the program on all ranks, or set a higher limit.%s\n",
+                   report.c_str(), limit, hint.c_str());
       _exit(1);
     }
     if (waited_s < next_warning_s) continue;
-    std::fprintf(stderr, "tfddl: %s; waiting on.\n", Report(waited_s).c_str());
+    std::fprintf(stderr, "tfddl: %s; waiting on. Set TFDDL_EXIT_LIMIT to end such waits.\n",
+                 Report(waited_s).c_str());
     next_warning_s += std::max(1.0, options_.warning_s);
   }
 }

@@ -41,13 +41,16 @@ void InitWatchdog::Wait() {
   const double pause_s = std::max(1.0, options_.warning_s);
   for (double waited_s = options_.warning_s; waited_s < options_.limit_s; waited_s += pause_s) {
     if (wake_.wait_until(lock, after(waited_s), [this] { return over_; })) return;
-    if (ReportsForHost()) std::fprintf(stderr, "tfddl: %s; waiting on.\n", Report(waited_s).c_str());
+    if (ReportsForHost())
+      std::fprintf(stderr, "tfddl: %s; waiting on. Call it on all ranks.\n", Report(waited_s).c_str());
   }
   if (wake_.wait_until(lock, after(options_.limit_s), [this] { return over_; })) return;
   const std::string report = Report(options_.limit_s);
   const std::string hint = FlightRecord::OfProcess().WriteStall(report);
-  std::fprintf(stderr, "tfddl: %s. The limit is TFDDL_STALL_LIMIT=%.0f seconds.%s\n", report.c_str(),
-               options_.limit_s, hint.c_str());
+  std::fprintf(stderr,
+               "tfddl: %s. The limit is TFDDL_STALL_LIMIT=%.0f seconds. Call it on all ranks, or set a "
+               "higher limit if a rank is only slow.%s\n",
+               report.c_str(), options_.limit_s, hint.c_str());
   _exit(1);
 }
 

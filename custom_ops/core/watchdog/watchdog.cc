@@ -291,7 +291,7 @@ void Watchdog::FailIfPeerDied() {
     if (peer.gone_us == 0) peer.gone_us = now;
     if (now - peer.gone_us < kGoneMicros) continue;
     FailAll("rank " + std::to_string(rank) + " has died: its process " + std::to_string(peer.process->pid) +
-            " ended without leaving the job.");
+            " ended without leaving the job. See its last lines; dmesg tells if the memory ran out.");
   }
 }
 

@@ -155,10 +155,12 @@ void Watchdog::ReportDifferent(const Query& query) {
       who + " wait for different collectives, none of which can run: " + Describe(query.answers, sets_) + ".";
   const bool final_state = Stuck(query.answers, transport_->rank(), kFinalMicros, sets_) == stuck;
   const bool noted = HasNote(query.answers, stuck);
-  if (final_state && noted) return StallAll("Stopped: " + report);
+  if (final_state && noted)
+    return StallAll("Stopped: " + report +
+                    " Run the same collectives the same number of times on all ranks.");
   if (different_ == query.request) return;
   different_ = query.request;
-  Print(report + " Ranks must run the same collectives, the same number of times. The job " +
+  Print(report + " Run the same collectives the same number of times on all ranks. The job " +
         (noted ? "is stopped after " + Seconds(kFinalMicros) + " without progress."
                : "goes on waiting, in case another thread submits what is missing, until TFDDL_STALL_LIMIT=" +
                      std::to_string(static_cast<int64_t>(options_.limit_s)) + " seconds."));
@@ -176,7 +178,7 @@ void Watchdog::ReportStall(const Query& query) {
   if (query.cause == Cause::kLimit) {
     StallAll("Stalled: " + report +
              " The limit is TFDDL_STALL_LIMIT=" + std::to_string(static_cast<int64_t>(options_.limit_s)) +
-             " seconds. Ranks must run the same collectives; set a higher limit where one is only slow.");
+             " seconds. Run the same collectives on all ranks; set a higher limit if a rank is only slow.");
     return;
   }
   for (int rank = 0; rank < transport_->rank();
@@ -184,7 +186,7 @@ void Watchdog::ReportStall(const Query& query) {
     const auto& answer = query.answers[static_cast<size_t>(rank)];
     if (answer && answer->Has(key, set)) return;
   }
-  Print(report + " Ranks must run the same collectives; the job goes on waiting.");
+  Print(report + " Run the same collectives on all ranks; the job goes on waiting.");
 }
 
 void Watchdog::ReportShutdown(const Query& query) {

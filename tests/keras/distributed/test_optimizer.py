@@ -135,7 +135,7 @@ def test_clipping_outside_of_apply(hvd):
 
 @on_ranks(1)
 def test_refusals(hvd):
-    with pytest.raises(ValueError, match=r"op=tfddl.Sum or op=tfddl.Adasum. Received: op=Min"):
+    with pytest.raises(ValueError, match=r"op=tfddl.Sum or op=tfddl.Adasum: .* Received: op=Min"):
         hvd.DistributedOptimizer(keras.optimizers.SGD(), op=hvd.Min)
     for other in ("adam", None, keras.optimizers.SGD):
         with pytest.raises(TypeError, match=r"takes an optimizer of keras 3.*Received: optimizer="):

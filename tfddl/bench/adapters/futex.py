@@ -44,7 +44,9 @@ class _Word:
                 self._futex, self._address, _WAIT, ctypes.c_uint32(seen), self._limit, None, 0
             )
             if waited != 0 and ctypes.get_errno() == errno.ETIMEDOUT:
-                raise TimeoutError(f"no answer within {_PEER_LIMIT_S} s")
+                raise TimeoutError(
+                    f"no answer within {_PEER_LIMIT_S} s: run it again on a host that does less beside"
+                )
 
 
 def ways(process: Process) -> Ways:

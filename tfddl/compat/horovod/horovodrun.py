@@ -84,19 +84,19 @@ _HELP = """Runs COMMAND as several processes, in which `import horovod` gives tf
 Example:
   horovodrun -np 4 python train.py
 
-It is `tfddlrun --horovod` with Horovod's options. Options of the machinery that tfddl does not have change nothing, and a
-line says so; those of elastic jobs are errors. `tfddlrun --help` says the rest."""
+It is `tfddlrun --horovod` with Horovod's options. Options for parts of Horovod that tfddl does not have change nothing,
+and a line says so; options of elastic jobs are errors. See `tfddlrun --help` for more."""
 
 
 def _changes_nothing(_: click.Context, option: click.Parameter, value: Any) -> None:
     if value:
-        click.echo(f"horovodrun: {option.opts[-1]} changes nothing in tfddl", err=True)
+        click.echo(f"horovodrun: {option.opts[-1]} changes nothing in tfddl; leave it out", err=True)
 
 
 def _refuse(_: click.Context, option: click.Parameter, value: Any) -> None:
     if value is not None:
         raise click.UsageError(
-            f"tfddl has nothing for {option.opts[-1]}: leave it out, or start the program by mpirun. Received: {value}"
+            f"tfddl has no equivalent of {option.opts[-1]}: leave it out, or start the program by mpirun. Received: {value}"
         )
 
 
@@ -140,7 +140,9 @@ def _with_options_of_horovod(command: Callable[..., None]) -> Callable[..., None
 @click.option("--config-file", help="YAML with values of these options.")
 @click.option("--fusion-threshold-mb", type=float, help="Size of a bucket of gradients: TFDDL_BUCKET_MB.")
 @click.option(
-    "--hierarchical-allreduce/--no-hierarchical-allreduce", default=None, help="One ring for each host."
+    "--hierarchical-allreduce/--no-hierarchical-allreduce",
+    default=None,
+    help="Reduce inside each host first: TFDDL_HIERARCHICAL_ALLREDUCE.",
 )
 @click.option("--timeline-filename", help="File for a timeline of rank 0; see tfddlrun.")
 @click.option("--timeline-mark-cycles", is_flag=True, help="Mark in the timeline where the ranks vote.")
@@ -148,7 +150,7 @@ def _with_options_of_horovod(command: Callable[..., None]) -> Callable[..., None
 @click.option(
     "--stall-check-shutdown-time-seconds", "limit", type=float, help="TFDDL_STALL_LIMIT; 0 for never."
 )
-@click.option("-cb", "--check-build", is_flag=True, help="Say what this tfddl can do.")
+@click.option("-cb", "--check-build", is_flag=True, help="Print what this tfddl can do.")
 @click.option("--verbose", is_flag=True, help="Print the mpirun line, and the starts and ends of processes.")
 @click.option("-v", "--version", is_flag=True, help="Print the version.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)

@@ -222,16 +222,18 @@ def _checked_root(root_rank: Any, process_set: ProcessSet | None = None) -> int:
     try:
         root = operator.index(root_rank)
     except TypeError:
-        raise TypeError(f"root_rank is the number of a rank. Received: root_rank={root_rank!r}") from None
+        raise TypeError(
+            f"root_rank is the number of a rank: pass an int, such as 0. Received: root_rank={root_rank!r}"
+        ) from None
     if process_set is not None and root not in members(process_set):
         raise ValueError(
-            "root_rank is the rank that sends its values, a rank of the job that takes part: one of "
+            "root_rank is the rank that sends its values, a rank of the job that takes part: choose one of "
             f"{list(members(process_set))}. Received: root_rank={root}"
         )
     if basics.is_initialized() and not 0 <= root < basics.size():
         raise ValueError(
-            f"root_rank is a rank of the job, from 0 to {basics.size() - 1} here. Received: root_rank={root}, in a job of "
-            f"{basics.size()}"
+            f"root_rank is a rank of the job: choose one from 0 to {basics.size() - 1} here. Received: root_rank={root}, in "
+            f"a job of {basics.size()}"
         )
     return root
 
@@ -243,7 +245,8 @@ def _listed(local_variables: Any) -> list[Any]:
     for variable in variables:
         if not _compat.is_variable(variable):
             raise ValueError(
-                "local_variables takes variables of Keras or TensorFlow, which stay out of the broadcast. "
+                "local_variables takes variables of Keras or TensorFlow, which stay out of the broadcast: pass a list, as "
+                "layer.variables is. "
                 f"Received: local_variables={local_variables!r}"
             )
     return variables

@@ -166,7 +166,8 @@ def _number(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise ValueError(
-            f"`initial_lr` is the learning rate to be multiplied, a number. Received: initial_lr={value!r}"
+            "`initial_lr` is the learning rate to be multiplied: pass the number that the optimizer is made with. "
+            f"Received: initial_lr={value!r}"
         ) from None
 
 

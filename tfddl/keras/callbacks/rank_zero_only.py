@@ -37,7 +37,9 @@ def rank_zero_only(callback: Any) -> Any:
     """
     callbacks = _compat.keras().callbacks
     if not isinstance(callback, callbacks.Callback):
-        raise TypeError(f"rank_zero_only takes a callback of Keras. Received: {callback!r}")
+        raise TypeError(
+            f"rank_zero_only takes a callback of Keras: pass an instance, not its class. Received: {callback!r}"
+        )
     for_all = tuple(getattr(callbacks, name) for name in _FOR_ALL if hasattr(callbacks, name))
     if isinstance(callback, for_all) or type(callback).__module__.startswith("tfddl."):
         raise ValueError(

@@ -16,7 +16,7 @@ def turn_off_jit(model: Any) -> None:
     if getattr(model, "jit_compile", False) and not xla.xla_built():
         warn_on_each_host(
             f"jit_compile is switched off for this model, because tfddl has no XLA kernels ({xla.why_not()}). "
-            "To silence this warning: model.compile(..., jit_compile=False)."
+            "Run tfddl build, which says why. To silence this warning, use model.compile(..., jit_compile=False)."
         )
         model.jit_compile = False
         model.train_function = None

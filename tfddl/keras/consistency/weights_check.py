@@ -98,6 +98,8 @@ def from_environment(name: str, process_set: ProcessSet) -> WeightsCheck | None:
     """
     text = os.environ.get(VARIABLE, "") or "0"
     if not text.isdecimal():
-        raise ValueError(f"{VARIABLE} must be a number of steps, or 0 for no check. Received: {text!r}")
+        raise ValueError(
+            f"{VARIABLE} must be a number of steps, or 0 for no check: set {VARIABLE}=100. Received: {text!r}"
+        )
     every = int(text)
     return WeightsCheck(every, name, process_set) if every and process_set.size() != 1 else None

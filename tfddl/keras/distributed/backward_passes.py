@@ -17,7 +17,7 @@ def check_passes(passes: int) -> int:
     """
     if not isinstance(passes, int) or isinstance(passes, bool) or passes < 1:
         raise ValueError(
-            "backward_passes_per_step is the number of batches before an update, 1 or more. "
+            "backward_passes_per_step is the number of batches before an update: pass a whole number, 1 or more. "
             f"Received: backward_passes_per_step={passes!r}"
         )
     return passes

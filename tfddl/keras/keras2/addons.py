@@ -26,7 +26,7 @@ def check_members(optimizer: Any) -> None:
     if not all(members):
         missing = [number for number, distributed in enumerate(members) if not distributed]
         raise ValueError(
-            "Some members of a MultiOptimizer are not distributed, so that each rank would train their layers on its own: "
+            "Some members of a MultiOptimizer are not distributed, and each rank would train their layers on its own: "
             "give the MultiOptimizer to tfddl.DistributedOptimizer, or every member. "
             f"Received: of {len(members)} members, numbers {missing} (from 0) not distributed"
         )

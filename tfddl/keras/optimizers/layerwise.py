@@ -28,7 +28,7 @@ class Layerwise:
         for rule, found in patterns.items():
             if isinstance(found, str) or not all(isinstance(pattern, str) for pattern in found or ()):
                 raise TypeError(
-                    f"exclude_from_{rule} takes a list of regular expressions for paths of variables, as ['bias']. "
+                    f"exclude_from_{rule} takes regular expressions for paths of variables: pass a list, as ['bias']. "
                     f"Received: exclude_from_{rule}={found!r}"
                 )
         self.excluded = {rule: list(found or ()) for rule, found in patterns.items()}
