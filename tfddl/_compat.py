@@ -301,6 +301,11 @@ def moments_arguments(
     return list(given["reduction_axes"]), mask, given["keep_dims"]
 
 
+def losses_module() -> Any:
+    """The module of Keras 3 with the denominators of losses, which has no public name."""
+    return importlib.import_module("keras.src.losses.loss")
+
+
 def comes_with_keras(kind: type) -> bool:
     """Whether a class comes from `keras` or `tf_keras`."""
     return kind.__module__.startswith(("keras.", "tf_keras."))

@@ -68,6 +68,29 @@ def watch_loss_scale_optimizers_2(
         kind.apply_gradients = _inside(kind.apply_gradients, around)
 
 
+@functools.cache
+def divide_training(parallel: Any) -> None:
+    """Keras 3: `Model.fit`, `evaluate` and `predict` go through the methods of `parallel`."""
+    model = _compat.keras().Model
+    for name in ("fit", "evaluate", "predict"):
+        setattr(model, name, getattr(parallel, name)(getattr(model, name)))
+    plain_build = model._symbolic_build
+
+    @functools.wraps(plain_build)
+    def build(self: Any, iterator: Any = None, data_batch: Any = None) -> Any:
+        return plain_build(self, iterator, getattr(data_batch, "data", data_batch))
+
+    model._symbolic_build = build
+
+
+@functools.cache
+def divide_losses(reduce_values: Callable[[Any], Any], apply_mask: Callable[[Any], Any]) -> None:
+    """Keras 3: the functions with the denominators of losses become what these make of them."""
+    home = _compat.losses_module()
+    home.reduce_values = reduce_values(home.reduce_values)
+    home.apply_mask = apply_mask(home.apply_mask)
+
+
 def _inside(plain: Any, around: Callable[[Any, list[tuple[Any, Any]]], AbstractContextManager[None]]) -> Any:
     @functools.wraps(plain)
     def apply_gradients(self: Any, grads_and_vars: Any, *arguments: Any, **options: Any) -> Any:
