@@ -85,7 +85,8 @@ class OrderCallback(Callback):
             if different:
                 dataset, index = key
                 raise ValueError(
-                    f"DataParallel needs the same global batches on all ranks, but {'validation' if dataset else 'training'} "
+                    "DataParallel needs the same global batches on all ranks, but "
+                    f"{'validation' if dataset else 'training'} "
                     f"batch {index} {when} differs from rank 0's on {_listed(different)}. Shuffle with the seed that "
                     "keras.utils.set_random_seed sets, read files in a fixed order, or shard the data yourself with "
                     "hvd.data.shard and hvd.DistributedOptimizer."
@@ -98,7 +99,7 @@ class OrderCallback(Callback):
 def _digest(tensors: Sequence[np.ndarray]) -> int:
     digest = 0
     for tensor in tensors:
-        content = b"".join(tensor.ravel()) if tensor.dtype == object else np.ascontiguousarray(tensor)
+        content = b"".join(tensor.ravel()) if tensor.dtype == object else tensor.tobytes()
         digest = zlib.crc32(content, digest)
     return digest
 

@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 from tfddl import _compat
+from tfddl.keras.consistency.callback_list import Callback
 from tfddl.ops.objects import broadcast_object
 from tfddl.runtime import basics
 
@@ -18,6 +19,22 @@ def set_seed(seed: int | None) -> int:
     drawn = broadcast_object(drawn, 0, name="DataParallel.seed")
     _compat.keras().utils.set_random_seed(drawn)
     return drawn
+
+
+class StreamsCallback(Callback):
+    """Gives the random layers of the model another stream on each rank before training.
+
+    Args:
+        known: See `differ_by_rank`.
+    """
+
+    def __init__(self, known: set[int]) -> None:
+        super().__init__()
+        self._known = known
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Keras has built the model."""
+        differ_by_rank(self.model, self._known)
 
 
 def differ_by_rank(model: Any, known: set[int]) -> None:

@@ -16,12 +16,14 @@ class PartStrategy:
 
     Args:
         model: The model that trains.
-        watch: Called with each dataset of global batches; returns the dataset to take.
+        watch: Called with each dataset of global batches; returns the dataset to take. Defaults to the dataset itself.
     """
 
     num_replicas_in_sync = 1
 
-    def __init__(self, model: Any, watch: Callable[[tf.data.Dataset], tf.data.Dataset]) -> None:
+    def __init__(
+        self, model: Any, watch: Callable[[tf.data.Dataset], tf.data.Dataset] = lambda same: same
+    ) -> None:
         self._model, self._watch = model, watch
 
     def experimental_distribute_dataset(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
