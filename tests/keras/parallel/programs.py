@@ -68,7 +68,7 @@ def batched_dataset():
     return _fit(_dense(), data, batch_size=None, steps_per_epoch=3)
 
 
-class _Batches(keras.utils.PyDataset):
+class Batches(keras.utils.PyDataset):
     def __len__(self):
         return 4
 
@@ -78,7 +78,7 @@ class _Batches(keras.utils.PyDataset):
 
 
 def py_dataset():
-    return _fit(_dense(), _Batches(), batch_size=None)
+    return _fit(_dense(), Batches(), batch_size=None)
 
 
 def lstm_with_mask():
@@ -134,7 +134,7 @@ def several_outputs():
     return _fit(network, _rows(6), {"size": _rows(1, seed=1), "kind": _labels(3)})
 
 
-class _Subclassed(keras.Model):
+class Subclassed(keras.Model):
     """Unbuilt until its first batch, with a loss of its own layers."""
 
     def __init__(self):
@@ -148,7 +148,7 @@ class _Subclassed(keras.Model):
 
 
 def subclassed():
-    network = _Subclassed()
+    network = Subclassed()
     network.compile(optimizer=keras.optimizers.Adam(0.02), loss="mse")
     return _fit(network, _rows(6), _rows(1, seed=1))
 
@@ -193,7 +193,7 @@ def on_batches():
     return network, {"loss": [float(loss) for loss, _ in losses], "mae": [float(mae) for _, mae in losses]}
 
 
-class _Gan(keras.Model):
+class Gan(keras.Model):
     """Two optimizers in a `train_step`, each with a loss that is a mean over rows."""
 
     def __init__(self):
@@ -221,11 +221,11 @@ class _Gan(keras.Model):
         ):
             weights = network.trainable_weights
             optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
-        return {}
+        return {"d_loss": d_loss}
 
 
 def gan():
-    network = _Gan()
+    network = Gan()
     network.compile()
     return _fit(network, _rows(6), _rows(4, seed=1))
 

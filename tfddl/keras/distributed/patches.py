@@ -78,13 +78,8 @@ def divide_training(parallel: Any) -> None:
     for name in ("save", "save_weights", "export"):
         setattr(model, name, parallel.writes(getattr(model, name)))
     _replace_everywhere("get_file", parallel.downloads)
-    plain_build = model._symbolic_build
-
-    @functools.wraps(plain_build)
-    def build(self: Any, iterator: Any = None, data_batch: Any = None) -> Any:
-        return plain_build(self, iterator, getattr(data_batch, "data", data_batch))
-
-    model._symbolic_build = build
+    if hasattr(model, "_maybe_symbolic_build"):
+        model._maybe_symbolic_build = parallel.build(model._maybe_symbolic_build)
 
 
 @functools.cache

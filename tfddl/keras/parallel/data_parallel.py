@@ -159,6 +159,16 @@ class _Methods:
         """`Model.predict`: whole on every rank."""
         return self._whole(plain, "")
 
+    def build(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """`Model._maybe_symbolic_build`: not for parts. An iterator made for it would draw random numbers."""
+
+        @functools.wraps(plain)
+        def build(model: Any, *arguments: Any, **options: Any) -> None:
+            if not isinstance(model._distribute_strategy, PartStrategy):
+                plain(model, *arguments, **options)
+
+        return build
+
     def writes(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         """A method that writes a file."""
         written = files.by_rank_0(plain, lambda: self._fits > 0)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from tfddl import _compat
 from tfddl.keras.consistency.callback_list import Callback
 from tfddl.ops.objects import broadcast_object
 from tfddl.runtime import basics
@@ -25,7 +26,8 @@ class SharedGenerator(Callback):
     def __init__(self, generator: Iterator[Any], name: str, steps_per_execution: int) -> None:
         super().__init__()
         self._generator, self._name, self._steps = generator, name, steps_per_execution
-        self._allowed = threading.Semaphore(1)  # Keras looks at the first batch to learn its structure
+        # Keras looks at the first batches to learn their structure.
+        self._allowed = threading.Semaphore(_compat.batches_before_training())
         self._ended = False
 
     def batches(self) -> Iterator[Any]:

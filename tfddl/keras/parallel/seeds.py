@@ -33,8 +33,13 @@ class StreamsCallback(Callback):
         self._known = known
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Keras has built the model."""
+        """Before the first step of a model that is built."""
         differ_by_rank(self.model, self._known)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """After the step that has built the model."""
+        if batch == 0:
+            differ_by_rank(self.model, self._known)
 
 
 def differ_by_rank(model: Any, known: set[int]) -> None:
