@@ -22,7 +22,6 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_click",
     "sphinx_copybutton",
-    "sphinxcontrib.mermaid",
     "docstrings",
     "repository_links",
 ]
@@ -33,8 +32,6 @@ html_title = f"tfddl {version}"
 html_copy_source = False
 html_show_sphinx = False
 
-# A ```mermaid block of a page is a picture on the site, as it is in a viewer of Markdown.
-myst_fence_as_directive = ["mermaid"]
 myst_heading_anchors = 4
 # A page may say `[errors.md](errors.md)`, and a docstring `tfddl.allreduce`: both have to lead somewhere.
 nitpicky = True

@@ -1,0 +1,15 @@
+"""The charts, and the pages that quote them, show what the tables of docs/performance.md say."""
+
+from tests.examples.support import imported
+from tests.harness.job import REPOSITORY
+
+
+def test_charts_show_the_tables():
+    with imported(REPOSITORY / "benchmarks", "charts") as module:
+        charts = module.charts()
+    assert len(charts) == 5
+    for chart in charts:
+        for page in (chart.path, *chart.pages):
+            text = (REPOSITORY / page).read_text()
+            missing = [label for label in chart.labels() if label not in text]
+            assert not missing, f"{page}: {missing}; `python benchmarks/charts.py` draws {chart.path}"
