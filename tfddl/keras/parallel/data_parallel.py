@@ -1,5 +1,6 @@
 """`DataParallel`: an unchanged Keras program trains on all ranks, with the numbers of one process."""
 
+import atexit
 import functools
 import inspect
 import types
@@ -8,19 +9,23 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from tfddl import _compat
+from tfddl.gradients.gradient_options import GradientOptions
 from tfddl.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
 from tfddl.keras.callbacks.metric_average import MetricAverageCallback
 from tfddl.keras.callbacks.rank_zero_only import rank_zero_only
-from tfddl.keras.consistency import model_contents
+from tfddl.keras.consistency import callback_list, model_contents
 from tfddl.keras.distributed import patches
+from tfddl.keras.distributed.distribute import distribute
+from tfddl.keras.distributed.settings import Settings
 from tfddl.keras.metric_states import merge, snapshot
-from tfddl.keras.optimizer import DistributedOptimizer
 from tfddl.keras.parallel import checks, files, losses, part, seeds
 from tfddl.keras.parallel.generators import SharedGenerator
 from tfddl.keras.parallel.order import OrderCallback
 from tfddl.keras.parallel.strategy import PartStrategy
 from tfddl.keras.sync_batch_normalization import synchronized_moments
 from tfddl.runtime import basics
+from tfddl.runtime.gpu import set_visible_gpu
+from tfddl.runtime.log import warn
 from tfddl.runtime.process_sets import global_process_set
 
 # These write files; one rank does.
@@ -76,9 +81,12 @@ class DataParallel:
                 f"Received: Keras {_compat.keras().__version__}"
             )
         basics.init()
+        set_visible_gpu()
         self.seed = seeds.set_seed(seed)
         self.synchronizes_batch_normalization = synchronize_batch_normalization
+        self.has_divided = False
         DataParallel._active = self
+        atexit.register(_warn_of_no_training, self)
         patches.divide_training(_METHODS)
         patches.divide_losses(losses.with_global_sums, losses.with_global_masks)
         patches.synchronize_batch_normalization(_moments)
@@ -199,12 +207,17 @@ class _Methods:
             each for each in model_contents.optimizers_of(model) if id(each) not in self._distributed
         ]
         checks.check_optimizers(model, self._distributed)
+        callback_list.watch()
         for optimizer in optimizers:
-            self._distributed.add(id(DistributedOptimizer(optimizer)))
+            # One process leaves the rows of an embedding's gradient as they are, and so its Adam squares each.
+            settings = Settings("DataParallel", GradientOptions(merge_slices=False), 1, False)
+            self._distributed.add(id(distribute(optimizer, settings)))
 
     @contextmanager
     def _divided(self, model: Any, strategy: PartStrategy | None) -> Iterator[None]:
         before = model._distribute_strategy
+        if strategy is not None and DataParallel._active is not None:
+            DataParallel._active.has_divided = True
         model._distribute_strategy = strategy
         self._fits += strategy is not None
         try:
@@ -215,6 +228,20 @@ class _Methods:
 
 
 _METHODS = _Methods()
+
+
+def _warn_of_no_training(parallel: DataParallel) -> None:
+    if (
+        DataParallel._active is parallel
+        and not parallel.has_divided
+        and basics.is_initialized()
+        and basics.size() > 1
+    ):
+        warn(
+            "DataParallel has divided nothing: the program calls neither fit nor train_on_batch of a Keras model, so "
+            f"each of {basics.size()} processes has done all the work. For a loop with tf.GradientTape write "
+            "tape = hvd.DistributedGradientTape(tape), and hvd.broadcast_variables(model.variables, 0) before it."
+        )
 
 
 def _if_active(plain: Callable[..., Any], divided: Callable[..., Any]) -> Callable[..., Any]:

@@ -46,6 +46,10 @@ class SharedGenerator(Callback):
         """Allows the batches of the next step."""
         self._allowed.release(self._steps)
 
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Ends the generator: at the end of `fit` TensorFlow waits for the thread that reads it."""
+        self.close()
+
     def close(self) -> None:
         """Ends the generator."""
         self._ended = True

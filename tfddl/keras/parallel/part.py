@@ -31,9 +31,14 @@ class Part(NamedTuple):
         return tf.less(self.total, basics.size())
 
     def weight(self, dtype: Any) -> tf.Tensor:
-        """The factor that makes the mean over ranks of means over rows the mean over all rows: `rows * ranks / total`."""
-        own = tf.cast(self.rows * basics.size(), tf.float64) / tf.cast(self.total, tf.float64)
-        return tf.cast(tf.where(self.is_whole, tf.ones_like(own), own), dtype)
+        """The factor that makes the mean over ranks of means over rows the mean over all rows.
+
+        It is `rows * ranks / total`. Of a batch that all ranks have, rank 0's counts.
+        """
+        size = basics.size()
+        own = tf.cast(self.rows * size, tf.float64) / tf.cast(self.total, tf.float64)
+        alone = tf.constant(size if basics.rank() == 0 else 0, tf.float64)
+        return tf.cast(tf.where(self.is_whole, alone, own), dtype)
 
     def inverse_share(self, dtype: Any) -> tf.Tensor:
         """`total / rows`."""
