@@ -91,6 +91,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "tfddl.gradients.tape": ["DistributedGradientTape", "PartialDistributedGradientTape"],
     "tfddl.keras.load": ["load_model"],
+    "tfddl.keras.parallel.data_parallel": ["DataParallel"],
     "tfddl.keras.optimizer": ["DistributedOptimizer", "PartialDistributedOptimizer"],
     "tfddl.keras.evaluation": ["evaluate"],
     "tfddl.keras.sync_batch_normalization": ["SyncBatchNormalization"],

@@ -302,6 +302,18 @@ def moments_arguments(
     return list(given["reduction_axes"]), mask, given["keep_dims"]
 
 
+def losses_module() -> Any:
+    """The module of Keras 3 with the denominators of losses, which has no public name."""
+    return importlib.import_module("keras.src.losses.loss")
+
+
+def batches_before_training() -> int:
+    """The number of batches that Keras 3 reads from a generator before `fit` begins."""
+    utils = importlib.import_module("keras.src.trainers.data_adapters.data_adapter_utils")
+    number: int = utils.NUM_BATCHES_FOR_TENSOR_SPEC
+    return number
+
+
 def comes_with_keras(kind: type) -> bool:
     """Whether a class comes from `keras` or `tf_keras`."""
     return kind.__module__.startswith(("keras.", "tf_keras."))

@@ -30,6 +30,7 @@ FLAGS = {
     ("-prefix-timestamp", "--prefix-timestamp", "--prefix-output-with-timestamp"): None,
     ("--timeline-filename",): "FILE",
     ("--timeline-mark-cycles",): None,
+    ("--auto",): None,
     ("--horovod",): None,
     ("--no-keras2-spellings",): None,
     ("--config-file",): "FILE",

@@ -64,7 +64,7 @@ def test_options_of_tfddlrun(dry_run):
     result = dry_run(text)
     assert result.exit_code == 0, result.output
     assert "TFDDL_KERAS2_SPELLINGS=0 A=1 B=2 " in result.stdout and " -np 3 " in result.stdout
-    assert " --tag-output " in result.stdout and "horovod_rank.py true" in result.stdout
+    assert " --tag-output " in result.stdout and "ranks/horovod.py true" in result.stdout
     assert " -np 5 " in dry_run(text, "-np", "5").stdout  # the command line's wins
 
 

@@ -3,6 +3,54 @@
 from tests.mutants.fault import Fault
 
 FAULTS = {
+    "a part of a batch has the weight of any other": Fault(
+        "tfddl/keras/parallel/part.py",
+        "tf.where(self.is_whole, alone, own)",
+        "tf.where(self.is_whole, alone, tf.ones_like(own))",
+        "tests/keras/parallel/test_equal_to_one_process.py::test_a_program",
+    ),
+    "a batch that all ranks have counts on all of them": Fault(
+        "tfddl/keras/parallel/strategy.py",
+        "        if basics.rank() > 0:\n",
+        "        if basics.rank() > 9:\n",
+        "tests/keras/parallel/test_equal_to_one_process.py::test_a_program",
+    ),
+    "a mask's denominator is the rank's": Fault(
+        "tfddl/keras/parallel/losses.py",
+        "        return result * tf.cast(factor, result.dtype)\n\n    return apply\n",
+        "        return result\n\n    return apply\n",
+        "tests/keras/parallel/test_equal_to_one_process.py::test_a_program",
+    ),
+    "an iterator reads ahead": Fault(
+        "tfddl/keras/parallel/data_parallel.py",
+        "if not isinstance(model._distribute_strategy, PartStrategy):",
+        "if True:",
+        "tests/keras/parallel/test_equal_to_one_process.py::test_a_program",
+    ),
+    "other batches on another rank pass": Fault(
+        "tfddl/keras/parallel/order.py",
+        "if seen[key] != ranks[0][key]",
+        "if seen[key][1] != ranks[0][key][1]",
+        "tests/keras/parallel/test_data_parallel.py::test_a_program_that_cannot_be_divided",
+    ),
+    "all ranks have the same dropout": Fault(
+        "tfddl/keras/parallel/seeds.py",
+        "(first + basics.rank() * _STRIDE)",
+        "(first + _STRIDE)",
+        "tests/keras/parallel/test_data_parallel.py::test_random_layers_draw_other_numbers_on_each_rank",
+    ),
+    "every rank reads its generator": Fault(
+        "tfddl/keras/parallel/generators.py",
+        "(next(self._generator, None),) if basics.rank() == 0 else None",
+        "(next(self._generator, None),)",
+        "tests/keras/parallel/test_data_parallel.py::test_only_rank_0_reads_a_generator",
+    ),
+    "every rank writes a model": Fault(
+        "tfddl/keras/parallel/files.py",
+        "_first(basics.rank() == 0, functools",
+        "_first(True, functools",
+        "tests/keras/parallel/test_data_parallel.py::test_rank_0_writes",
+    ),
     "the warm-up reaches the rate a batch late": Fault(
         "tfddl/keras/callbacks/learning_rate.py",
         "min(batch + _compat.steps_per_execution(self.model), self.steps_per_epoch or 1)",

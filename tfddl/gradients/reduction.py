@@ -154,6 +154,7 @@ def _reduce_sparse(
             postscale=options.gradient_predivide_factor,
             process_set=options.process_set,
             context=f"gradients=number {index} of {len(results)}",
+            merge=options.merge_slices,
         )
         results[index] = mark(slices)
 

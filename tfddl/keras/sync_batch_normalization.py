@@ -101,14 +101,32 @@ class SyncBatchNormalization(_BatchNormalization):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean and variance of each channel over all ranks, for inputs of float32 or float64. Keras calls it."""
         axes, mask, keep_dims = _compat.moments_arguments(self, arguments, mask, options)
-        check_callable("SyncBatchNormalization")
-        number = id_of(self._process_set, "SyncBatchNormalization")
-        name = names.unique("SyncBatchNormalization", number)
-        mean, variance = _combined(*_local_statistics(inputs, mask, axes), name, number)
+        mean, variance = synchronized_moments(inputs, mask, axes, self._process_set)
         if keep_dims:
             shape = [1 if axis in axes else size for axis, size in enumerate(tf.unstack(tf.shape(inputs)))]
             mean, variance = tf.reshape(mean, shape), tf.reshape(variance, shape)
-        return tf.cast(mean, inputs.dtype), tf.cast(variance, inputs.dtype)
+        return mean, variance
+
+
+def synchronized_moments(
+    inputs: tf.Tensor, mask: Any, axes: Sequence[int], process_set: ProcessSet = global_process_set
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean and variance of each channel over all ranks.
+
+    Args:
+        inputs: Tensor of float32 or float64.
+        mask: Boolean tensor of the shape of `inputs` without the last dimension, or None.
+        axes: The axes to reduce.
+        process_set: The ranks.
+
+    Returns:
+        Two tensors of the dtype of `inputs` with one number for each channel.
+    """
+    check_callable("SyncBatchNormalization")
+    number = id_of(process_set, "SyncBatchNormalization")
+    name = names.unique("SyncBatchNormalization", number)
+    mean, variance = _combined(*_local_statistics(inputs, mask, axes), name, number)
+    return tf.cast(mean, inputs.dtype), tf.cast(variance, inputs.dtype)
 
 
 def _local_statistics(

@@ -30,6 +30,8 @@ Examples:
       as many processes as hosts.txt has slots; its lines: node1 slots=4
   tfddlrun -np 2 --dry-run python train.py
       prints the mpirun line and starts nothing
+  tfddlrun --auto -np 2 python train.py
+      a Keras program for one process, unchanged
   tfddlrun --horovod -np 2 python train.py
       a program that imports horovod, without Horovod and unchanged
 
@@ -64,6 +66,7 @@ class Options:
     timestamps: bool
     timeline: str | None
     mark_cycles: bool
+    auto: bool
     horovod: bool
     no_keras2_spellings: bool
     verbose: bool
@@ -195,6 +198,12 @@ _OPTIONS = [
         "mark_cycles",
         is_flag=True,
         help="Mark in the timeline where the ranks vote on the collectives that run next (Horovod's cycles).",
+    ),
+    click.option(
+        "--auto",
+        is_flag=True,
+        help="For a Keras program for one process, unchanged: each process trains on its part of every batch "
+        "(tfddl.DataParallel).",
     ),
     click.option(
         "--horovod",

@@ -6,16 +6,18 @@ import contextlib
 import datetime
 import io
 import os
+import random
 import shlex
 import shutil
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tfddl.launch import allocation, horovod_rank, variables
+from tfddl.launch import allocation, variables
 from tfddl.launch.channel import Listener
 from tfddl.launch.hints import hint
 from tfddl.launch.hosts import Host, all_local, parse_hosts, read_hostfile
@@ -35,6 +37,7 @@ from tfddl.launch.options import HELP, Command, Options, with_options
 from tfddl.launch.outcome import Verdict
 from tfddl.launch.output import Output
 from tfddl.launch.rank_files import RankFiles
+from tfddl.launch.ranks import auto, horovod
 from tfddl.launch.scratch import Scratch, scratch
 
 
@@ -52,6 +55,9 @@ def main(command: tuple[str, ...], **values: Any) -> None:
     added = variables.timeline(options.timeline, options.mark_cycles)
     added |= variables.spellings(options.horovod, options.no_keras2_spellings)
     added |= variables.given(options.variables)
+    if options.auto:
+        added |= _seed({**os.environ, **added})
+        command = _auto(command)
     try:
         mpirun = find_mpirun()
     except MpirunError as error:
@@ -66,7 +72,7 @@ def main(command: tuple[str, ...], **values: Any) -> None:
         mpirun,
         count,
         hosts,
-        (sys.executable, "-I", "-S", horovod_rank.__file__, *command) if options.horovod else command,
+        (sys.executable, "-I", "-S", horovod.__file__, *command) if options.horovod else command,
         forwarded_variables(os.environ, variables.given(options.variables)) if remote else [],
         options.interfaces,
         ssh,
@@ -83,6 +89,26 @@ def main(command: tuple[str, ...], **values: Any) -> None:
         os.environ.update(settings)
         code = _run(line, count, remote, directories, files, options, command)
     sys.exit(code)
+
+
+def _auto(command: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        return tuple(auto.command_of(command))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _seed(environment: Mapping[str, str]) -> dict[str, str]:
+    """The seed of all ranks: the user's, or a new one, which is printed."""
+    name = auto.SEED
+    given = environment.get(name)
+    if given is not None and given.isdecimal():
+        return {name: given}
+    if given:
+        raise click.UsageError(f"{name} is a whole number from 0. Received: {name}={given!r}")
+    drawn = str(random.SystemRandom().getrandbits(31))
+    click.echo(f"tfddlrun: the seed is {drawn}; {name}={drawn} repeats this run", err=True)
+    return {name: drawn}
 
 
 def _place(options: Options) -> tuple[int, list[Host]]:

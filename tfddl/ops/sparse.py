@@ -25,6 +25,7 @@ def allreduce_slices(
     postscale: float = 1.0,
     process_set: ProcessSet = global_process_set,
     context: str = "",
+    merge: bool = True,
 ) -> tf.IndexedSlices:
     """Gathers the rows of all ranks, and adds up rows of the same index.
 
@@ -41,9 +42,10 @@ def allreduce_slices(
         postscale: Multiplies the result.
         process_set: The ranks that take part.
         context: Further fields of the signature; see `native._attributes`.
+        merge: False leaves rows of the same index as they are, as one process leaves them.
 
     Returns:
-        Slices with unique indices, equal on all ranks.
+        Slices, with unique indices if `merge`, equal on all ranks.
 
     Raises:
         ValueError: `op` is another operation, whose result would be dense because missing rows count as zero. Or XLA
@@ -75,7 +77,7 @@ def allreduce_slices(
     indices = native.allgather(slices.indices, f"{name}.indices", number)
     # A GPU adds up rows in no fixed order, so the ranks' results would differ in the last bits.
     with tf.device("CPU:0"):
-        merged, unique = _merged(values, indices)
+        merged, unique = _merged(values, indices) if merge else (values, indices)
     if op == Average and merged.dtype.is_integer and postscale == 1:
         result = tf.cast(tf.truncatediv(merged, tf.cast(divisor, merged.dtype)), slices.values.dtype)
     else:

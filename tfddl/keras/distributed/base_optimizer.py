@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl.keras.distributed import apply_call
+from tfddl.keras.distributed import apply_call, loss_weight
 from tfddl.keras.distributed.adoption import Adopted
 from tfddl.keras.distributed.apply_call import ApplyCall
 from tfddl.keras.distributed.backward_passes import undo_mean
@@ -18,11 +18,16 @@ class Distributed(Adopted):
     Keras 3.4 clips, and so reduces, once for each micro-batch.
     """
 
+    def scale_loss(self, loss: Any) -> Any:
+        """See `keras.optimizers.Optimizer.scale_loss`."""
+        plain: Any = super()
+        return plain.scale_loss(loss_weight.weighted_loss(self, loss))
+
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
         """See `keras.optimizers.Optimizer.apply`."""
         plain: Any = super()
         settings = settings_of(self)
-        grads = list(grads)
+        grads = loss_weight.weighted_gradients(self, grads)
         known: Any = plain._trainable_variables if trainable_variables is None else trainable_variables
         variables = list(known)
         if len(variables) != len(grads):

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl.gradients import reduced_marks
-from tfddl.keras.distributed import apply_call
+from tfddl.keras.distributed import apply_call, loss_weight
 from tfddl.keras.distributed.adoption import Adopted
 from tfddl.keras.distributed.settings import settings_of
 from tfddl.ops import names
@@ -25,6 +25,11 @@ class DistributedLossScale(Adopted):
 
     inner_optimizer: Any
 
+    def scale_loss(self, loss: Any) -> Any:
+        """See `keras.optimizers.LossScaleOptimizer.scale_loss`."""
+        plain: Any = super()
+        return plain.scale_loss(loss_weight.weighted_loss(self, loss))
+
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
         """See `keras.optimizers.LossScaleOptimizer.apply`.
 
@@ -34,7 +39,7 @@ class DistributedLossScale(Adopted):
         """
         plain: Any = super()
         settings, inner = settings_of(self), self.inner_optimizer
-        grads = list(grads)
+        grads = loss_weight.weighted_gradients(self, grads)
         known = inner._trainable_variables if trainable_variables is None else trainable_variables
         variables = list(known)
         if len(variables) != len(grads):

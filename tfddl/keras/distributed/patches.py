@@ -23,6 +23,7 @@ The subclass that `adoption.py` makes for the class of an optimizer overrides th
 """
 
 import functools
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -66,6 +67,49 @@ def watch_loss_scale_optimizers_2(
     """Keras 2: runs `apply_gradients` of each LossScaleOptimizer inside `around(optimizer, grads_and_vars)`."""
     for kind in _compat.loss_scale_optimizers_2():
         kind.apply_gradients = _inside(kind.apply_gradients, around)
+
+
+@functools.cache
+def divide_training(parallel: Any) -> None:
+    """Keras 3: `Model.fit`, `evaluate` and `predict` go through the methods of `parallel`."""
+    model = _compat.keras().Model
+    for name in ("fit", "train_on_batch", "evaluate", "predict"):
+        setattr(model, name, getattr(parallel, name)(getattr(model, name)))
+    for name in ("save", "save_weights", "export"):
+        setattr(model, name, parallel.writes(getattr(model, name)))
+    _replace_everywhere("get_file", parallel.downloads)
+    if hasattr(model, "_maybe_symbolic_build"):
+        model._maybe_symbolic_build = parallel.build(model._maybe_symbolic_build)
+
+
+@functools.cache
+def divide_losses(reduce_values: Callable[[Any], Any], apply_mask: Callable[[Any], Any]) -> None:
+    """Keras 3: the functions with the denominators of losses become what these make of them."""
+    home = _compat.losses_module()
+    home.reduce_values = reduce_values(home.reduce_values)
+    home.apply_mask = apply_mask(home.apply_mask)
+
+
+@functools.cache
+def synchronize_batch_normalization(moments: Callable[..., Any]) -> None:
+    """Keras 3: `BatchNormalization._moments` becomes `moments(layer, plain, inputs, mask)`."""
+    layer = _compat.batch_normalization()
+    plain = layer._moments
+
+    @functools.wraps(plain)
+    def replaced(self: Any, inputs: Any, mask: Any = None) -> Any:
+        return moments(self, plain, inputs, mask)
+
+    layer._moments = replaced
+
+
+def _replace_everywhere(function: str, make: Callable[[Any], Any]) -> None:
+    """Replaces a function of `keras.utils` in all modules of Keras: those of the datasets have imported it."""
+    plain = getattr(_compat.keras().utils, function)
+    replaced = make(plain)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("keras.") and vars(module).get(function) is plain:
+            setattr(module, function, replaced)
 
 
 def _inside(plain: Any, around: Callable[[Any, list[tuple[Any, Any]]], AbstractContextManager[None]]) -> Any:

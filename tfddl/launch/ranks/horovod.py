@@ -1,6 +1,6 @@
 """Runs the command of one rank of `tfddlrun --horovod`: in its environment `import horovod` gives tfddl.
 
-Like `rank_shim.py` this file runs as a script, by `python -I -S`, and imports no installed package.
+Like `../rank_shim.py` this file runs as a script, by `python -I -S`, and imports no installed package.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _VARIABLES = {
     "LOCAL_RANK": ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"),
     "LOCAL_SIZE": ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"),
 }
-_PACKAGE = Path(__file__).resolve().parent.parent / "compat" / "path"
+_PACKAGE = Path(__file__).resolve().parents[2] / "compat" / "path"
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,266 @@
+"""Programs for one process, of the kind that keras.io shows. Each makes its data and its model, trains, and returns both."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+ROWS = 50  # with batches of 16, the last one has two rows
+
+
+def _rows(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=(ROWS, *shape)).astype("float32")
+
+
+def _labels(classes, seed=1):
+    return np.random.default_rng(seed).integers(0, classes, ROWS)
+
+
+def _dense(units=1, **compiled):
+    network = keras.Sequential(
+        [
+            keras.Input((6,)),
+            keras.layers.Dense(8, activation="tanh", kernel_regularizer="l2"),
+            keras.layers.Dense(units),
+        ]
+    )
+    network.compile(**{"optimizer": keras.optimizers.Adam(0.02), "loss": "mse", **compiled})
+    return network
+
+
+def _fit(network, *data, **options):
+    return network, network.fit(*data, **{"batch_size": 16, "epochs": 2, "verbose": 0, **options}).history
+
+
+def arrays():
+    """With metrics and a part of the data for validation."""
+    return _fit(_dense(metrics=["mae"]), _rows(6), _rows(1, seed=1), validation_split=0.3)
+
+
+def class_weights():
+    network = _dense(
+        3,
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        weighted_metrics=["accuracy"],
+    )
+    return _fit(network, _rows(6), _labels(3), class_weight={0: 1.0, 1: 3.0, 2: 0.2})
+
+
+def sample_weights():
+    weights = np.random.default_rng(2).uniform(size=ROWS).astype("float32")
+    return _fit(_dense(), _rows(6), _rows(1, seed=1), sample_weight=weights)
+
+
+def mean_with_sample_weight():
+    weights = np.random.default_rng(2).uniform(size=ROWS).astype("float32")
+    loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+    return _fit(_dense(loss=loss), _rows(6), _rows(1, seed=1), sample_weight=weights)
+
+
+def sum_over_batch():
+    loss = keras.losses.MeanSquaredError(reduction="sum")
+    return _fit(_dense(loss=loss, optimizer=keras.optimizers.SGD(1e-3)), _rows(6), _rows(1, seed=1))
+
+
+def batched_dataset():
+    """tf.data that yields batches, repeats, and has no length."""
+    data = tf.data.Dataset.from_tensor_slices((_rows(6), _rows(1, seed=1))).shuffle(ROWS).batch(16).repeat()
+    return _fit(_dense(), data, batch_size=None, steps_per_epoch=3)
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        part = slice(16 * index, 16 * index + 16)
+        return _rows(6)[part], _rows(1, seed=1)[part]
+
+
+def py_dataset():
+    return _fit(_dense(), Batches(), batch_size=None)
+
+
+def lstm_with_mask():
+    """Rows of different lengths: the loss is a mean over the steps that count."""
+    words = np.random.default_rng(3).integers(1, 20, (ROWS, 7))
+    lengths = np.random.default_rng(4).integers(1, 8, ROWS)
+    words[np.arange(7) >= lengths[:, None]] = 0
+    network = keras.Sequential(
+        [
+            keras.Input((7,), dtype="int32"),
+            keras.layers.Embedding(20, 4, mask_zero=True),
+            keras.layers.LSTM(5, return_sequences=True),
+            keras.layers.Dense(1),
+        ]
+    )
+    network.compile(optimizer=keras.optimizers.Adam(0.02), loss="mse", metrics=["mae"])
+    return _fit(network, words, _rows(7, 1))
+
+
+def batch_normalization():
+    images = _rows(8, 8, 3)
+    network = keras.Sequential(
+        [
+            keras.Input((8, 8, 3)),
+            keras.layers.Conv2D(4, 3),
+            keras.layers.BatchNormalization(),
+            keras.layers.ReLU(),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(2),
+        ]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    network.compile(optimizer=keras.optimizers.SGD(0.1, momentum=0.9), loss=loss, metrics=["accuracy"])
+    return _fit(network, images, _labels(2))
+
+
+def several_outputs():
+    entry = keras.Input((6,))
+    hidden = keras.layers.Dense(8, activation="relu")(entry)
+    network = keras.Model(
+        entry,
+        {
+            "size": keras.layers.Dense(1, name="size")(hidden),
+            "kind": keras.layers.Dense(3, name="kind")(hidden),
+        },
+    )
+    network.compile(
+        optimizer="rmsprop",
+        loss={"size": "huber", "kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True)},
+        loss_weights={"size": 0.3, "kind": 1.0},
+        metrics={"kind": ["accuracy"]},
+    )
+    return _fit(network, _rows(6), {"size": _rows(1, seed=1), "kind": _labels(3)})
+
+
+class Subclassed(keras.Model):
+    """Unbuilt until its first batch, with a loss of its own layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = keras.layers.Dense(8, activation="gelu"), keras.layers.Dense(1)
+
+    def call(self, inputs):
+        hidden = self.first(inputs)
+        self.add_loss(1e-2 * tf.reduce_mean(tf.square(hidden)))
+        return self.second(hidden)
+
+
+def subclassed():
+    network = Subclassed()
+    network.compile(optimizer=keras.optimizers.Adam(0.02), loss="mse")
+    return _fit(network, _rows(6), _rows(1, seed=1))
+
+
+def several_steps_per_execution():
+    return _fit(_dense(steps_per_execution=3), _rows(6), _rows(1, seed=1))
+
+
+def accumulation():
+    optimizer = keras.optimizers.SGD(0.05, gradient_accumulation_steps=2)
+    return _fit(_dense(optimizer=optimizer), _rows(6), _rows(1, seed=1))
+
+
+def jit_compiled():
+    return _fit(_dense(jit_compile=True), _rows(6), _rows(1, seed=1))
+
+
+def eagerly():
+    return _fit(_dense(run_eagerly=True), _rows(6), _rows(1, seed=1))
+
+
+def callbacks_that_decide():
+    """Plateaus and an early stop, by the whole job's numbers."""
+    callbacks = [
+        keras.callbacks.ReduceLROnPlateau("val_loss", 0.5, patience=1, min_delta=0.05),
+        keras.callbacks.EarlyStopping("val_loss", patience=2, min_delta=0.05, restore_best_weights=True),
+    ]
+    network = _dense(optimizer=keras.optimizers.SGD(0.1))
+    return _fit(network, _rows(6), _rows(1, seed=1), epochs=12, callbacks=callbacks, validation_split=0.3)
+
+
+def two_fits():
+    network, first = _fit(_dense(), _rows(6), _rows(1, seed=1))
+    network, second = _fit(network, _rows(6, seed=7), _rows(1, seed=8), batch_size=5)
+    return network, {"first": first["loss"], "second": second["loss"]}
+
+
+def on_batches():
+    network = _dense(metrics=["mae"])
+    x, y = _rows(6), _rows(1, seed=1)
+    losses = [network.train_on_batch(x[low : low + 16], y[low : low + 16]) for low in range(0, ROWS, 16)]
+    return network, {"loss": [float(loss) for loss, _ in losses], "mae": [float(mae) for _, mae in losses]}
+
+
+class Gan(keras.Model):
+    """Two optimizers in a `train_step`, each with a loss that is a mean over rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = keras.Sequential([keras.Input((4,)), keras.layers.Dense(6)])
+        self.discriminator = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+        self.built = True
+
+    def compile(self):
+        super().compile()
+        self.d_optimizer, self.g_optimizer = keras.optimizers.Adam(0.01), keras.optimizers.Adam(0.01)
+
+    def train_step(self, data):
+        real, noise = data
+        with tf.GradientTape() as d_tape, tf.GradientTape() as g_tape:
+            fake = self.generator(noise, training=True)
+            judged = self.discriminator(fake, training=True)
+            d_loss = tf.reduce_mean(
+                tf.square(self.discriminator(real, training=True) - 1) + tf.square(judged)
+            )
+            g_loss = tf.reduce_mean(tf.square(judged - 1))
+        for optimizer, tape, loss, network in (
+            (self.d_optimizer, d_tape, d_loss, self.discriminator),
+            (self.g_optimizer, g_tape, g_loss, self.generator),
+        ):
+            weights = network.trainable_weights
+            optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return {"d_loss": d_loss}
+
+
+def gan():
+    network = Gan()
+    network.compile()
+    return _fit(network, _rows(6), _rows(4, seed=1))
+
+
+def generator():
+    def batches():
+        for low in range(0, 96, 16):
+            low %= 48
+            yield _rows(6)[low : low + 16], _rows(1, seed=1)[low : low + 16]
+
+    return _fit(_dense(), batches(), batch_size=None, steps_per_epoch=3)
+
+
+PROGRAMS = {
+    program.__name__: program
+    for program in (
+        accumulation,
+        arrays,
+        batch_normalization,
+        batched_dataset,
+        callbacks_that_decide,
+        class_weights,
+        eagerly,
+        gan,
+        generator,
+        jit_compiled,
+        lstm_with_mask,
+        mean_with_sample_weight,
+        on_batches,
+        py_dataset,
+        sample_weights,
+        several_outputs,
+        several_steps_per_execution,
+        subclassed,
+        sum_over_batch,
+        two_fits,
+    )
+}

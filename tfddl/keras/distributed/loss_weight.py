@@ -1,0 +1,62 @@
+"""The weight of this rank's loss in a step on a part of a global batch."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import tensorflow as tf
+
+from tfddl import _compat
+
+
+class _Weight:
+    def __init__(self, of_dtype: Callable[[Any], tf.Tensor]) -> None:
+        self.of_dtype = of_dtype
+        self.applied: set[int] = set()  # the optimizers that have scaled a loss by it
+
+
+_CURRENT: ContextVar[_Weight | None] = ContextVar("loss_weight", default=None)
+
+
+@contextmanager
+def under_way(of_dtype: Callable[[Any], tf.Tensor]) -> Iterator[None]:
+    """Gives a weight to the losses, or else to the gradients, that reach distributed optimizers.
+
+    Args:
+        of_dtype: Returns the weight, a scalar, in a dtype.
+    """
+    token = _CURRENT.set(_Weight(of_dtype))
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+def weighted_loss(optimizer: Any, loss: Any) -> Any:
+    """The loss that an optimizer is asked to scale, times the weight."""
+    weight = _CURRENT.get()
+    if weight is None:
+        return loss
+    loss = tf.convert_to_tensor(loss)
+    weight.applied.add(id(_compat.innermost(optimizer)))
+    return loss * weight.of_dtype(loss.dtype)
+
+
+def weighted_gradients(optimizer: Any, grads: Sequence[Any]) -> list[Any]:
+    """The gradients times the weight, unless they come from a loss that `weighted_loss` has scaled for the optimizer.
+
+    A `train_step` of the user's need not call `optimizer.scale_loss`.
+    """
+    weight = _CURRENT.get()
+    number = id(_compat.innermost(optimizer))
+    if weight is None or number in weight.applied:
+        return list(grads)
+    weight.applied.add(number)
+    return [None if grad is None else _times(grad, weight.of_dtype(grad.dtype)) for grad in grads]
+
+
+def _times(grad: Any, factor: tf.Tensor) -> Any:
+    if isinstance(grad, tf.IndexedSlices):
+        return tf.IndexedSlices(grad.values * factor, grad.indices, grad.dense_shape)
+    return grad * factor

@@ -1,0 +1,1 @@
+"""Training of a plain Keras program on all ranks: each takes its part of every global batch."""

@@ -1,0 +1,283 @@
+"""`DataParallel`: an unchanged Keras program trains on all ranks, with the numbers of one process."""
+
+import atexit
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from tfddl import _compat
+from tfddl.gradients.gradient_options import GradientOptions
+from tfddl.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
+from tfddl.keras.callbacks.metric_average import MetricAverageCallback
+from tfddl.keras.callbacks.rank_zero_only import rank_zero_only
+from tfddl.keras.consistency import callback_list, model_contents
+from tfddl.keras.distributed import patches
+from tfddl.keras.distributed.distribute import distribute
+from tfddl.keras.distributed.settings import Settings
+from tfddl.keras.metric_states import merge, snapshot
+from tfddl.keras.parallel import checks, files, losses, part, seeds
+from tfddl.keras.parallel.generators import SharedGenerator
+from tfddl.keras.parallel.order import OrderCallback
+from tfddl.keras.parallel.strategy import PartStrategy
+from tfddl.keras.sync_batch_normalization import synchronized_moments
+from tfddl.runtime import basics
+from tfddl.runtime.gpu import set_visible_gpu
+from tfddl.runtime.log import warn
+from tfddl.runtime.process_sets import global_process_set
+
+# These write files; one rank does.
+_WRITERS = ("BackupAndRestore", "CSVLogger", "ModelCheckpoint", "RemoteMonitor", "TensorBoard")
+
+
+class DataParallel:
+    """Makes an unchanged Keras program train on all ranks, with the numbers of one process.
+
+    Call it once, before the model is made; or start the program with `tfddlrun --auto`, which calls it. The program gives
+    `fit` all its data and the global batch size. Each rank builds every global batch, and trains on its part of the rows.
+    Without random layers N ranks compute the weights, losses and metrics of one process with the same seed, up to rounding.
+
+    - `fit` and `train_on_batch` divide each batch. Gradients are weighted by rows, so batches need not be divisible by the
+      number of ranks. Losses with masks, `mean_with_sample_weight` or `sum` are those of the global batch. The validation of
+      `fit` is divided too. Metrics in `logs` and the history are the whole job's.
+    - `evaluate` and `predict` outside of `fit` run whole on every rank.
+    - Random layers such as Dropout draw other numbers on each rank.
+    - BatchNormalization takes mean and variance over the global batch.
+    - Rank 0 shows the progress bar and writes files: `model.save`, `save_weights`, `export`, ModelCheckpoint, CSVLogger,
+      TensorBoard, BackupAndRestore. `keras.utils.get_file` downloads once on each host.
+    - Python generators are read by rank 0, which sends the batches to the others.
+    - A `train_step` of your own runs on the rank's rows; its loss has to be a mean over rows.
+
+    Args:
+        seed: int for `keras.utils.set_random_seed`, the same on all ranks. Defaults to one that rank 0 draws.
+        synchronize_batch_normalization: False leaves BatchNormalization to each rank's rows.
+
+    Raises:
+        RuntimeError: Keras 2 is in use.
+        ValueError: In `fit`, on every rank: the model has a fixed batch size, a stateful RNN or a loss without reduction;
+            tf.distribute, keras.distribution or the program divides the training already; the tensors of a batch have
+            different first dimensions; or the ranks have built different batches.
+
+    Example:
+        On 2 ranks:
+
+        >>> parallel = hvd.DataParallel(seed=1)
+        >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
+        >>> model.compile(optimizer=keras.optimizers.SGD(0.5), loss="mse")
+        >>> history = model.fit(np.array([[1.0], [2.0], [3.0]]), np.array([[2.0], [0.0], [1.0]]), verbose=0)
+        >>> float(model.get_weights()[0][0, 0])  # -0.5 * mean(2 * (0 - y) * x)
+        1.6666666269302368
+        >>> parallel.stop()
+    """
+
+    _active: ClassVar["DataParallel | None"] = None
+
+    def __init__(self, *, seed: int | None = None, synchronize_batch_normalization: bool = True) -> None:
+        if _compat.is_keras_2():
+            raise RuntimeError(
+                "DataParallel needs Keras 3: TensorFlow 2.16 or newer, without TF_USE_LEGACY_KERAS=1. "
+                f"Received: Keras {_compat.keras().__version__}"
+            )
+        basics.init()
+        set_visible_gpu()
+        self.seed = seeds.set_seed(seed)
+        self.synchronizes_batch_normalization = synchronize_batch_normalization
+        self.has_divided = False
+        DataParallel._active = self
+        atexit.register(_warn_of_no_training, self)
+        patches.divide_training(_METHODS)
+        patches.divide_losses(losses.with_global_sums, losses.with_global_masks)
+        patches.synchronize_batch_normalization(_moments)
+
+    def stop(self) -> None:
+        """Ends it: later calls of `fit` train on this rank alone, unless their optimizer is distributed."""
+        DataParallel._active = None
+
+    @classmethod
+    def divides(cls) -> bool:
+        """Whether a DataParallel is active in a job of several ranks."""
+        return cls._active is not None and basics.size() > 1
+
+
+class _Methods:
+    """The methods of models, in a job of several ranks."""
+
+    def __init__(self) -> None:
+        self._generators: set[int] = set()
+        self._fits = 0
+        self._distributed: set[int] = set()
+
+    def fit(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """`Model.fit` on this rank's parts of the global batches."""
+        signature = inspect.signature(plain)
+
+        @functools.wraps(plain)
+        def fit(model: Any, *arguments: Any, **options: Any) -> Any:
+            if not DataParallel.divides():
+                return plain(model, *arguments, **options)
+            call = signature.bind(model, *arguments, **options)
+            given = call.arguments.get("callbacks")
+            listed = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
+            checks.check_program(model, listed)
+            order = OrderCallback()
+            streams = seeds.StreamsCallback(self._generators)
+            added = [BroadcastGlobalVariablesCallback(0), MetricAverageCallback(), streams, order]
+            shared = _share_generator(call)
+            added += [] if shared is None else [shared]
+            call.arguments["callbacks"] = [*added, *map(_on_writing_rank, listed)]
+            _quiet(call)
+            self._distribute(model)
+            with self._divided(model, PartStrategy(model, order.watch)):
+                try:
+                    return plain(*call.args, **call.kwargs)
+                finally:
+                    if shared is not None:
+                        shared.close()
+
+        return fit
+
+    def train_on_batch(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """`Model.train_on_batch` on this rank's part of the batch."""
+        signature = inspect.signature(plain)
+
+        @functools.wraps(plain)
+        def train_on_batch(model: Any, *arguments: Any, **options: Any) -> Any:
+            if not DataParallel.divides():
+                return plain(model, *arguments, **options)
+            call = signature.bind(model, *arguments, **options)
+            wants_dictionary = call.arguments.get("return_dict", False)
+            call.arguments["return_dict"] = True
+            checks.check_program(model, [])
+            self._distribute(model)
+            seeds.differ_by_rank(model, self._generators)
+            with self._divided(model, PartStrategy(model)):
+                logs = plain(*call.args, **call.kwargs)
+            merge(logs, {"": snapshot(model)}, "DataParallel.train_on_batch", global_process_set)
+            return logs if wants_dictionary else _compat.results_of_evaluate(model, logs)
+
+        return train_on_batch
+
+    def evaluate(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """`Model.evaluate`: whole on every rank, unless it is the validation of `fit`."""
+        return self._whole(plain, "_use_cached_eval_dataset")
+
+    def predict(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """`Model.predict`: whole on every rank."""
+        return self._whole(plain, "")
+
+    def build(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """`Model._maybe_symbolic_build`: not for parts. An iterator made for it would draw random numbers."""
+
+        @functools.wraps(plain)
+        def build(model: Any, *arguments: Any, **options: Any) -> None:
+            if not isinstance(model._distribute_strategy, PartStrategy):
+                plain(model, *arguments, **options)
+
+        return build
+
+    def writes(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """A method that writes a file."""
+        written = files.by_rank_0(plain, lambda: self._fits > 0)
+        return _if_active(plain, written)
+
+    def downloads(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """`keras.utils.get_file`."""
+        return _if_active(plain, files.by_first_rank_of_host(plain))
+
+    def _whole(self, plain: Callable[..., Any], cached: str) -> Callable[..., Any]:
+        signature = inspect.signature(plain)
+
+        @functools.wraps(plain)
+        def call_whole(model: Any, *arguments: Any, **options: Any) -> Any:
+            if not DataParallel.divides():
+                return plain(model, *arguments, **options)
+            call = signature.bind(model, *arguments, **options)
+            _quiet(call)
+            if options.get(cached):
+                return plain(*call.args, **call.kwargs)
+            with self._divided(model, None):
+                return plain(*call.args, **call.kwargs)
+
+        return call_whole
+
+    def _distribute(self, model: Any) -> None:
+        optimizers = [
+            each for each in model_contents.optimizers_of(model) if id(each) not in self._distributed
+        ]
+        checks.check_optimizers(model, self._distributed)
+        callback_list.watch()
+        for optimizer in optimizers:
+            # One process leaves the rows of an embedding's gradient as they are, and so its Adam squares each.
+            settings = Settings("DataParallel", GradientOptions(merge_slices=False), 1, False)
+            self._distributed.add(id(distribute(optimizer, settings)))
+
+    @contextmanager
+    def _divided(self, model: Any, strategy: PartStrategy | None) -> Iterator[None]:
+        before = model._distribute_strategy
+        if strategy is not None and DataParallel._active is not None:
+            DataParallel._active.has_divided = True
+        model._distribute_strategy = strategy
+        self._fits += strategy is not None
+        try:
+            yield
+        finally:
+            model._distribute_strategy = before
+            self._fits -= strategy is not None
+
+
+_METHODS = _Methods()
+
+
+def _warn_of_no_training(parallel: DataParallel) -> None:
+    if (
+        DataParallel._active is parallel
+        and not parallel.has_divided
+        and basics.is_initialized()
+        and basics.size() > 1
+    ):
+        warn(
+            "DataParallel has divided nothing: the program calls neither fit nor train_on_batch of a Keras model, so "
+            f"each of {basics.size()} processes has done all the work. For a loop with tf.GradientTape write "
+            "tape = hvd.DistributedGradientTape(tape), and hvd.broadcast_variables(model.variables, 0) before it."
+        )
+
+
+def _if_active(plain: Callable[..., Any], divided: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def call(*arguments: Any, **options: Any) -> Any:
+        return (divided if DataParallel.divides() else plain)(*arguments, **options)
+
+    return call
+
+
+def _moments(layer: Any, plain: Callable[..., Any], inputs: Any, mask: Any) -> tuple[Any, Any]:
+    """The statistics of BatchNormalization in training."""
+    active = DataParallel._active
+    if part.current() is None or active is None or not active.synchronizes_batch_normalization:
+        moments: tuple[Any, Any] = plain(layer, inputs, mask)
+        return moments
+    return synchronized_moments(inputs, mask, list(layer._reduction_axes))
+
+
+def _share_generator(call: inspect.BoundArguments) -> SharedGenerator | None:
+    data = call.arguments.get("x")
+    if not isinstance(data, types.GeneratorType):
+        return None
+    steps = _compat.steps_per_execution(call.arguments["self"])
+    shared = SharedGenerator(data, "DataParallel.generator", steps)
+    call.arguments["x"] = shared.batches()
+    return shared
+
+
+def _on_writing_rank(callback: Any) -> Any:
+    home = _compat.keras().callbacks
+    writers = tuple(getattr(home, name) for name in _WRITERS if hasattr(home, name))
+    return rank_zero_only(callback) if isinstance(callback, writers) else callback
+
+
+def _quiet(call: inspect.BoundArguments) -> None:
+    """Leaves the progress bar to rank 0."""
+    if basics.rank() > 0:
+        call.arguments["verbose"] = 0

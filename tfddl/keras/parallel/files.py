@@ -1,0 +1,57 @@
+"""Files: rank 0 writes them, and the first rank of each host downloads them."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from tfddl.ops.objects import allgather_object
+from tfddl.runtime import basics
+
+_NAME = "DataParallel.files"
+
+
+def by_rank_0(plain: Callable[..., Any], is_training: Callable[[], bool]) -> Callable[..., Any]:
+    """A method that writes a file: other ranks wait for rank 0. In the callbacks of `fit` they go on at once.
+
+    Args:
+        plain: The method, whose result the other ranks do not get.
+        is_training: Whether `fit` is under way.
+    """
+
+    @functools.wraps(plain)
+    def write(*arguments: Any, **options: Any) -> Any:
+        if is_training():
+            return plain(*arguments, **options) if basics.rank() == 0 else None
+        return _first(basics.rank() == 0, functools.partial(plain, *arguments, **options))
+
+    return write
+
+
+def by_first_rank_of_host(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that downloads a file unless it is there: each host's first rank calls it before the others do."""
+
+    @functools.wraps(plain)
+    def download(*arguments: Any, **options: Any) -> Any:
+        call = functools.partial(plain, *arguments, **options)
+        first = basics.local_rank() == 0
+        result = _first(first, call)
+        return result if first else call()
+
+    return download
+
+
+def _first(mine: bool, call: Callable[[], Any]) -> Any:
+    """Calls on some ranks, while the others wait. An error of one is an error of all."""
+    error, result = None, None
+    if mine:
+        try:
+            result = call()
+        except Exception as raised:
+            error = raised
+    reports = allgather_object(None if error is None else f"{type(error).__name__}: {error}", name=_NAME)
+    if error is not None:
+        raise error
+    failed = [(rank, report) for rank, report in enumerate(reports) if report]
+    if failed:
+        raise RuntimeError(f"rank {failed[0][0]}, for which this rank waits, failed: {failed[0][1]}")
+    return result

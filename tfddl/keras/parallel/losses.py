@@ -1,0 +1,76 @@
+"""Losses over a part of a global batch, such that their weighted mean over ranks is the loss over the global batch.
+
+With n of N rows on this rank the optimizer weights this rank's loss by `n / N` (`Part.weight`). This is right for a mean
+over rows. The other denominators of Keras' losses are those of the global batch here.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfddl.keras.parallel import part as parts
+from tfddl.ops import names
+from tfddl.ops.allreduce import allreduce
+from tfddl.ops.constants import Sum
+from tfddl.runtime.process_sets import global_process_set, id_of
+
+_NAME = "DataParallel.loss"
+
+
+def with_global_sums(reduce_values: Callable[..., Any]) -> Callable[..., Any]:
+    """Keras' `reduce_values` for `reduction="sum"` and `"mean_with_sample_weight"` of a part."""
+    signature = inspect.signature(reduce_values)
+
+    @functools.wraps(reduce_values)
+    def reduce(*arguments: Any, **options: Any) -> Any:
+        result = reduce_values(*arguments, **options)
+        part = parts.current()
+        if part is None or result.shape.rank != 0:
+            return result
+        given = signature.bind(*arguments, **options)
+        given.apply_defaults()
+        reduction, weights = given.arguments["reduction"], given.arguments.get("sample_weight")
+        if given.arguments["values"].shape.rank == 0:
+            return result
+        if reduction == "sum":
+            return result * part.inverse_share(result.dtype)
+        if reduction == "mean_with_sample_weight" and weights is not None:
+            own = tf.reduce_sum(tf.cast(weights, tf.float64))
+            (total,) = _sums(part, own)
+            factor = tf.math.divide_no_nan(own, total) * part.inverse_share(tf.float64)
+            return result * tf.cast(factor, result.dtype)
+        return result
+
+    return reduce
+
+
+def with_global_masks(apply_mask: Callable[..., Any]) -> Callable[..., Any]:
+    """Keras' `apply_mask`, whose mean over unmasked entries is one over those of all ranks."""
+    signature = inspect.signature(apply_mask)
+
+    @functools.wraps(apply_mask)
+    def apply(*arguments: Any, **options: Any) -> Any:
+        result = apply_mask(*arguments, **options)
+        part = parts.current()
+        given = signature.bind(*arguments, **options)
+        mask, reduction = given.arguments["mask"], given.arguments["reduction"]
+        if part is None or mask is None or reduction not in ("mean", "sum_over_batch_size"):
+            return result
+        valid = tf.reduce_sum(tf.cast(mask, tf.float64))
+        size = tf.cast(tf.size(mask), tf.float64)
+        all_valid, all_size = _sums(part, valid, size)
+        factor = tf.math.divide_no_nan(all_size * valid, all_valid * size)
+        return result * tf.cast(factor, result.dtype)
+
+    return apply
+
+
+def _sums(part: parts.Part, *values: tf.Tensor) -> list[tf.Tensor]:
+    """The sums over the rows of the global batch of float64 scalars."""
+    name = names.unique(_NAME, id_of(global_process_set, _NAME))
+    total = allreduce(tf.stop_gradient(tf.stack(values)), op=Sum, name=name)
+    copies = tf.where(part.is_whole, tf.cast(global_process_set.size(), tf.float64), 1.0)
+    return tf.unstack(total / copies)

@@ -1,0 +1,112 @@
+"""Checks that all ranks build the same global batches in the same order."""
+
+import sys
+import threading
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfddl.keras.consistency.callback_list import Callback
+from tfddl.ops.objects import allgather_object
+from tfddl.runtime import basics
+
+_NAME = "DataParallel.order"
+
+
+class OrderCallback(Callback):
+    """Compares hashes of whole batches: of batches 0, 1, 2, 4, 8, ... of each dataset and epoch.
+
+    It compares after the first step and at the end of each epoch.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()  # tf.data calls from threads of its own
+        self._seen: dict[tuple[int, int], tuple[int, int]] = {}
+        self._datasets = 0
+        self._said = False
+
+    def watch(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        """A dataset with the same elements, whose hashes are kept."""
+        number, self._datasets = self._datasets, self._datasets + 1
+
+        def note(index: np.ndarray, rows: np.ndarray, *tensors: np.ndarray) -> np.ndarray:
+            with self._lock:
+                self._seen[number, int(index)] = _digest(tensors), int(rows)
+            return index
+
+        def pass_on(index: tf.Tensor, *batch: Any) -> Any:
+            tensors = tf.nest.flatten(batch, expand_composites=True)
+            rows = tf.shape(tensors[0], tf.int64)[0]
+            sampled = tf.equal(tf.bitwise.bitwise_and(index, index - 1), 0)
+            noted = tf.cond(
+                sampled,
+                lambda: tf.numpy_function(note, [index, rows, *tensors], tf.int64),
+                lambda: index,
+            )
+            with tf.control_dependencies([noted]):
+                same = tf.nest.map_structure(tf.identity, batch, expand_composites=True)
+            return same if len(same) > 1 else same[0]
+
+        # A batch is a tuple, which map() would spread over several arguments.
+        return dataset.enumerate().map(lambda index, batch: pass_on(index, *_as_tuple(batch)))
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """After the first step: says how the first batch was divided."""
+        if not self._said:
+            self._said = True
+            self._say()
+            self._compare("in the first step")
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Compares the batches of the epoch."""
+        self._compare(f"in epoch {epoch + 1}")
+
+    def _say(self) -> None:
+        with self._lock:
+            rows = self._seen[0, 0][1]
+        size = basics.size()
+        parts = [(rank + 1) * rows // size - rank * rows // size for rank in range(size)]
+        equal = len(set(parts)) == 1
+        shown = f"{size} x {parts[0]}" if equal else " + ".join(map(str, parts))
+        if basics.rank() == 0:
+            print(f"tfddl: global batch {rows} = {shown}", file=sys.stderr, flush=True)
+
+    def _compare(self, when: str) -> None:
+        with self._lock:
+            mine = dict(self._seen)
+        ranks = allgather_object(mine, name=_NAME)
+        common = sorted(set.intersection(*(set(each) for each in ranks)))
+        for key in common:
+            different = [rank for rank, seen in enumerate(ranks) if seen[key] != ranks[0][key]]
+            if different:
+                dataset, index = key
+                raise ValueError(
+                    "DataParallel needs the same global batches on all ranks, but "
+                    f"{'validation' if dataset else 'training'} "
+                    f"batch {index} {when} differs from rank 0's on {_listed(different)}. Shuffle with the seed that "
+                    "keras.utils.set_random_seed sets, read files in a fixed order, or shard the data yourself with "
+                    "hvd.data.shard and hvd.DistributedOptimizer."
+                )
+        with self._lock:
+            for key in common:
+                self._seen.pop(key, None)
+
+
+def _digest(tensors: Sequence[np.ndarray]) -> int:
+    digest = 0
+    for tensor in tensors:
+        content = b"".join(tensor.ravel()) if tensor.dtype == object else tensor.tobytes()
+        digest = zlib.crc32(content, digest)
+    return digest
+
+
+def _as_tuple(batch: Any) -> tuple[Any, ...]:
+    return batch if isinstance(batch, tuple) else (batch,)
+
+
+def _listed(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -1,0 +1,120 @@
+"""One rank's part of a global batch, and the part of the step that is being traced."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfddl.runtime import basics
+
+
+class Part(NamedTuple):
+    """A rank's rows of a global batch.
+
+    A batch with fewer rows than there are ranks is whole on every rank.
+
+    Attributes:
+        rows: int64 scalar, the number of these rows.
+        total: int64 scalar, the number of rows of the global batch.
+        data: The rows, in the structure of the batch.
+    """
+
+    rows: tf.Tensor
+    total: tf.Tensor
+    data: Any
+
+    @property
+    def is_whole(self) -> tf.Tensor:
+        """Boolean scalar: whether every rank has all rows."""
+        return tf.less(self.total, basics.size())
+
+    def weight(self, dtype: Any) -> tf.Tensor:
+        """The factor that makes the mean over ranks of means over rows the mean over all rows.
+
+        It is `rows * ranks / total`. Of a batch that all ranks have, rank 0's counts.
+        """
+        size = basics.size()
+        own = tf.cast(self.rows * size, tf.float64) / tf.cast(self.total, tf.float64)
+        alone = tf.constant(size if basics.rank() == 0 else 0, tf.float64)
+        return tf.cast(tf.where(self.is_whole, alone, own), dtype)
+
+    def inverse_share(self, dtype: Any) -> tf.Tensor:
+        """`total / rows`."""
+        return tf.cast(tf.cast(self.total, tf.float64) / tf.cast(self.rows, tf.float64), dtype)
+
+
+def take(data: Any) -> Part:
+    """This rank's part of a global batch: contiguous rows, whose numbers differ by one at most.
+
+    Args:
+        data: A structure of dense, ragged or sparse tensors with the same first dimension.
+
+    Raises:
+        ValueError: A tensor is a scalar, or the first dimensions differ.
+    """
+    total = _rows(data)
+    size, rank = basics.size(), basics.rank()
+    whole = tf.less(total, size)
+    low = tf.where(whole, tf.zeros_like(total), total * rank // size)
+    high = tf.where(whole, total, total * (rank + 1) // size)
+
+    def cut(leaf: Any) -> Any:
+        if isinstance(leaf, tf.SparseTensor):
+            rest = leaf.dense_shape[1:]
+            start = tf.concat([[low], tf.zeros_like(rest)], 0)
+            return tf.sparse.slice(leaf, start, tf.concat([[high - low], rest], 0))
+        return leaf if _is_optional(leaf) else leaf[low:high]
+
+    return Part(high - low, total, tf.nest.map_structure(cut, data))
+
+
+def _rows(data: Any) -> tf.Tensor:
+    leaves = [leaf for leaf in tf.nest.flatten(data) if not _is_optional(leaf)]
+    shapes = [leaf.shape for leaf in leaves]
+    known = {int(shape[0]) for shape in shapes if shape.rank and shape[0] is not None}
+    if len(known) > 1 or not leaves or any(shape.rank == 0 for shape in shapes):
+        raise ValueError(
+            "DataParallel divides a global batch by its first dimension, which has to be the same in all its tensors: "
+            f"let the dataset yield batches. Received: shapes {[tuple(shape) for shape in shapes]}"
+        )
+    counts = [_count(leaf) for leaf in leaves]
+    checks = [
+        tf.debugging.assert_equal(
+            count,
+            counts[0],
+            "DataParallel divides a global batch by its first dimension, which has to be the same in all its tensors",
+        )
+        for count in counts[1:]
+    ]
+    with tf.control_dependencies([check for check in checks if check is not None]):
+        return tf.identity(counts[0])
+
+
+def _count(leaf: Any) -> tf.Tensor:
+    if isinstance(leaf, tf.SparseTensor):
+        return tf.cast(leaf.dense_shape[0], tf.int64)
+    return tf.cast(leaf.nrows() if isinstance(leaf, tf.RaggedTensor) else tf.shape(leaf)[0], tf.int64)
+
+
+def _is_optional(leaf: Any) -> bool:
+    return leaf is None or isinstance(leaf, tf.experimental.Optional)
+
+
+_CURRENT: ContextVar[Part | None] = ContextVar("part", default=None)
+
+
+def current() -> Part | None:
+    """The part of the step that is being traced, or that runs eagerly; None outside of one."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def under_way(part: Part) -> Iterator[None]:
+    """Makes `part` the current one."""
+    token = _CURRENT.set(part)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)

@@ -1,0 +1,59 @@
+"""Stands where Keras asks a model for its tf.distribute.Strategy: divides the batches, and runs the steps on the parts."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import tensorflow as tf
+
+from tfddl.keras.distributed import loss_weight
+from tfddl.keras.parallel.part import Part, take, under_way
+from tfddl.runtime import basics
+
+
+class PartStrategy:
+    """What `fit` needs of a `tf.distribute.Strategy`, for a process with one replica.
+
+    Args:
+        model: The model that trains.
+        watch: Called with each dataset of global batches; returns the dataset to take. Defaults to the dataset itself.
+    """
+
+    num_replicas_in_sync = 1
+
+    def __init__(
+        self, model: Any, watch: Callable[[tf.data.Dataset], tf.data.Dataset] = lambda same: same
+    ) -> None:
+        self._model, self._watch = model, watch
+
+    def experimental_distribute_dataset(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        """A dataset of this rank's parts."""
+        # A batch is a tuple, which map() spreads over several arguments. No prefetch(): an iterator that reads ahead draws
+        # more random numbers than that of one process.
+        return self._watch(dataset).map(lambda *batch: take(batch if len(batch) > 1 else batch[0]))
+
+    def run(self, step: Callable[[Any], Any], args: tuple[Any, ...] = ()) -> Any:
+        """Runs a step of training or evaluation on a part, or on this rank's part of a batch."""
+        (data,) = args
+        part = data if isinstance(data, Part) else take(data)
+        variables = [variable for metric in self._model.metrics for variable in metric.variables]
+        before = [tf.convert_to_tensor(variable) for variable in variables]
+        with under_way(part), loss_weight.under_way(part.weight):
+            outputs = step(part.data)
+        if basics.rank() > 0:
+            self._count_once(part, variables, before)
+        return outputs
+
+    def scope(self) -> AbstractContextManager[None]:
+        """No variable is made in another way."""
+        return nullcontext()
+
+    def _count_once(self, part: Part, variables: list[Any], before: list[tf.Tensor]) -> None:
+        """Leaves the rows of a batch that all ranks have to the metrics of rank 0."""
+
+        def restore() -> tf.Tensor:
+            for variable, value in zip(variables, before, strict=True):
+                variable.assign(value)
+            return tf.constant(True)
+
+        tf.cond(part.is_whole, restore, lambda: tf.constant(False))

@@ -1,0 +1,1 @@
+"""How a rank starts its program for `tfddlrun --auto` and `tfddlrun --horovod`."""

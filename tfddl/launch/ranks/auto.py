@@ -1,0 +1,96 @@
+"""One rank of `tfddlrun --auto`: `python -m tfddl.launch.ranks.auto train.py ARGUMENTS` runs a program as `python` does.
+
+When the program imports Keras, it gets `tfddl.DataParallel`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import runpy
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import CodeType, ModuleType
+from typing import Any
+
+SEED = "TFDDL_SEED"
+_WITH_VALUE = ("-W", "-X")
+
+
+def command_of(command: Sequence[str]) -> list[str]:
+    """The command of a rank.
+
+    Args:
+        command: The user's, such as `["python", "-u", "train.py"]`.
+
+    Raises:
+        ValueError: It does not start Python.
+    """
+    if not os.path.basename(command[0]).startswith("python"):
+        raise ValueError(
+            f"--auto starts programs of Python: tfddlrun --auto python train.py. Received: {' '.join(command)}"
+        )
+    end = 1
+    while end < len(command) and command[end].startswith("-") and command[end][1:2] not in ("m", "c", ""):
+        end += 2 if command[end] in _WITH_VALUE else 1
+    return [*command[:end], "-m", "tfddl.launch.ranks.auto", *command[end:]]
+
+
+class _AfterKeras(MetaPathFinder, Loader):
+    """Calls `tfddl.DataParallel` when Keras has been imported."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._plain: Any = None
+
+    def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != "keras":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None:
+            self._plain, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self._plain.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._plain.exec_module(module)
+        import tfddl
+
+        tfddl.DataParallel(seed=self._seed)
+
+    def get_code(self, name: str) -> CodeType | None:
+        code: CodeType | None = self._plain.get_code(name)
+        return code
+
+
+def main(arguments: list[str]) -> None:
+    """Runs a program: a file, `-m MODULE` or `-c CODE`, with its arguments."""
+    import numpy as np
+
+    seed = int(os.environ[SEED]) % 2**32
+    random.seed(seed)
+    np.random.seed(seed)
+    sys.meta_path.insert(0, _AfterKeras(seed))
+    if arguments[:1] == ["-m"]:
+        sys.argv = arguments[1:]
+        sys.path[0] = os.getcwd()
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    elif arguments[:1] == ["-c"]:
+        sys.argv = ["-c", *arguments[2:]]
+        sys.path[0] = ""
+        exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        sys.argv = arguments
+        sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
