@@ -105,9 +105,9 @@ def _seed(environment: Mapping[str, str]) -> dict[str, str]:
     if given is not None and given.isdecimal():
         return {name: given}
     if given:
-        raise click.UsageError(f"{name} is a whole number from 0. Received: {name}={given!r}")
+        raise click.UsageError(f"Set {name} to a whole number from 0. Received: {name}={given!r}")
     drawn = str(random.SystemRandom().getrandbits(31))
-    click.echo(f"tfddlrun: the seed is {drawn}; {name}={drawn} repeats this run", err=True)
+    click.echo(f"tfddlrun: the seed is {drawn}. To repeat this run, set {name}={drawn}", err=True)
     return {name: drawn}
 
 

@@ -72,9 +72,9 @@ REFUSED = {
     fixed_batch_size: "keras.Input((4,))",
     stateful: "stateful=False",
     no_reduction: "reduction='sum_over_batch_size'",
-    strategy: "leave the strategy and its scope out",
+    strategy: "Leave the strategy and its scope out",
     distributed_optimizer: "without hvd.DistributedOptimizer",
-    our_callback: "leave MetricAverageCallback out",
+    our_callback: "none of them. Received: MetricAverageCallback",
     other_first_dimensions: "first dimension",
     other_batches: "training batch 0 in the first step differs from rank 0's on rank 1",
 }

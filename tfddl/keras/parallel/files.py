@@ -53,5 +53,7 @@ def _first(mine: bool, call: Callable[[], Any]) -> Any:
         raise error
     failed = [(rank, report) for rank, report in enumerate(reports) if report]
     if failed:
-        raise RuntimeError(f"rank {failed[0][0]}, for which this rank waits, failed: {failed[0][1]}")
+        raise RuntimeError(
+            f"This rank waits for a file of rank {failed[0][0]}, which failed. See its error: {failed[0][1]}"
+        )
     return result

@@ -1,6 +1,5 @@
 """Checks that all ranks build the same global batches in the same order."""
 
-import sys
 import threading
 import zlib
 from collections.abc import Sequence
@@ -73,7 +72,7 @@ class OrderCallback(Callback):
         equal = len(set(parts)) == 1
         shown = f"{size} x {parts[0]}" if equal else " + ".join(map(str, parts))
         if basics.rank() == 0:
-            print(f"tfddl: global batch {rows} = {shown}", file=sys.stderr, flush=True)
+            print(f"tfddl: global batch {rows} = {shown}", flush=True)
 
     def _compare(self, when: str) -> None:
         with self._lock:
