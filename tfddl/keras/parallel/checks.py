@@ -51,7 +51,7 @@ def _check_layers(model: Any) -> None:
 
 
 def _refuse(reason: str) -> NoReturn:
-    raise ValueError(f"DataParallel cannot divide this training: {reason}")
+    raise ValueError(f"DataParallel: {reason}")
 
 
 def check_optimizers(model: Any, ours: set[int]) -> None:

@@ -121,7 +121,7 @@ class _Methods:
             given = call.arguments.get("callbacks")
             listed = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
             checks.check_program(model, listed)
-            order = OrderCallback()
+            order = OrderCallback(shows_batch=call.arguments.get("verbose", "auto") != 0)
             streams = seeds.StreamsCallback(self._generators)
             added = [BroadcastGlobalVariablesCallback(0), MetricAverageCallback(), streams, order]
             shared = _share_generator(call)

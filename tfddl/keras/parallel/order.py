@@ -19,14 +19,18 @@ class OrderCallback(Callback):
     """Compares hashes of whole batches: of batches 0, 1, 2, 4, 8, ... of each dataset and epoch.
 
     It compares after the first step and at the end of each epoch.
+
+    Args:
+        shows_batch: Whether rank 0 prints how the first batch is divided.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shows_batch: bool) -> None:
         super().__init__()
         self._lock = threading.Lock()  # tf.data calls from threads of its own
         self._seen: dict[tuple[int, int], tuple[int, int]] = {}
         self._datasets = 0
-        self._said = False
+        self._shows_batch = shows_batch and basics.rank() == 0
+        self._compared = False
 
     def watch(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """A dataset with the same elements, whose hashes are kept."""
@@ -54,25 +58,25 @@ class OrderCallback(Callback):
         return dataset.enumerate().map(lambda index, batch: pass_on(index, *_as_tuple(batch)))
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """After the first step: says how the first batch was divided."""
-        if not self._said:
-            self._said = True
-            self._say()
+        """After the first step: compares early."""
+        if not self._compared:
+            self._compared = True
+            if self._shows_batch:
+                self._show()
             self._compare("in the first step")
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Compares the batches of the epoch."""
         self._compare(f"in epoch {epoch + 1}")
 
-    def _say(self) -> None:
+    def _show(self) -> None:
         with self._lock:
             rows = self._seen[0, 0][1]
         size = basics.size()
         parts = [(rank + 1) * rows // size - rank * rows // size for rank in range(size)]
         equal = len(set(parts)) == 1
         shown = f"{size} x {parts[0]}" if equal else " + ".join(map(str, parts))
-        if basics.rank() == 0:
-            print(f"tfddl: global batch {rows} = {shown}", flush=True)
+        print(f"tfddl: global batch {rows} = {shown}", flush=True)
 
     def _compare(self, when: str) -> None:
         with self._lock:
