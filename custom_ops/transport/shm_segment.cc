@@ -145,7 +145,7 @@ std::vector<ShmSegment> Share(Way* way, size_t bytes, bool sparse, const ShmGath
                               std::string* why) {
   std::string address, failure;
   try {
-    if (!way) throw std::runtime_error("memfd is turned off");
+    if (!way) throw std::runtime_error("no memfd");
     address = way->Create(bytes, sparse, mine);
   } catch (const std::exception& error) {
     failure = error.what();

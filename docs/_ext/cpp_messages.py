@@ -12,20 +12,21 @@ _COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"', re.DO
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _HEAD = re.compile(r"(?:^|\n)[A-Za-z#][^;{}]*?([A-Za-z_]\w*)\([^;{}]*$")
 _SINK = re.compile(
-    r"throw (?:std::)?(?P<thrown>\w+)\("
+    r"throw std::(?P<thrown>\w+)\("
     r"|absl::(?P<absl>\w+Error)\("
-    r"|\b(?:MakeStatus|Status)\([\w:]*(?:Code|StatusCode)::k(?P<code>\w+),"
-    r"|fprintf\((?P<stderr>stderr),"
-    r"|\b(?P<call>FailAll|FailStalled|Fail|SetLastError|Print)\("
+    r"|\b(?:MakeStatus|Status)\(\s*[\w:]*(?:Code|StatusCode)::k(?P<code>\w+),"
+    r"|fprintf\(\s*(?P<stderr>stderr),"
+    r"|\b(?P<call>FailAll|FailStalled|Fail|StallAll|Stop|SetLastError|Print)\("
 )
-_MADE = re.compile(r"\breturn\b|\*?\w*(?:error|reason)_? \+?=(?=\s)")
+_MADE = re.compile(r"\breturn\b|\*?\w*(?:error|reason|objection)_? \+?=(?=\s)")
 _KINDS = {
     "runtime_error": "RuntimeError",
     "logic_error": "RuntimeError",
-    "Error": "RuntimeError",
     "Fail": "UnknownError",
     "FailAll": "UnknownError",
     "FailStalled": "UnknownError",
+    "StallAll": "UnknownError",
+    "Stop": "UnknownError",
     "Print": "warning",
     "SetLastError": "",
     "stderr": "stderr",
@@ -60,7 +61,7 @@ class CppMessages:
         """All messages, by file and line; one that reaches another message as a part is no message of its own."""
         places = [(file, *each) for file in self._files for each in _statements(file.read_text())]
         for file, _, function, text in places:
-            if returned := re.match(r"\s*return\b(.*)", text, re.DOTALL):
+            if returned := re.match(r"\s*(?:(?:if|for) \(.*\)|else)?\s*return\b(.*)", text, re.DOTALL):
                 self._made.setdefault((file, function, ""), []).append(returned[1])
             elif assigned := _STRING_VARIABLE.match(text):
                 self._made.setdefault((file, function, assigned[1]), []).append(assigned[2])
@@ -78,7 +79,8 @@ class CppMessages:
                     filled = functools.reduce(
                         lambda so_far, each: so_far.replace("{...}", each, 1), put_in, whole
                     )
-                    if words(filled) > 4 and filled[0] not in ",:;":  # such a text goes on another one
+                    # What begins with punctuation goes on another text.
+                    if words(filled) > (2 if sink.lastgroup else 4) and filled[0] not in ",:;":
                         found.add(Message(str(file.relative_to(self._root)), line, kind, filled))
         return sorted(found)
 

@@ -110,6 +110,8 @@ class PythonMessages:
                     name = ast.unparse(node.func)
                     if name == "warnings.warn" or name.endswith(("logger.warning", "logger.error")):
                         yield scope, node, "warning", node.args[0]
+                    elif name == "sys.exit":
+                        yield scope, node, "stderr", node.args[0]
                     elif name == "self.fail":
                         yield scope, node, "BadParameter", node.args[0]
                     elif name in ("print", "click.echo") and any(

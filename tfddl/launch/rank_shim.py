@@ -65,7 +65,7 @@ def connect(settings: dict) -> socket.socket:
             return connection
     sys.exit(
         f"tfddlrun: {socket.gethostname()} cannot connect to the host where tfddlrun runs; mpirun's own "
-        "daemons can, so look for a firewall that lets only some ports pass. "
+        "daemons can: look for a firewall that lets only some ports pass. "
         f"Tried: port {settings['port']} of {', '.join(problems)}"
     )
 

@@ -48,7 +48,8 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
 }
 
 void Engine::Stop() {
-  control_.Stop("tfddl has been shut down on this rank (" + std::to_string(global_rank(rank_)) + ").");
+  control_.Stop("tfddl has been shut down on this rank (" + std::to_string(global_rank(rank_)) +
+                "); call hvd.init() on all ranks to start anew.");
   if (!thread_.joinable()) return;
   thread_.join();
   completion_.Stop();

@@ -117,12 +117,12 @@ void TestWays(const fs::path& directory) {
 
   outcomes = ShareAll({both, files, both});  // one member has no memfd, so all use files
   CheckShared(outcomes);
-  for (const Outcome& outcome : outcomes) CHECK(outcome.why == "local rank 1: memfd is turned off");
+  for (const Outcome& outcome : outcomes) CHECK(outcome.why == "local rank 1: no memfd");
 
   for (const auto& options : {std::vector{none, both}, {files, memfd}, {none, none}}) {
     for (const Outcome& outcome : ShareAll(options)) {
       CHECK(outcome.segments.empty());
-      CHECK(outcome.why.find("memfd is turned off; local rank ") != std::string::npos);
+      CHECK(outcome.why.find("no memfd; local rank ") != std::string::npos);
       CHECK(outcome.why.find("/nonexistent/tfddl-") != std::string::npos);
       CHECK(outcome.why.find(std::strerror(ENOENT)) != std::string::npos);
     }

@@ -47,7 +47,7 @@ def main() -> None:
     try:
         os.execvpe(command[0], command, environment(os.environ))
     except OSError as error:
-        sys.exit(f"tfddlrun: cannot run {command[0]!r}. Received: {error}")
+        sys.exit(f"tfddlrun: cannot run {command[0]!r}: give the path of a program. Received: {error}")
 
 
 if __name__ == "__main__":
