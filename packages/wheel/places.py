@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from packages.wheel.inputs import ROOT, pinned, platform_options, tensorflow_package
-from packages.wheel.toolchain import run
+from packages.wheel.toolchain import install_debian, run
 
 HERE = Path(__file__).resolve().parent
 INSTALL_LIMIT = 900
@@ -90,8 +90,8 @@ def make_place(name: str, work: Path, mirror: str) -> None:
     if root.exists():  # of a run that was interrupted
         shutil.rmtree(root)
     log = work / f"{name}.log"
-    options = ["--variant=minbase", f"--arch={place.architecture}", f"--include={place.packages}"]
-    run(["debootstrap", *options, name.partition("-")[0], str(root), mirror], log)
+    options = [f"--arch={place.architecture}", f"--include={place.packages}"]
+    install_debian(name.partition("-")[0], root, options, mirror, log)
     (root / ".ready").touch()
 
 

@@ -130,9 +130,17 @@ def debian(directory: Path, mirror: str | None, machine: str) -> Toolchain:
         packages = ",".join((*PACKAGES, *((f"g++-{machine}-linux-gnu",) if foreign else ())))
         archive = mirror or apt_archive()
         log = directory / "debootstrap.log"
-        run(["debootstrap", "--variant=minbase", f"--include={packages}", SUITE, str(root), archive], log)
+        install_debian(SUITE, root, [f"--include={packages}"], archive, log)
         ready.touch()
     return Toolchain(root / "work", (2, 31), root, machine=machine)
+
+
+def install_debian(suite: str, root: Path, options: Sequence[str], archive: str, log: Path) -> None:
+    """Installs a minimal Debian into a new directory, as root.
+
+    It has a mount namespace of its own: debootstrap mounts /proc in the directory, and leaves it mounted if it is killed.
+    """
+    run(["unshare", "--mount", "debootstrap", "--variant=minbase", *options, suite, str(root), archive], log)
 
 
 def apt_archive() -> str:
