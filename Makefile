@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tf release demo test test-full lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod test-horovod-suite sanitize model format clean test-slurm wheel docs docs-links
+.PHONY: help setup setup-tf release demo test test-full lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod test-horovod-suite sanitize model format clean test-slurm wheel docs docs-links gallery
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -47,6 +47,7 @@ help:
 	@echo "make wheel     one wheel with libraries for every TensorFlow and MPI, in dist/; goes on where it was interrupted"
 	@echo "               (WHEEL='--host-toolchain --tensorflow 2.21': with this machine's compiler, for one TensorFlow)"
 	@echo "make docs      build the site of docs/ in build/site; make docs-links looks up its links to other sites"
+	@echo "make gallery   run the examples on 1 and 2 processes; write docs/guides/examples.md and its pictures"
 	@echo "make format    rewrite the sources in the project's format"
 	@echo "make clean     remove what was built; $(VENV) stays"
 
@@ -256,6 +257,12 @@ docs: setup
 
 docs-links: setup
 	$(SPHINX) -b linkcheck docs build/site-links
+
+# Takes less than ten minutes on 2 cores. GALLERY holds options: make gallery GALLERY='--only mnist.py'.
+GALLERY ?=
+gallery: setup
+	$(BIN)/tfddl build
+	$(BIN)/python -m packages.gallery $(GALLERY)
 
 format: setup
 	$(BIN)/ruff check --fix .
