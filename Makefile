@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tf release demo test test-full lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod test-horovod-suite sanitize model format clean test-slurm wheel docs docs-links gallery
+.PHONY: help setup setup-tf release demo test test-full lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod test-horovod-suite sanitize model format clean test-slurm wheel docs docs-links gallery test-containers
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -34,6 +34,7 @@ help:
 	@echo "make test-all  make test-full, then make test-tf with every older TensorFlow"
 	@echo "make test-mpich        the collectives, process sets and gradients on MPICH, with 2 and 3 ranks"
 	@echo "make test-slurm        tfddlrun, srun and deploy/slurm.sbatch under a real Slurm (needs slurmctld, slurmd, munge; root)"
+	@echo "make test-containers   build deploy/Dockerfile and deploy/tfddl.def in chroots, and train there (needs debootstrap; root)"
 	@echo "make nightly   the tests nearest to TensorFlow and Keras on their nightly builds"
 	@echo "make bench-horovod     allreduces, gradients and training beside Horovod, on TensorFlow 2.15 (Python 3.11)"
 	@echo "make lint      ruff, mypy, clang-format, shellcheck, hadolint: check only"
@@ -198,6 +199,11 @@ test-slurm: setup
 	  echo "make test-slurm needs Slurm (on Debian: apt install slurmctld slurmd slurm-client munge libpmix-dev)" >&2; exit 1; }; done
 	$(BIN)/tfddl build
 	timeout -k 10 600 $(BIN)/python -m pytest tests/slurm
+
+# Takes ten minutes, and 1 GB from pip for each image. CONTAINERS holds arguments: make test-containers CONTAINERS='docker --keep'.
+CONTAINERS ?=
+test-containers: setup
+	$(BIN)/python -m packages.containers $(CONTAINERS)
 
 # The next TensorFlow and Keras, outside CI. Their builds change every day, so each run installs the newest.
 NIGHTLY_ENV := build/env-nightly
