@@ -200,7 +200,7 @@ test-slurm: setup
 	$(BIN)/tfddl build
 	timeout -k 10 600 $(BIN)/python -m pytest tests/slurm
 
-# Takes ten minutes, and 1 GB from pip for each image. CONTAINERS holds arguments: make test-containers CONTAINERS='docker --keep'.
+# Each of the three images takes minutes, 300 MB from pip and 2 GB in build/containers. CONTAINERS holds arguments: make test-containers CONTAINERS='docker --keep'.
 CONTAINERS ?=
 test-containers: setup
 	$(BIN)/python -m packages.containers $(CONTAINERS)
