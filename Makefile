@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tf release demo test test-full lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod test-horovod-suite sanitize model format clean test-aarch64 test-slurm wheel docs docs-links
+.PHONY: help setup setup-tf release demo test test-full lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod test-horovod-suite sanitize model format clean test-aarch64 test-slurm wheel docs docs-links gallery test-containers
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -34,6 +34,7 @@ help:
 	@echo "make test-all  make test-full, then make test-tf with every older TensorFlow"
 	@echo "make test-mpich        the collectives, process sets and gradients on MPICH, with 2 and 3 ranks"
 	@echo "make test-slurm        tfddlrun, srun and deploy/slurm.sbatch under a real Slurm (needs slurmctld, slurmd, munge; root)"
+	@echo "make test-containers   build deploy/Dockerfile and deploy/tfddl.def in chroots, and train there (needs debootstrap; root)"
 	@echo "make nightly   the tests nearest to TensorFlow and Keras on their nightly builds"
 	@echo "make bench-horovod     allreduces, gradients and training beside Horovod, on TensorFlow 2.15 (Python 3.11)"
 	@echo "make lint      ruff, mypy, clang-format, shellcheck, hadolint: check only"
@@ -48,6 +49,7 @@ help:
 	@echo "               (WHEEL='--host-toolchain --tensorflow 2.21': with this machine's compiler, for one TensorFlow)"
 	@echo "make test-aarch64   the engine's tests, cross-compiled and emulated (apt install g++-aarch64-linux-gnu qemu-user)"
 	@echo "make docs      build the site of docs/ in build/site; make docs-links looks up its links to other sites"
+	@echo "make gallery   run the examples on 1 and 2 processes; write docs/guides/examples.md and its pictures"
 	@echo "make format    rewrite the sources in the project's format"
 	@echo "make clean     remove what was built; $(VENV) stays"
 
@@ -207,6 +209,11 @@ test-slurm: setup
 	$(BIN)/tfddl build
 	timeout -k 10 600 $(BIN)/python -m pytest tests/slurm
 
+# Each of the three images takes minutes, 300 MB from pip and 2 GB in build/containers. CONTAINERS holds arguments: make test-containers CONTAINERS='docker --keep'.
+CONTAINERS ?=
+test-containers: setup
+	$(BIN)/python -m packages.containers $(CONTAINERS)
+
 # The next TensorFlow and Keras, outside CI. Their builds change every day, so each run installs the newest.
 NIGHTLY_ENV := build/env-nightly
 NIGHTLY := tf-nightly-cpu keras-nightly
@@ -265,6 +272,12 @@ docs: setup
 
 docs-links: setup
 	$(SPHINX) -b linkcheck docs build/site-links
+
+# Takes less than ten minutes on 2 cores. GALLERY holds options: make gallery GALLERY='--only mnist.py'.
+GALLERY ?=
+gallery: setup
+	$(BIN)/tfddl build
+	$(BIN)/python -m packages.gallery $(GALLERY)
 
 format: setup
 	$(BIN)/ruff check --fix .

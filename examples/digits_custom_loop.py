@@ -49,12 +49,14 @@ def main() -> None:
 
     reduced = stats()["bytes_reduced"]
     steps = options.epochs * len(batches)
-    progress = keras.utils.Progbar(steps, verbose=1 if hvd.rank() == 0 else 0)
     start = time.perf_counter()
-    for _ in range(options.epochs):
-        for x, y in batches:
-            loss = train_step(x, y)
-            progress.add(1, values=[("loss", loss)])
+    for epoch in range(options.epochs):
+        losses = [train_step(x, y) for x, y in batches]
+        loss = hvd.allreduce(
+            tf.reduce_mean(losses), name="loss"
+        )  # All processes call it; the first one prints.
+        if hvd.rank() == 0:
+            print(f"epoch {epoch + 1}: loss {loss:.4f}", flush=True)
     seconds = time.perf_counter() - start
     reduced = stats()["bytes_reduced"] - reduced
 

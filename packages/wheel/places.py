@@ -154,7 +154,7 @@ def install(row: Row, wheel: Path, packages: str, work: Path) -> None:
 
 def run_in(row: Row, work: Path, command: list[str], limit: int) -> subprocess.CompletedProcess[str]:
     """Runs a command in the place of a row, with nothing of this machine's environment."""
-    python = "" if _has_own_python(row) else _prefix(row.python)
+    python = "" if _has_own_python(row) else python_prefix(row.python)
     path = "/proof/env/bin:/usr/local/bin:/usr/bin:/bin"
     environment = ["env", "-i", f"PATH={path}", "HOME=/root", "LC_ALL=C.UTF-8", "OMPI_ALLOW_RUN_AS_ROOT=1"]
     environment += ["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"]
@@ -190,12 +190,12 @@ def _has_own_python(row: Row) -> bool:
 def _python(row: Row, work: Path) -> str:
     """The Python in the place of a row."""
     if not _has_own_python(row):
-        return f"{_prefix(row.python)}/bin/python{row.python}"
+        return f"{python_prefix(row.python)}/bin/python{row.python}"
     own = Path("opt/python/bin") / f"python{row.python}"
     return f"/{own}" if (work / row.place / own).exists() else f"python{row.python}"
 
 
-def _prefix(python: str) -> str:
+def python_prefix(python: str) -> str:
     """Where this machine's Python is installed."""
     command = [f"python{python}", "-c", "import sys; print(sys.base_prefix)"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

