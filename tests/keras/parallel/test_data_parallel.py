@@ -46,6 +46,10 @@ def no_reduction(hvd):
     _model(loss=keras.losses.MeanSquaredError(reduction=None)).fit(X, Y, verbose=0)
 
 
+def rows_together(hvd):
+    _model(loss=keras.losses.Dice()).fit(X, Y, verbose=0)
+
+
 def strategy(hvd):
     with tf.distribute.OneDeviceStrategy("cpu:0").scope():
         _model().fit(X, Y, verbose=0)
@@ -72,6 +76,7 @@ REFUSED = {
     fixed_batch_size: "keras.Input((4,))",
     stateful: "stateful=False",
     no_reduction: "reduction='sum_over_batch_size'",
+    rows_together: "Write axis=(1, 2, 3)",
     strategy: "Leave the strategy and its scope out",
     distributed_optimizer: "without hvd.DistributedOptimizer",
     our_callback: "none of them. Received: MetricAverageCallback",
@@ -151,3 +156,35 @@ def test_evaluate_and_predict_are_whole_on_every_rank(hvd):
         if hvd.rank() == 1:  # no other rank takes part
             assert network.predict(X[:3], verbose=0).shape == (3, 1)
             assert network.evaluate(X, Y, verbose=0) >= 0
+
+
+@on_ranks(2)
+def test_single_batches_in_callbacks_are_whole(hvd):
+    shapes = []
+    with parallel(hvd):
+        ask = keras.callbacks.LambdaCallback(
+            on_epoch_end=lambda epoch, logs: shapes.append(network.predict_on_batch(X).shape)
+        )
+        network = _model()
+        network.fit(X, Y, verbose=0, callbacks=[ask])
+    assert shapes == [(8, 1)]
+
+
+@on_ranks(2)
+def test_a_backup_resumes_on_all_ranks(hvd, tmp_path):
+    directory = hvd.broadcast_object(str(tmp_path), 0)
+
+    def stop(epoch, logs):
+        raise InterruptedError
+
+    with parallel(hvd):
+        with pytest.raises(InterruptedError):
+            callbacks = [
+                keras.callbacks.BackupAndRestore(directory),
+                keras.callbacks.LambdaCallback(on_epoch_end=stop),
+            ]
+            _model().fit(X, Y, verbose=0, epochs=3, callbacks=callbacks)
+        history = _model().fit(
+            X, Y, verbose=0, epochs=3, callbacks=[keras.callbacks.BackupAndRestore(directory)]
+        )
+    assert history.epoch == [1, 2]

@@ -27,13 +27,16 @@ class Distributed(Adopted):
         """See `keras.optimizers.Optimizer.apply`."""
         plain: Any = super()
         settings = settings_of(self)
-        grads = loss_weight.weighted_gradients(self, grads)
+        call = apply_call.current(self)
+        if (
+            call is None
+        ):  # else a LossScaleOptimizer or a MultiOptimizer has made it, and has given the weight
+            grads = loss_weight.weighted_gradients(self, grads)
         known: Any = plain._trainable_variables if trainable_variables is None else trainable_variables
         variables = list(known)
         if len(variables) != len(grads):
             return plain.apply(grads, trainable_variables)  # Keras raises the error
-        call = apply_call.current(self)
-        if call is None:  # else a LossScaleOptimizer or a MultiOptimizer has made it
+        if call is None:
             grads, call = apply_call.start(settings, grads, variables)
         apply_call.check_global_norm(self, settings, grads, variables)
         with apply_call.under_way(self, call):

@@ -46,13 +46,11 @@ def weighted_loss(optimizer: Any, loss: Any) -> Any:
 def weighted_gradients(optimizer: Any, grads: Sequence[Any]) -> list[Any]:
     """The gradients times the weight, unless they come from a loss that `weighted_loss` has scaled for the optimizer.
 
-    A `train_step` of the user's need not call `optimizer.scale_loss`.
+    A `train_step` of the user's need not call `optimizer.scale_loss`, and may call `apply` several times.
     """
     weight = _CURRENT.get()
-    number = id(_compat.innermost(optimizer))
-    if weight is None or number in weight.applied:
+    if weight is None or id(_compat.innermost(optimizer)) in weight.applied:
         return list(grads)
-    weight.applied.add(number)
     return [None if grad is None else _times(grad, weight.of_dtype(grad.dtype)) for grad in grads]
 
 

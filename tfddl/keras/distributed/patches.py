@@ -71,9 +71,9 @@ def watch_loss_scale_optimizers_2(
 
 @functools.cache
 def divide_training(parallel: Any) -> None:
-    """Keras 3: `Model.fit`, `evaluate` and `predict` go through the methods of `parallel`."""
+    """Keras 3: `Model.fit`, `evaluate`, `predict` and the methods for one batch go through those of `parallel`."""
     model = _compat.keras().Model
-    for name in ("fit", "train_on_batch", "evaluate", "predict"):
+    for name in ("fit", "train_on_batch", "evaluate", "test_on_batch", "predict", "predict_on_batch"):
         setattr(model, name, getattr(parallel, name)(getattr(model, name)))
     for name in ("save", "save_weights", "export"):
         setattr(model, name, parallel.writes(getattr(model, name)))
@@ -88,6 +88,13 @@ def divide_losses(reduce_values: Callable[[Any], Any], apply_mask: Callable[[Any
     home = _compat.losses_module()
     home.reduce_values = reduce_values(home.reduce_values)
     home.apply_mask = apply_mask(home.apply_mask)
+
+
+@functools.cache
+def divide_means(update_state: Callable[[Any], Any]) -> None:
+    """Keras 3: `metrics.Mean.update_state` becomes what `update_state` makes of it."""
+    kind = _compat.keras().metrics.Mean
+    kind.update_state = update_state(kind.update_state)
 
 
 @functools.cache

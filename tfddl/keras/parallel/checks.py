@@ -23,6 +23,7 @@ def check_program(model: Any, callbacks: list[Any]) -> None:
                 "a loss without reduction has no denominator. Write reduction='sum_over_batch_size'. "
                 f"Received: {loss.name!r} with reduction={loss.reduction!r}"
             )
+        _check_rows_alone(loss)
     if tf.distribute.has_strategy() or model._distribute_strategy is not None:
         _refuse("a tf.distribute strategy divides it already. Leave the strategy and its scope out")
     if _compat.keras().distribution.distribution() is not None:
@@ -31,6 +32,24 @@ def check_program(model: Any, callbacks: list[Any]) -> None:
         _refuse(
             "it adds tfddl's callbacks by itself. Give fit all the data, the global batch size, and none of them. "
             f"Received: {', '.join(ours_among(callbacks))}"
+        )
+
+
+def _check_rows_alone(loss: Any) -> None:
+    """Refuses Keras' losses that are no mean over rows: they compare rows, or are a ratio of sums over the batch."""
+    name = str(
+        getattr(loss, "__name__", loss) if not hasattr(loss, "reduction") else type(loss).__name__
+    ).lower()
+    axis = getattr(loss, "axis", None)
+    axes = (0,) if axis is None else tuple(axis) if isinstance(axis, (list, tuple)) else (axis,)
+    if name in ("dice", "tversky") and 0 in axes:
+        _refuse(
+            f"the loss {name} over the whole batch is no mean over rows. Write axis=(1, 2, 3), or the axes of one row. "
+            f"Received: axis={axis!r}"
+        )
+    if name == "circle":
+        _refuse(
+            "the loss circle compares the rows of a batch, which the ranks do not share. Use another loss"
         )
 
 

@@ -89,6 +89,7 @@ class DataParallel:
         atexit.register(_warn_of_no_training, self)
         patches.divide_training(_METHODS)
         patches.divide_losses(losses.with_global_sums, losses.with_global_masks)
+        patches.divide_means(losses.with_rows_as_weight)
         patches.synchronize_batch_normalization(_moments)
 
     def stop(self) -> None:
@@ -126,7 +127,14 @@ class _Methods:
             added = [BroadcastGlobalVariablesCallback(0), MetricAverageCallback(), streams, order]
             shared = _share_generator(call)
             added += [] if shared is None else [shared]
-            call.arguments["callbacks"] = [*added, *map(_on_writing_rank, listed)]
+            # The broadcast gives all ranks what BackupAndRestore restores on rank 0.
+            first = [each for each in listed if _is_backup(each)]
+            rest = [each for each in listed if not _is_backup(each)]
+            call.arguments["callbacks"] = [
+                *map(_on_writing_rank, first),
+                *added,
+                *map(_on_writing_rank, rest),
+            ]
             _quiet(call)
             self._distribute(model)
             with self._divided(model, PartStrategy(model, order.watch)):
@@ -167,6 +175,14 @@ class _Methods:
         """`Model.predict`: whole on every rank."""
         return self._whole(plain, "")
 
+    def test_on_batch(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """`Model.test_on_batch`: whole on every rank, also in a callback of `fit`."""
+        return self._whole(plain, "")
+
+    def predict_on_batch(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """`Model.predict_on_batch`: whole on every rank, also in a callback of `fit`."""
+        return self._whole(plain, "")
+
     def build(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         """`Model._maybe_symbolic_build`: not for parts. An iterator made for it would draw random numbers."""
 
@@ -194,7 +210,8 @@ class _Methods:
             if not DataParallel.divides():
                 return plain(model, *arguments, **options)
             call = signature.bind(model, *arguments, **options)
-            _quiet(call)
+            if "verbose" in signature.parameters:
+                _quiet(call)
             if options.get(cached):
                 return plain(*call.args, **call.kwargs)
             with self._divided(model, None):
@@ -275,6 +292,10 @@ def _on_writing_rank(callback: Any) -> Any:
     home = _compat.keras().callbacks
     writers = tuple(getattr(home, name) for name in _WRITERS if hasattr(home, name))
     return rank_zero_only(callback) if isinstance(callback, writers) else callback
+
+
+def _is_backup(callback: Any) -> bool:
+    return isinstance(callback, _compat.keras().callbacks.BackupAndRestore)
 
 
 def _quiet(call: inspect.BoundArguments) -> None:

@@ -68,6 +68,23 @@ def with_global_masks(apply_mask: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
+def with_rows_as_weight(update_state: Callable[..., Any]) -> Callable[..., Any]:
+    """`keras.metrics.Mean.update_state`, to which a number for a part counts as the part's share of a batch.
+
+    One process counts a number for a batch as one: the loss of an output, of a `train_step` of the user's, or a metric that
+    is a function with a scalar result.
+    """
+
+    @functools.wraps(update_state)
+    def update(metric: Any, values: Any, sample_weight: Any = None) -> Any:
+        part = parts.current()
+        if part is not None and sample_weight is None and tf.convert_to_tensor(values).shape.rank == 0:
+            sample_weight = 1 / part.inverse_share(metric.dtype)
+        return update_state(metric, values, sample_weight)
+
+    return update
+
+
 def _sums(part: parts.Part, *values: tf.Tensor) -> list[tf.Tensor]:
     """The sums over the rows of the global batch of float64 scalars."""
     name = names.unique(_NAME, id_of(global_process_set, _NAME))
