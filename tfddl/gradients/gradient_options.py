@@ -4,7 +4,7 @@ import dataclasses
 import math
 import numbers
 import warnings
-from typing import Any, Self, TypedDict
+from typing import Any, ClassVar, Self, TypedDict
 
 import numpy as np
 
@@ -41,7 +41,7 @@ class GradientOptions:
         groups: Gradients that travel together; None leaves them to buckets. See `gradient_groups.checked_groups`.
         process_set: The ranks that combine their gradients.
         scale_local_gradients: Whether local gradients, which are not combined, are divided by the number of ranks.
-        merge_slices: Whether rows of the same index of a `tf.IndexedSlices` are added up. No argument of the optimizer.
+        merge_slices: Whether rows of the same index of a `tf.IndexedSlices` are added up. A subclass may say no.
         num_groups: Deprecated, for `groups`; 0 for none.
         device_dense: Only `""`.
         device_sparse: Only `""`.
@@ -59,7 +59,7 @@ class GradientOptions:
     groups: Any = None
     process_set: ProcessSet = global_process_set
     scale_local_gradients: bool = True
-    merge_slices: bool = True
+    merge_slices: ClassVar[bool] = True
     num_groups: dataclasses.InitVar[int] = 0
     device_dense: dataclasses.InitVar[str] = ""
     device_sparse: dataclasses.InitVar[str] = ""

@@ -9,11 +9,18 @@ same as before for programs without tfddl's optimizers and callbacks:
 | `LossScaleOptimizer.__init__` | 3 | `compile()` makes one under mixed_float16, around a distributed optimizer |
 | `LossScaleOptimizer.apply` | 3 | the optimizer inside may be distributed later than this one was made |
 | `LossScaleOptimizer.apply_gradients` | 2 | it drops the variables without a gradient before the hook for combining |
+| `Model.fit`, `.train_on_batch`, `.evaluate`, `.test_on_batch`, `.predict`, `.predict_on_batch`, \
+`._maybe_symbolic_build` | 3 | `DataParallel` divides batches |
+| `reduce_values` and `apply_mask` of losses | 3 | their denominators are those of the whole batch |
+| `BatchNormalization._moments` | 3 | so are its statistics |
+| `metrics.Mean.update_state` | 3 | a number for the whole batch counts by rows |
+| `Model.save`, `.save_weights`, `.export`; `keras.utils.get_file` | 3 | under `DataParallel` one rank writes |
 
 The subclass that `adoption.py` makes for the class of an optimizer overrides these methods:
 
 | method of Keras | by | reason |
 |---|---|---|
+| `Optimizer.scale_loss` | `base_optimizer.Distributed`, `loss_scale_optimizer` | a part of a batch has a weight |
 | `Optimizer.apply`, `._clip_gradients` | `base_optimizer.Distributed` | gradients are combined before they are clipped |
 | `MultiOptimizer.build`, `.apply` | `distribute.DistributedMulti` | members that a function makes are distributed too |
 | `LossScaleOptimizer.apply`, `.check_finite` | `loss_scale_optimizer.DistributedLossScale` | all ranks skip the same steps |

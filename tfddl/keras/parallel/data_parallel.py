@@ -102,13 +102,19 @@ class DataParallel:
         return cls._active is not None and basics.size() > 1
 
 
+class _OfOneProcess(GradientOptions):
+    """One process leaves the rows of an embedding's gradient as they are, and so its Adam squares each."""
+
+    merge_slices = False
+
+
 class _Methods:
     """The methods of models, in a job of several ranks."""
 
     def __init__(self) -> None:
         self._generators: set[int] = set()
         self._fits = 0
-        self._distributed: set[int] = set()
+        self._distributed: dict[int, Any] = {}  # by id, which stays theirs as long as they are here
 
     def fit(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         """`Model.fit` on this rank's parts of the global batches."""
@@ -223,12 +229,11 @@ class _Methods:
         optimizers = [
             each for each in model_contents.optimizers_of(model) if id(each) not in self._distributed
         ]
-        checks.check_optimizers(model, self._distributed)
+        checks.check_optimizers(model, set(self._distributed))
         callback_list.watch()
         for optimizer in optimizers:
-            # One process leaves the rows of an embedding's gradient as they are, and so its Adam squares each.
-            settings = Settings("DataParallel", GradientOptions(merge_slices=False), 1, False)
-            self._distributed.add(id(distribute(optimizer, settings)))
+            settings = Settings("DataParallel", _OfOneProcess(), 1, False)
+            self._distributed[id(optimizer)] = distribute(optimizer, settings)
 
     @contextmanager
     def _divided(self, model: Any, strategy: PartStrategy | None) -> Iterator[None]:
