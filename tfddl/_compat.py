@@ -1,5 +1,6 @@
 """All Python code that depends on the version of TensorFlow or Keras."""
 
+import contextlib
 import functools
 import importlib
 import re
@@ -300,6 +301,21 @@ def moments_arguments(
         return list(layer._reduction_axes), arguments[0] if arguments else mask, False
     given = {**dict(zip(("reduction_axes", "keep_dims"), arguments, strict=False)), **options}
     return list(given["reduction_axes"]), mask, given["keep_dims"]
+
+
+def build_metrics(model: Any, specs: Any) -> None:
+    """Keras 3: makes the variables of the metrics of `compile()`, which Keras else makes while it traces the first step.
+
+    Args:
+        model: A compiled model.
+        specs: The specs of a batch's tensors, in its structure.
+    """
+    metrics = model._compile_metrics
+    if metrics is None or metrics.built:
+        return
+    # A model without call(), such as a GAN's, cannot be built so: its train_step has metrics of its own.
+    with contextlib.suppress(RuntimeError, ValueError):
+        model._symbolic_build(data_batch=specs)
 
 
 def losses_module() -> Any:

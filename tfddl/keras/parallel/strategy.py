@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfddl import _compat
 from tfddl.keras.distributed import loss_weight
 from tfddl.keras.parallel.part import Part, take, under_way
 from tfddl.runtime import basics
@@ -30,7 +31,9 @@ class PartStrategy:
         """A dataset of this rank's parts."""
         # A batch is a tuple, which map() spreads over several arguments. No prefetch(): an iterator that reads ahead draws
         # more random numbers than that of one process.
-        return self._watch(dataset).map(lambda *batch: take(batch if len(batch) > 1 else batch[0]))
+        parts = self._watch(dataset).map(lambda *batch: take(batch if len(batch) > 1 else batch[0]))
+        _compat.build_metrics(self._model, parts.element_spec.data)
+        return parts
 
     def run(self, step: Callable[[Any], Any], args: tuple[Any, ...] = ()) -> Any:
         """Runs a step of training or evaluation on a part, or on this rank's part of a batch."""
