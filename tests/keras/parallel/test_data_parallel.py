@@ -124,11 +124,12 @@ def test_rank_0_writes(hvd, tmp_path):
         ]
         network.fit(X, Y, verbose=0, epochs=2, callbacks=callbacks)
         network.save(path.format("last"))
+        network.save_weights(f"{directory}/rank{hvd.rank()}.weights.h5")
         again = keras.models.load_model(path.format("last"))
         np.testing.assert_array_equal(again.get_weights()[0], network.get_weights()[0])
         with pytest.raises(Exception, match="no-such"):
             network.save(f"{directory}/no-such/model.keras")
-    assert sorted(os.listdir(directory)) == ["best.keras", "last.keras", "log.csv"]
+    assert sorted(os.listdir(directory)) == ["best.keras", "last.keras", "log.csv", "rank0.weights.h5"]
     with open(f"{directory}/log.csv") as log:
         assert len(log.readlines()) == 3
 
