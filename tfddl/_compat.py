@@ -114,6 +114,11 @@ def reference(value: Any) -> Any:
     return tf_variable(value).ref()
 
 
+def is_seed_state(variable: Any) -> bool:
+    """Whether a variable is the state of a random generator of Keras, such as Dropout's."""
+    return path(variable).endswith("seed_generator_state")
+
+
 def is_layer(value: object) -> bool:
     """Whether `value` is a layer of Keras 3."""
     return isinstance(value, keras().layers.Layer)

@@ -79,7 +79,7 @@ class CppMessages:
                     filled = functools.reduce(
                         lambda so_far, each: so_far.replace("{...}", each, 1), put_in, whole
                     )
-                    # What begins with punctuation goes on another text.
+                    # A literal that begins with punctuation continues another text.
                     if words(filled) > (2 if sink.lastgroup else 4) and filled[0] not in ",:;":
                         found.add(Message(str(file.relative_to(self._root)), line, kind, filled))
         return sorted(found)
@@ -100,7 +100,7 @@ class CppMessages:
         return [" ".join("".join(each).split()) for each in products]
 
     def _values(self, code: str, file: Path, function: str, depth: int) -> list[str]:
-        """What stands between two literals: nothing, the texts of a function or a name, or a value."""
+        """The texts between two literals: nothing, those of a function or a name, or a value."""
         branch = " / " if depth == 0 and re.search(r"(?<!:):(?!:)", code) else ""
         if "?" in code:  # what stands before the condition, without it
             code = re.sub(r"\(\s*(?:[^()?]|\([^()]*\))*\?.*", "", code, flags=re.DOTALL)

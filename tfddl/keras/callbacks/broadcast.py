@@ -25,9 +25,6 @@ from tfddl.ops.variables import broadcast_variables
 from tfddl.runtime import basics
 from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set, members
 
-_SEED = "seed_generator_state"
-"""Variables of random layers. Each rank keeps its own, or all ranks would drop the same units."""
-
 
 class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
     """Gives all ranks the root's variables when training begins.
@@ -92,8 +89,8 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         self._local.add(variable_id(variable))
 
     def keeps(self, variable: Any) -> bool:
-        """Whether a variable stays each rank's own."""
-        return variable_id(variable) in self._local or _compat.path(variable).endswith(_SEED)
+        """Whether a variable stays each rank's own: a local one, or one by which all ranks would drop the same units."""
+        return variable_id(variable) in self._local or _compat.is_seed_state(variable)
 
     def check_distributed(self) -> bool:
         """Checks that the ranks combine the model's gradients. Returns whether the first step has to be checked as well.

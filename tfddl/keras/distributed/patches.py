@@ -80,8 +80,10 @@ def watch_loss_scale_optimizers_2(
 def divide_training(parallel: Any) -> None:
     """Keras 3: `Model.fit`, `evaluate`, `predict` and the methods for one batch go through those of `parallel`."""
     model = _compat.keras().Model
-    for name in ("fit", "train_on_batch", "evaluate", "test_on_batch", "predict", "predict_on_batch"):
-        setattr(model, name, getattr(parallel, name)(getattr(model, name)))
+    model.fit = parallel.fit(model.fit)
+    model.train_on_batch = parallel.train_on_batch(model.train_on_batch)
+    for name in ("evaluate", "test_on_batch", "predict", "predict_on_batch"):
+        setattr(model, name, parallel.whole(getattr(model, name)))
     for name in ("save", "save_weights", "export"):
         setattr(model, name, parallel.writes(getattr(model, name)))
     _replace_everywhere("get_file", parallel.downloads)

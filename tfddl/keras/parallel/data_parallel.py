@@ -120,10 +120,7 @@ class _Methods:
         """`Model.fit` on this rank's parts of the global batches."""
         signature = inspect.signature(plain)
 
-        @functools.wraps(plain)
         def fit(model: Any, *arguments: Any, **options: Any) -> Any:
-            if not DataParallel.divides():
-                return plain(model, *arguments, **options)
             call = signature.bind(model, *arguments, **options)
             given = call.arguments.get("callbacks")
             listed = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
@@ -150,16 +147,13 @@ class _Methods:
                     if shared is not None:
                         shared.close()
 
-        return fit
+        return _if_active(plain, fit)
 
     def train_on_batch(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         """`Model.train_on_batch` on this rank's part of the batch."""
         signature = inspect.signature(plain)
 
-        @functools.wraps(plain)
         def train_on_batch(model: Any, *arguments: Any, **options: Any) -> Any:
-            if not DataParallel.divides():
-                return plain(model, *arguments, **options)
             call = signature.bind(model, *arguments, **options)
             wants_dictionary = call.arguments.get("return_dict", False)
             call.arguments["return_dict"] = True
@@ -171,23 +165,22 @@ class _Methods:
             merge(logs, {"": snapshot(model)}, "DataParallel.train_on_batch", global_process_set)
             return logs if wants_dictionary else _compat.results_of_evaluate(model, logs)
 
-        return train_on_batch
+        return _if_active(plain, train_on_batch)
 
-    def evaluate(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        """`Model.evaluate`: whole on every rank, unless it is the validation of `fit`."""
-        return self._whole(plain, "_use_cached_eval_dataset")
+    def whole(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """A method that runs whole on every rank, also in a callback of `fit`, unless it is the validation of `fit`."""
+        signature = inspect.signature(plain)
 
-    def predict(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        """`Model.predict`: whole on every rank."""
-        return self._whole(plain, "")
+        def whole(model: Any, *arguments: Any, **options: Any) -> Any:
+            call = signature.bind(model, *arguments, **options)
+            if "verbose" in signature.parameters:
+                _quiet(call)
+            if options.get("_use_cached_eval_dataset"):
+                return plain(*call.args, **call.kwargs)
+            with self._divided(model, None):
+                return plain(*call.args, **call.kwargs)
 
-    def test_on_batch(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        """`Model.test_on_batch`: whole on every rank, also in a callback of `fit`."""
-        return self._whole(plain, "")
-
-    def predict_on_batch(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        """`Model.predict_on_batch`: whole on every rank, also in a callback of `fit`."""
-        return self._whole(plain, "")
+        return _if_active(plain, whole)
 
     def build(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         """`Model._maybe_symbolic_build`: not for parts. An iterator made for it would draw random numbers."""
@@ -207,23 +200,6 @@ class _Methods:
     def downloads(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         """`keras.utils.get_file`."""
         return _if_active(plain, files.by_first_rank_of_host(plain))
-
-    def _whole(self, plain: Callable[..., Any], cached: str) -> Callable[..., Any]:
-        signature = inspect.signature(plain)
-
-        @functools.wraps(plain)
-        def call_whole(model: Any, *arguments: Any, **options: Any) -> Any:
-            if not DataParallel.divides():
-                return plain(model, *arguments, **options)
-            call = signature.bind(model, *arguments, **options)
-            if "verbose" in signature.parameters:
-                _quiet(call)
-            if options.get(cached):
-                return plain(*call.args, **call.kwargs)
-            with self._divided(model, None):
-                return plain(*call.args, **call.kwargs)
-
-        return call_whole
 
     def _distribute(self, model: Any) -> None:
         optimizers = [

@@ -8,7 +8,6 @@ from tfddl.keras.consistency.callback_list import Callback
 from tfddl.ops.objects import broadcast_object
 from tfddl.runtime import basics
 
-_STATE = "seed_generator_state"
 # Odd, so that no two ranks below 2^32 get the same offset.
 _STRIDE = 2654435761
 
@@ -50,7 +49,7 @@ def differ_by_rank(model: Any, known: set[int]) -> None:
         known: The ids of the generators that have been moved; gets the others.
     """
     for variable in model.variables:
-        if _compat.path(variable).endswith(_STATE) and id(variable) not in known:
+        if _compat.is_seed_state(variable) and id(variable) not in known:
             known.add(id(variable))
             first, second = (int(number) for number in variable.numpy())
             variable.assign([(first + basics.rank() * _STRIDE) % 2**32, second])
