@@ -61,7 +61,8 @@ def _end_in_init(code: int) -> None:
     MPI = sys.modules.get("mpi4py.MPI")
     if MPI is not None and MPI.Is_initialized() and MPI.COMM_WORLD.size > 1 and not fork.is_child():
         abort(
-            f"rank {MPI.COMM_WORLD.rank} ended with exit code {code} in hvd.init(); see its traceback above",
+            f"rank {MPI.COMM_WORLD.rank} called sys.exit({code}) in hvd.init(), where the others wait for it; "
+            "call sys.exit before hvd.init() on every rank, or on none",
             code or 1,
         )
 
