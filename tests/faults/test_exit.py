@@ -134,7 +134,10 @@ hvd.init()
 """
     result = run(2, script, tfddlrun(2))
     assert result.code == 1, result.output
-    assert "tfddl: rank 1 called sys.exit(0) in hvd.init(), where the others wait for it" in result.output.splitlines()[-1]
+    assert (
+        "tfddl: rank 1 called sys.exit(0) in hvd.init(), where the others wait for it"
+        in result.output.splitlines()[-1]
+    )
 
 
 @pytest.mark.slow
