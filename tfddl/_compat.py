@@ -328,6 +328,19 @@ def losses_module() -> Any:
     return importlib.import_module("keras.src.losses.loss")
 
 
+def saving_module() -> Any:
+    """The module of Keras 3 with the functions that save and load, which `Model.save` calls too."""
+    return importlib.import_module("keras.src.saving.saving_api")
+
+
+@functools.cache
+def divides_activity_losses() -> bool:
+    """Whether Keras 3 divides the loss of an `activity_regularizer` by the number of rows, as newer ones do."""
+    layer = keras().layers.ActivityRegularization(l1=1.0)
+    layer(tf.ones([2, 1]))
+    return float(layer.losses[0]) == 1.0
+
+
 def batches_before_training() -> int:
     """The number of batches that Keras 3 reads from a generator before `fit` begins."""
     utils = importlib.import_module("keras.src.trainers.data_adapters.data_adapter_utils")

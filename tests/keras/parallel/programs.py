@@ -4,6 +4,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfddl import _compat
+
 ROWS = 51  # with batches of 16 the last one has three rows, with batches of 10 one row
 
 
@@ -153,6 +155,24 @@ def subclassed():
     return _fit(network, _rows(6), _rows(1, seed=1))
 
 
+def batches_of_a_fixed_size():
+    """A model without an input shape, on batches whose size tf.data knows; then on others."""
+    network = keras.Sequential([keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)])
+    network.compile(optimizer=keras.optimizers.Adam(0.02), loss="mse")
+    data = tf.data.Dataset.from_tensor_slices((_rows(6), _rows(1, seed=1)))
+    network, first = _fit(network, data.batch(16, drop_remainder=True), batch_size=None)
+    network, second = _fit(network, data.batch(7, drop_remainder=True), batch_size=None)
+    return network, {"first": first["loss"], "second": second["loss"]}
+
+
+def activity_regularizer():
+    network = keras.Sequential(
+        [keras.Input((6,)), keras.layers.Dense(8, activity_regularizer="l2"), keras.layers.Dense(1)]
+    )
+    network.compile(optimizer=keras.optimizers.Adam(0.02), loss="mse")
+    return _fit(network, _rows(6), _rows(1, seed=1))
+
+
 def several_steps_per_execution():
     return _fit(_dense(steps_per_execution=3), _rows(6), _rows(1, seed=1))
 
@@ -272,9 +292,11 @@ PROGRAMS = {
     program.__name__: program
     for program in (
         *_known_reductions(),
+        *([activity_regularizer] if _compat.divides_activity_losses() else []),
         accumulation,
         arrays,
         batch_normalization,
+        batches_of_a_fixed_size,
         batched_dataset,
         callbacks_that_decide,
         class_weights,

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import time
 
 import keras
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.harness import on_ranks
+from tests.keras import support
 from tests.keras.parallel.programs import batch_normalization, generator
 
 
@@ -72,6 +74,10 @@ def other_batches(hvd):
     _model().fit(X + hvd.rank(), Y, verbose=0)
 
 
+def other_single_batches(hvd):
+    _model().train_on_batch(X + hvd.rank(), Y)
+
+
 REFUSED = {
     fixed_batch_size: "keras.Input((4,))",
     stateful: "stateful=False",
@@ -82,6 +88,7 @@ REFUSED = {
     our_callback: "none of them. Received: MetricAverageCallback",
     other_first_dimensions: "first dimension",
     other_batches: "training batch 0 in the first step differs from rank 0's on rank 1",
+    other_single_batches: "batch 0 of train_on_batch differs from rank 0's on rank 1",
 }
 
 
@@ -104,6 +111,105 @@ def test_random_layers_draw_other_numbers_on_each_rank(hvd):
     assert not np.array_equal(*masks)
 
 
+class Noisy(keras.Model):
+    """Draws a number in each step without a layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.drawn = self.add_weight(shape=(), trainable=False)
+        self.built = True
+
+    def train_step(self, data):
+        self.drawn.assign(tf.random.uniform([]))
+        return {"drawn": self.drawn}
+
+
+@on_ranks(2)
+def test_random_operations_draw_other_numbers_on_each_rank(hvd):
+    with parallel(hvd):
+        network = Noisy()
+        network.compile()
+        network.fit(X, verbose=0)
+    drawn = hvd.allgather_object(float(network.drawn))
+    assert drawn[0] != drawn[1]
+
+
+@on_ranks(2)
+def test_float16_overflows_where_that_of_one_process_does(hvd):
+    """The gradients of a row are those of one process, not N times as much."""
+    one_row = np.eye(8, 1, dtype="float32")
+
+    def train():
+        layer = keras.layers.Dense(1, kernel_initializer="zeros", dtype="mixed_float16")
+        network = keras.Sequential([keras.Input((4,)), layer])
+        scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-3), initial_scale=2.0**22)
+        network.compile(optimizer=scaled, loss="mse")
+        network.fit(X, one_row, batch_size=8, epochs=9, verbose=0)
+        return float(scaled.dynamic_scale)
+
+    keras.utils.set_random_seed(3)
+    alone = train()
+    with parallel(hvd):
+        assert train() == alone < 2.0**22
+
+
+@on_ranks(2)
+def test_a_loop_after_fit_takes_the_mean(hvd):
+    optimizer = keras.optimizers.SGD(1.0)
+    with parallel(hvd):
+        network = _model(optimizer=optimizer)
+        network.fit(X, Y, verbose=0)
+        kernel = network.trainable_weights[0]
+        kernel.assign(tf.zeros([4, 1]))
+        grads = [tf.fill([4, 1], 1.0 + hvd.rank()), tf.zeros([1])]
+        optimizer.apply_gradients(zip(grads, network.trainable_weights, strict=True))
+    np.testing.assert_array_equal(kernel.numpy(), np.full([4, 1], -1.5, "float32"))
+
+
+@on_ranks(2)
+def test_single_batches_begin_with_the_weights_of_rank_0(hvd):
+    keras.utils.set_random_seed(hvd.rank())
+    network = _model()
+    with parallel(hvd):
+        network.train_on_batch(X, Y)
+    support.check_equal_on_all_ranks(hvd, network.variables)
+
+
+def scalar_loss(hvd):
+    _model(loss=lambda true, predicted: tf.sqrt(tf.reduce_mean((true - predicted) ** 2))).fit(X, Y, verbose=0)
+
+
+def scalar_metric(hvd):
+    _model(metrics=[lambda true, predicted: tf.reduce_max(predicted)]).fit(X, Y, verbose=0)
+
+
+class Adds(keras.layers.Layer):
+    def call(self, inputs):
+        self.add_loss(tf.reduce_sum(inputs))
+        return inputs
+
+
+def added_loss(hvd):
+    network = keras.Sequential([keras.layers.Dense(1), Adds()])
+    network.compile(loss="mse")
+    network.fit(X, Y, verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("program", "quoted"),
+    [
+        ("scalar_loss", "a loss function of this program returns one number"),
+        ("scalar_metric", "a metric function of this program returns one number"),
+        ("added_loss", "a layer of this program passes to add_loss one number"),
+    ],
+)
+@on_ranks(2)
+def test_a_number_for_a_batch_has_a_warning(hvd, program, quoted):
+    with parallel(hvd), support.logged() as warnings:
+        globals()[program](hvd)
+    assert [quoted in warning for warning in warnings] == [True] * (hvd.rank() == 0)
+
+
 @on_ranks(2)
 def test_statistics_of_batch_normalization_may_stay_the_ranks_own(hvd):
     with parallel(hvd, synchronize_batch_normalization=False):
@@ -124,14 +230,36 @@ def test_rank_0_writes(hvd, tmp_path):
         ]
         network.fit(X, Y, verbose=0, epochs=2, callbacks=callbacks)
         network.save(path.format("last"))
+        keras.saving.save_model(network, path.format(f"model{hvd.rank()}"))
         network.save_weights(f"{directory}/rank{hvd.rank()}.weights.h5")
         again = keras.models.load_model(path.format("last"))
         np.testing.assert_array_equal(again.get_weights()[0], network.get_weights()[0])
         with pytest.raises(Exception, match="no-such"):
             network.save(f"{directory}/no-such/model.keras")
-    assert sorted(os.listdir(directory)) == ["best.keras", "last.keras", "log.csv", "rank0.weights.h5"]
+    assert sorted(os.listdir(directory)) == [
+        "best.keras",
+        "last.keras",
+        "log.csv",
+        "model0.keras",
+        "rank0.weights.h5",
+    ]
     with open(f"{directory}/log.csv") as log:
         assert len(log.readlines()) == 3
+
+
+@on_ranks(2)
+def test_a_callback_loads_what_it_has_saved(hvd, tmp_path):
+    path = f"{hvd.broadcast_object(str(tmp_path), 0)}/now.weights.h5"
+
+    class SaveAndLoad(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if hvd.rank() == 0:
+                time.sleep(0.5)
+            self.model.save_weights(path)
+            self.model.load_weights(path)
+
+    with parallel(hvd):
+        _model().fit(X, Y, verbose=0, callbacks=[SaveAndLoad()])
 
 
 @on_ranks(2)

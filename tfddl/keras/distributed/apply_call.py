@@ -13,6 +13,7 @@ from typing import Any
 
 from tfddl import _compat
 from tfddl.gradients import reduced_marks, reduction
+from tfddl.keras.distributed import loss_weight
 from tfddl.keras.distributed.settings import Settings
 from tfddl.ops.constants import Sum
 from tfddl.runtime.log import warn_once
@@ -143,6 +144,7 @@ def check_global_norm(
 
 
 def _reduce_missing(settings: Settings, grads: Sequence[Any], variables: Sequence[Any] | None) -> list[Any]:
+    options = loss_weight.options_under_way(settings.options)
     return reduction.reduce_missing(
-        grads, variables, owner=settings.owner, options=settings.options, local=settings.local
+        grads, variables, owner=settings.owner, options=options, local=settings.local
     )

@@ -1,5 +1,6 @@
 """The weight of this rank's loss in a step on a part of a global batch."""
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -8,6 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
+from tfddl.gradients.gradient_options import GradientOptions
+from tfddl.ops.constants import Sum
 
 
 class _Weight:
@@ -52,6 +55,11 @@ def weighted_gradients(optimizer: Any, grads: Sequence[Any]) -> list[Any]:
     if weight is None or id(_compat.innermost(optimizer)) in weight.applied:
         return list(grads)
     return [None if grad is None else _times(grad, weight.of_dtype(grad.dtype)) for grad in grads]
+
+
+def options_under_way(options: GradientOptions) -> GradientOptions:
+    """The options of a reduction: weighted gradients are summed, in float16 with the overflows of one process."""
+    return options if _CURRENT.get() is None else dataclasses.replace(options, op=Sum)
 
 
 def _times(grad: Any, factor: tf.Tensor) -> Any:

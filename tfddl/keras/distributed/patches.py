@@ -14,7 +14,9 @@ same as before for programs without tfddl's optimizers and callbacks:
 | `reduce_values` and `apply_mask` of losses | 3 | their denominators are those of the whole batch |
 | `BatchNormalization._moments` | 3 | so are its statistics |
 | `metrics.Mean.update_state` | 3 | a number for the whole batch counts by rows |
-| `Model.save`, `.save_weights`, `.export`; `keras.utils.get_file` | 3 | under `DataParallel` one rank writes |
+| `keras.saving.save_model`, `.save_weights`; `Model.export`; `keras.utils.get_file` | 3 | under `DataParallel` one rank \
+writes |
+| `keras.saving.load_model`, `.load_weights` | 3 | in callbacks they wait for this rank |
 
 The subclass that `adoption.py` makes for the class of an optimizer overrides these methods:
 
@@ -84,9 +86,13 @@ def divide_training(parallel: Any) -> None:
     model.train_on_batch = parallel.train_on_batch(model.train_on_batch)
     for name in ("evaluate", "test_on_batch", "predict", "predict_on_batch"):
         setattr(model, name, parallel.whole(getattr(model, name)))
-    for name in ("save", "save_weights", "export"):
-        setattr(model, name, parallel.writes(getattr(model, name)))
-    _replace_everywhere("get_file", parallel.downloads)
+    model.export = parallel.writes(model.export)
+    _replace_everywhere(_compat.keras().utils.get_file, parallel.downloads)
+    saving = _compat.saving_module()
+    for name in ("save_model", "save_weights"):
+        _replace_everywhere(getattr(saving, name), parallel.writes)
+    for name in ("load_model", "load_weights"):
+        _replace_everywhere(getattr(saving, name), parallel.reads)
     if hasattr(model, "_maybe_symbolic_build"):
         model._maybe_symbolic_build = parallel.build(model._maybe_symbolic_build)
 
@@ -119,10 +125,9 @@ def synchronize_batch_normalization(moments: Callable[..., Any]) -> None:
     layer._moments = replaced
 
 
-def _replace_everywhere(function: str, make: Callable[[Any], Any]) -> None:
-    """Replaces a function of `keras.utils` in all modules of Keras: those of the datasets have imported it."""
-    plain = getattr(_compat.keras().utils, function)
-    replaced = make(plain)
+def _replace_everywhere(plain: Any, make: Callable[[Any], Any]) -> None:
+    """Replaces a function in all modules of Keras that have imported it."""
+    function, replaced = plain.__name__, make(plain)
     for name, module in list(sys.modules.items()):
         if name.startswith("keras.") and vars(module).get(function) is plain:
             setattr(module, function, replaced)

@@ -62,6 +62,12 @@ def _check_layers(model: Any) -> None:
                 f"keras.Input({shape[1:]}). Received: an input of shape {shape}"
             )
     for layer in model._flatten_layers():
+        if layer.activity_regularizer is not None and not _compat.divides_activity_losses():
+            _refuse(
+                f"Keras {_compat.keras().__version__} sums an activity_regularizer over the batch, which is no mean over "
+                "rows. Use a newer Keras, which divides by the number of rows. "
+                f"Received: {layer.name!r}, a {type(layer).__name__}"
+            )
         if getattr(layer, "stateful", False) and isinstance(layer, _compat.keras().layers.RNN):
             _refuse(
                 f"a stateful RNN keeps a state for each row of the batch. Write stateful=False. Received: {layer.name!r}, a "

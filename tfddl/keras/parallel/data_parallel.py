@@ -21,6 +21,7 @@ from tfddl.keras.metric_states import merge, snapshot
 from tfddl.keras.parallel import checks, files, losses, part, seeds
 from tfddl.keras.parallel.generators import SharedGenerator
 from tfddl.keras.parallel.order import OrderCallback
+from tfddl.keras.parallel.single_batches import SingleBatches
 from tfddl.keras.parallel.strategy import PartStrategy
 from tfddl.keras.sync_batch_normalization import synchronized_moments
 from tfddl.runtime import basics
@@ -112,8 +113,10 @@ class _Methods:
     """The methods of models, in a job of several ranks."""
 
     def __init__(self) -> None:
-        self._generators: set[int] = set()
+        self._generators: dict[int, Any] = {}
         self._fits = 0
+        self._order: OrderCallback | None = None  # of the fit that is under way
+        self._single_batches = SingleBatches()
         self._distributed: dict[int, Any] = {}  # by id, which stays theirs as long as they are here
 
     def fit(self, plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -125,7 +128,7 @@ class _Methods:
             given = call.arguments.get("callbacks")
             listed = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
             checks.check_program(model, listed)
-            order = OrderCallback(shows_batch=call.arguments.get("verbose", "auto") != 0)
+            order = self._order = OrderCallback(shows_batch=call.arguments.get("verbose", "auto") != 0)
             streams = seeds.StreamsCallback(self._generators)
             added = [BroadcastGlobalVariablesCallback(0), MetricAverageCallback(), streams, order]
             shared = _share_generator(call)
@@ -144,6 +147,7 @@ class _Methods:
                 try:
                     return plain(*call.args, **call.kwargs)
                 finally:
+                    self._order = None
                     if shared is not None:
                         shared.close()
 
@@ -157,10 +161,12 @@ class _Methods:
             call = signature.bind(model, *arguments, **options)
             wants_dictionary = call.arguments.get("return_dict", False)
             call.arguments["return_dict"] = True
-            checks.check_program(model, [])
+            if model.train_function is None:  # the first time after compile()
+                checks.check_program(model, [])
             self._distribute(model)
             seeds.differ_by_rank(model, self._generators)
-            with self._divided(model, PartStrategy(model)):
+            batch = [call.arguments.get(name) for name in ("x", "y", "sample_weight")]
+            with self._divided(model, PartStrategy(model)), self._single_batches.next(model, batch):
                 logs = plain(*call.args, **call.kwargs)
             merge(logs, {"": snapshot(model)}, "DataParallel.train_on_batch", global_process_set)
             return logs if wants_dictionary else _compat.results_of_evaluate(model, logs)
@@ -178,7 +184,11 @@ class _Methods:
             if options.get("_use_cached_eval_dataset"):
                 return plain(*call.args, **call.kwargs)
             with self._divided(model, None):
-                return plain(*call.args, **call.kwargs)
+                result = plain(*call.args, **call.kwargs)
+            if self._fits and basics.rank() > 0 and plain.__name__ == "evaluate":
+                # Keras adds the rows that fit trains on next to these; only rank 0's count these.
+                model.reset_metrics()
+            return result
 
         return _if_active(plain, whole)
 
@@ -193,9 +203,16 @@ class _Methods:
         return build
 
     def writes(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        """A method that writes a file."""
-        written = files.by_rank_0(plain, lambda: self._fits > 0)
-        return _if_active(plain, written)
+        """A function that writes a file."""
+        return _if_active(plain, files.by_rank_0(plain, lambda: self._fits > 0))
+
+    def reads(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that reads a file."""
+
+        def is_training() -> bool:
+            return self._order is not None and self._order.has_begun
+
+        return _if_active(plain, files.after_rank_0(plain, is_training))
 
     def downloads(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         """`keras.utils.get_file`."""

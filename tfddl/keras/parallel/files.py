@@ -11,10 +11,10 @@ _NAME = "DataParallel.files"
 
 
 def by_rank_0(plain: Callable[..., Any], is_training: Callable[[], bool]) -> Callable[..., Any]:
-    """A method that writes a file: other ranks wait for rank 0. In the callbacks of `fit` they go on at once.
+    """A function that writes a file: other ranks wait for rank 0. In the callbacks of `fit` they go on at once.
 
     Args:
-        plain: The method, whose result the other ranks do not get.
+        plain: The function, whose result the other ranks do not get.
         is_training: Whether `fit` is under way.
     """
 
@@ -25,6 +25,23 @@ def by_rank_0(plain: Callable[..., Any], is_training: Callable[[], bool]) -> Cal
         return _first(basics.rank() == 0, functools.partial(plain, *arguments, **options))
 
     return write
+
+
+def after_rank_0(plain: Callable[..., Any], is_training: Callable[[], bool]) -> Callable[..., Any]:
+    """A function that reads a file: in the callbacks of `fit` all ranks wait for each other first.
+
+    Args:
+        plain: The function.
+        is_training: Whether `fit` trains.
+    """
+
+    @functools.wraps(plain)
+    def read(*arguments: Any, **options: Any) -> Any:
+        if is_training():
+            allgather_object(None, name=_NAME)
+        return plain(*arguments, **options)
+
+    return read
 
 
 def by_first_rank_of_host(plain: Callable[..., Any]) -> Callable[..., Any]:

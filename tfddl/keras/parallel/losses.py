@@ -1,7 +1,8 @@
 """Losses over a part of a global batch, such that their weighted mean over ranks is the loss over the global batch.
 
 With n of N rows on this rank the optimizer weights this rank's loss by `n / N` (`Part.weight`). This is right for a mean
-over rows. The other denominators of Keras' losses are those of the global batch here.
+over rows. The other denominators of Keras' losses are those of the global batch here. A loss that is one number for the
+whole batch counts as a mean over rows, with a warning.
 """
 
 import functools
@@ -11,10 +12,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfddl import _compat
 from tfddl.keras.parallel import part as parts
 from tfddl.ops import names
 from tfddl.ops.allreduce import allreduce
 from tfddl.ops.constants import Sum
+from tfddl.runtime.log import warn_once
 from tfddl.runtime.process_sets import global_process_set, id_of
 
 _NAME = "DataParallel.loss"
@@ -34,6 +37,7 @@ def with_global_sums(reduce_values: Callable[..., Any]) -> Callable[..., Any]:
         given.apply_defaults()
         reduction, weights = given.arguments["reduction"], given.arguments.get("sample_weight")
         if given.arguments["values"].shape.rank == 0:
+            _warn("a loss function of this program returns")
             return result
         if reduction == "sum":
             return result * part.inverse_share(result.dtype)
@@ -79,10 +83,25 @@ def with_rows_as_weight(update_state: Callable[..., Any]) -> Callable[..., Any]:
     def update(metric: Any, values: Any, sample_weight: Any = None) -> Any:
         part = parts.current()
         if part is not None and sample_weight is None and tf.convert_to_tensor(values).shape.rank == 0:
+            if isinstance(metric, _compat.keras().metrics.MeanMetricWrapper):
+                _warn("a metric function of this program returns")
             sample_weight = 1 / part.inverse_share(metric.dtype)
         return update_state(metric, values, sample_weight)
 
     return update
+
+
+def warn_of_added(model: Any) -> None:
+    """Warns if a layer of the model has called `add_loss` in the step that is being traced."""
+    if any(layer._losses and layer.activity_regularizer is None for layer in model._flatten_layers()):
+        _warn("a layer of this program passes to add_loss")
+
+
+def _warn(origin: str) -> None:
+    warn_once(
+        f"DataParallel: {origin} one number for a batch, which counts as a mean over rows. A sum, a root or a ratio differs "
+        "from that of one process: return one number for each row instead, or use a mean over rows."
+    )
 
 
 def _sums(part: parts.Part, *values: tf.Tensor) -> list[tf.Tensor]:

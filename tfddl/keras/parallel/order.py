@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl.keras.consistency.callback_list import Callback
+from tfddl.keras.parallel.part import rows_of
 from tfddl.ops.objects import allgather_object
 from tfddl.runtime import basics
 
@@ -22,6 +23,9 @@ class OrderCallback(Callback):
 
     Args:
         shows_batch: Whether rank 0 prints how the first batch is divided.
+
+    Attributes:
+        has_begun: Whether `fit` has begun to train.
     """
 
     def __init__(self, shows_batch: bool) -> None:
@@ -31,6 +35,7 @@ class OrderCallback(Callback):
         self._datasets = 0
         self._shows_batch = shows_batch and basics.rank() == 0
         self._compared = False
+        self.has_begun = False
 
     def watch(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """A dataset with the same elements, whose hashes are kept."""
@@ -43,7 +48,7 @@ class OrderCallback(Callback):
 
         def pass_on(index: tf.Tensor, *batch: Any) -> Any:
             tensors = tf.nest.flatten(batch, expand_composites=True)
-            rows = tf.shape(tensors[0], tf.int64)[0]
+            rows = rows_of(batch)
             sampled = tf.equal(tf.bitwise.bitwise_and(index, index - 1), 0)
             noted = tf.cond(
                 sampled,
@@ -56,6 +61,10 @@ class OrderCallback(Callback):
 
         # A batch is a tuple, which map() would spread over several arguments.
         return dataset.enumerate().map(lambda index, batch: pass_on(index, *_as_tuple(batch)))
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """After BackupAndRestore has read its file, which stands before this callback."""
+        self.has_begun = True
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """After the first step: compares early."""
@@ -84,25 +93,45 @@ class OrderCallback(Callback):
         ranks = allgather_object(mine, name=_NAME)
         common = sorted(set.intersection(*(set(each) for each in ranks)))
         for key in common:
-            different = [rank for rank, seen in enumerate(ranks) if seen[key] != ranks[0][key]]
-            if different:
-                dataset, index = key
-                raise ValueError(
-                    "DataParallel needs the same global batches on all ranks, but "
-                    f"{'validation' if dataset else 'training'} "
-                    f"batch {index} {when} differs from rank 0's on {_listed(different)}. Shuffle with the seed that "
-                    "keras.utils.set_random_seed sets, read files in a fixed order, or shard the data yourself with "
-                    "hvd.data.shard and hvd.DistributedOptimizer."
-                )
+            dataset, index = key
+            _check_equal(
+                [seen[key] for seen in ranks],
+                f"{'validation' if dataset else 'training'} batch {index} {when}",
+            )
         with self._lock:
             for key in common:
                 self._seen.pop(key, None)
 
 
+def compare_batch(number: int, batch: Any) -> None:
+    """Compares the hashes of a batch of `train_on_batch` with number 0, 1, 2, 4, 8, ...
+
+    Args:
+        number: int, of the model's batches.
+        batch: A structure of arrays and None, whole.
+
+    Raises:
+        ValueError: On every rank: the hashes differ.
+    """
+    if number & (number - 1) == 0:
+        tensors = [np.asarray(each) for each in tf.nest.flatten(batch, expand_composites=True)]
+        _check_equal(allgather_object(_digest(tensors), name=_NAME), f"batch {number} of train_on_batch")
+
+
+def _check_equal(digests: list[Any], batch: str) -> None:
+    different = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+    if different:
+        raise ValueError(
+            f"DataParallel needs the same global batches on all ranks, but {batch} differs from rank 0's on "
+            f"{_listed(different)}. Shuffle with the seed that keras.utils.set_random_seed sets, read files in a fixed "
+            "order, or shard the data yourself with hvd.data.shard and hvd.DistributedOptimizer."
+        )
+
+
 def _digest(tensors: Sequence[np.ndarray]) -> int:
     digest = 0
     for tensor in tensors:
-        content = b"".join(tensor.ravel()) if tensor.dtype == object else tensor.tobytes()
+        content = repr(tensor.tolist()).encode() if tensor.dtype == object else tensor.tobytes()
         digest = zlib.crc32(content, digest)
     return digest
 

@@ -31,13 +31,12 @@ class Part(NamedTuple):
         return tf.less(self.total, basics.size())
 
     def weight(self, dtype: Any) -> tf.Tensor:
-        """The factor that makes the mean over ranks of means over rows the mean over all rows.
+        """The factor that makes the sum over ranks of means over rows the mean over all rows.
 
-        It is `rows * ranks / total`. Of a batch that all ranks have, rank 0's counts.
+        It is `rows / total`. Of a batch that all ranks have, rank 0's counts.
         """
-        size = basics.size()
-        own = tf.cast(self.rows * size, tf.float64) / tf.cast(self.total, tf.float64)
-        alone = tf.constant(size if basics.rank() == 0 else 0, tf.float64)
+        own = tf.cast(self.rows, tf.float64) / tf.cast(self.total, tf.float64)
+        alone = tf.constant(1 if basics.rank() == 0 else 0, tf.float64)
         return tf.cast(tf.where(self.is_whole, alone, own), dtype)
 
     def inverse_share(self, dtype: Any) -> tf.Tensor:
@@ -54,7 +53,7 @@ def take(data: Any) -> Part:
     Raises:
         ValueError: A tensor is a scalar, or the first dimensions differ.
     """
-    total = _rows(data)
+    total = rows_of(data)
     size, rank = basics.size(), basics.rank()
     whole = tf.less(total, size)
     low = tf.where(whole, tf.zeros_like(total), total * rank // size)
@@ -65,12 +64,24 @@ def take(data: Any) -> Part:
             rest = leaf.dense_shape[1:]
             start = tf.concat([[low], tf.zeros_like(rest)], 0)
             return tf.sparse.slice(leaf, start, tf.concat([[high - low], rest], 0))
-        return leaf if _is_optional(leaf) else leaf[low:high]
+        return leaf if _is_optional(leaf) else _of_any_length(leaf[low:high])
 
     return Part(high - low, total, tf.nest.map_structure(cut, data))
 
 
-def _rows(data: Any) -> tf.Tensor:
+def _of_any_length(leaf: Any) -> Any:
+    """The same, without a static first dimension: a model that is built on it is not one for this batch size."""
+    if isinstance(leaf, tf.RaggedTensor):
+        return leaf
+    return tf.raw_ops.PlaceholderWithDefault(input=leaf, shape=[None, *leaf.shape[1:]])
+
+
+def rows_of(data: Any) -> tf.Tensor:
+    """int64 scalar: the first dimension of the tensors of a batch.
+
+    Raises:
+        ValueError: A tensor is a scalar, or the first dimensions differ.
+    """
     leaves = [leaf for leaf in tf.nest.flatten(data) if not _is_optional(leaf)]
     shapes = [leaf.shape for leaf in leaves]
     known = {int(shape[0]) for shape in shapes if shape.rank and shape[0] is not None}

@@ -1,7 +1,11 @@
 """One seed for all ranks; another stream for each rank in a model's random layers."""
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.keras.consistency.callback_list import Callback
@@ -20,6 +24,19 @@ def set_seed(seed: int | None) -> int:
     return drawn
 
 
+@contextmanager
+def other_streams() -> Iterator[None]:
+    """The random operations of TensorFlow that are traced inside, such as `tf.random.normal`, differ by rank."""
+    graph = tf.compat.v1.get_default_graph()
+    before = graph.seed
+    if not tf.executing_eagerly() and before is not None:
+        graph.seed = before + basics.rank() * _STRIDE
+    try:
+        yield
+    finally:
+        graph.seed = before
+
+
 class StreamsCallback(Callback):
     """Gives the random layers of the model another stream on each rank before training.
 
@@ -27,7 +44,7 @@ class StreamsCallback(Callback):
         known: See `differ_by_rank`.
     """
 
-    def __init__(self, known: set[int]) -> None:
+    def __init__(self, known: dict[int, Any]) -> None:
         super().__init__()
         self._known = known
 
@@ -41,15 +58,15 @@ class StreamsCallback(Callback):
             differ_by_rank(self.model, self._known)
 
 
-def differ_by_rank(model: Any, known: set[int]) -> None:
+def differ_by_rank(model: Any, known: dict[int, Any]) -> None:
     """Moves the random generators of a model's layers, such as Dropout's, to this rank's own streams, each once.
 
     Args:
         model: A built model.
-        known: The ids of the generators that have been moved; gets the others.
+        known: The generators that have been moved, by id; gets the others.
     """
     for variable in model.variables:
         if _compat.is_seed_state(variable) and id(variable) not in known:
-            known.add(id(variable))
+            known[id(variable)] = variable
             first, second = (int(number) for number in variable.numpy())
             variable.assign([(first + basics.rank() * _STRIDE) % 2**32, second])

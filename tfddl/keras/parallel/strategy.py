@@ -8,7 +8,9 @@ import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.keras.distributed import loss_weight
+from tfddl.keras.parallel.losses import warn_of_added
 from tfddl.keras.parallel.part import Part, take, under_way
+from tfddl.keras.parallel.seeds import other_streams
 from tfddl.runtime import basics
 
 
@@ -41,8 +43,9 @@ class PartStrategy:
         part = data if isinstance(data, Part) else take(data)
         variables = [variable for metric in self._model.metrics for variable in metric.variables]
         before = [tf.convert_to_tensor(variable) for variable in variables]
-        with under_way(part), loss_weight.under_way(part.weight):
+        with under_way(part), loss_weight.under_way(part.weight), other_streams():
             outputs = step(part.data)
+        warn_of_added(self._model)
         if basics.rank() > 0:
             self._count_once(part, variables, before)
         return outputs
