@@ -99,8 +99,8 @@ def warn_of_added(model: Any) -> None:
 
 def _warn(origin: str) -> None:
     warn_once(
-        f"DataParallel: {origin} one number for a batch, which counts as a mean over rows. A sum, a root or a ratio differs "
-        "from that of one process: return one number for each row instead, or use a mean over rows."
+        f"DataParallel: {origin} one number for a batch, which counts as a mean over rows. Use one number for each row, "
+        "unless it is a mean over rows: a sum, a root or a ratio differs from that of one process."
     )
 
 
