@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tf release demo test test-full lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod test-horovod-suite sanitize model format clean test-aarch64 test-slurm wheel docs docs-links gallery test-containers
+.PHONY: help setup setup-tf release demo test test-full test-every lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod test-horovod-suite sanitize model format clean test-aarch64 test-slurm wheel docs docs-links gallery test-containers
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -29,7 +29,8 @@ help:
 	@echo "make setup     make $(VENV) with everything that the other targets need"
 	@echo "make demo      train on handwritten digits with 2 processes"
 	@echo "make test      lint, the engine's tests, then Python tests of every value of each parameter"
-	@echo "make test-full make test, then the rest: every combination of parameters, and the slow tests"
+	@echo "make test-full make test, then the rest: the slow tests, and other numbers of ranks"
+	@echo "make test-every all Python tests: also every combination of parameters, and the long tests"
 	@echo "make test-tf TF=2.16   the tests nearest to TensorFlow and Keras on an older TensorFlow ($(TF_VERSIONS))"
 	@echo "make test-all  make test-full, then make test-tf with every older TensorFlow"
 	@echo "make test-mpich        the collectives, process sets and gradients on MPICH, with 2 and 3 ranks"
@@ -108,9 +109,14 @@ test-python: setup
 	$(BIN)/tfddl build
 	timeout -k 10 1800 $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 
-# What `make test` leaves out.
+# What CI runs beside `make test`.
 test-rest: setup
 	timeout -k 10 3600 $(BIN)/python -m pytest $(PYTEST_OPTIONS) --rest
+
+# What CI leaves out, too: combinations of parameters, MPICH, benchmarks, 10 GiB of memory.
+test-every: setup
+	$(BIN)/tfddl build
+	timeout -k 10 7200 $(BIN)/python -m pytest $(PYTEST_OPTIONS) --full
 
 # Each makes its environment first, where it is not there. On one machine they share the cores, so one after the other.
 TF_VERSIONS := $(patsubst constraints/tf%.txt,%,$(sort $(wildcard constraints/tf*.txt)))

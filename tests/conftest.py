@@ -11,12 +11,12 @@ from tests.harness.rows import selected
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds `--thin` (the default), `--full` and `--rest`, which choose how much runs, and `--ranks`."""
+    """Adds `--thin` (the default), `--rest` and `--full`, which choose how much runs, and `--ranks`."""
     parser.addoption("--ranks", type=int, default=None, help="run only the ranked tests of this size")
     extents = {
         "thin": "run every value of each parameter, and no slow test (the default)",
-        "full": "run every combination of the parameters, and the slow tests",
-        "rest": "run only the tests of --full that --thin leaves out",
+        "rest": "run the slow tests, and other numbers of ranks",
+        "full": "run both, every combination of the parameters, and the long tests",
     }
     for name, text in extents.items():
         parser.addoption(
@@ -42,7 +42,7 @@ def _size(item: pytest.Item) -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Selects the tests of `--thin`, `--full` or `--rest`, and sorts them by size: each group of ranks starts once."""
+    """Selects the tests of `--thin`, `--rest` or `--full`, and sorts them by size: each group of ranks starts once."""
     chosen, wanted = selected(items, config.getoption("extent")), config.getoption("--ranks")
     if wanted is not None:
         chosen = [item for item in chosen if _size(item) in (0, wanted)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.support import bench, bench_faulty
-from tests.harness import slow
+from tests.harness import long, slow
 
 COLUMNS = {
     "bytes", "count", "type", "redop", "name", "what", "us", "p10 us", "p90 us", "algbw GB/s", "busbw GB/s",
@@ -30,10 +30,10 @@ def measured(path, result):
     return document
 
 
-SLOW = pytest.mark.slow
+LONG = pytest.mark.long
 
 
-@pytest.mark.parametrize("ranks", [slow(1), 2, slow(3)])
+@pytest.mark.parametrize("ranks", [slow(1), 2, long(3)])
 def test_allreduce(ranks, tmp_path):
     json_path, plot, markdown = (tmp_path / f"result.{suffix}" for suffix in ("json", "png", "md"))
     files = ["--json", str(json_path), "--plot", str(plot), "--markdown", str(markdown)]
@@ -61,14 +61,13 @@ def test_allreduce(ranks, tmp_path):
     assert "tfddl, us" in header and [line.split()[1] for line in lines] == ["4B", "64K"]
 
 
-@SLOW
 @pytest.mark.parametrize(
     ("operation", "ranks", "dtype"),
     [
-        ("broadcast", 2, "float32"),
-        ("allgather", 3, "int64"),
-        ("reducescatter", 3, "float64"),
-        ("alltoall", 2, "int32"),
+        slow("broadcast", 2, "float32"),
+        long("allgather", 3, "int64"),
+        long("reducescatter", 3, "float64"),
+        long("alltoall", 2, "int32"),
     ],
 )
 def test_other_operations(operation, ranks, dtype, tmp_path):
@@ -85,7 +84,7 @@ def test_other_operations(operation, ranks, dtype, tmp_path):
         assert row["busbw GB/s"] == pytest.approx(row["algbw GB/s"] * FACTORS[operation](ranks))
 
 
-@SLOW
+@LONG
 def test_gradients(tmp_path):
     path, plot = tmp_path / "result.json", tmp_path / "result.svg"
     peers = ["--peers", "mpi4py,mpi4py-fused"]
@@ -100,7 +99,7 @@ def test_gradients(tmp_path):
     assert "<svg" in plot.read_text()
 
 
-@SLOW
+@LONG
 def test_horovod_is_called_as_its_documentation_says(tmp_path):
     """A stand-in has the interface of Horovod."""
     path, here = tmp_path / "result.json", Path(__file__).parent / "stand_in"
@@ -128,7 +127,7 @@ def test_wrong_results_are_counted(tmp_path):
         slow("raises at the start", "the faulty one: rank 1: ValueError: on purpose"),
         ("raises", "the faulty one: rank 1: ValueError: on purpose"),
         ("dies", "the faulty one: rank 1 died"),
-        slow("hangs", "the faulty one: no answer in time from rank 1"),
+        long("hangs", "the faulty one: no answer in time from rank 1"),
     ],
 )
 def test_an_adapter_that_breaks_down_takes_only_its_own_numbers(how, says, tmp_path):

@@ -48,7 +48,7 @@ def test_the_step_is_that_of_one_process_with_all_batches(hvd):
         np.testing.assert_allclose(all_, one, rtol=0, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @on_ranks(2)
 def test_weights_that_differ_are_counted(hvd):
     case = training("resnet20", hvd.size(), BATCH, 1)
@@ -110,7 +110,7 @@ def test_models_have_as_many_weights_as_is_said(name):
     assert sum(int(np.prod(v.shape)) for v in models.build(name).trainable_variables) == MODELS[name]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command(tmp_path):
     path, plot, ranks = tmp_path / "result.json", tmp_path / "result.png", 2
     result = bench(

@@ -7,7 +7,7 @@ import pytest
 from tests.build.environments import build_wheel, check_two_ranks, make_environment
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_ranks_on_mpich(tmp_path: Path) -> None:
     wheel = build_wheel(tmp_path, TFDDL_BUILD_PYTHON="none")
     environment = make_environment(tmp_path / "venv", str(wheel), "tensorflow-cpu", "mpich")

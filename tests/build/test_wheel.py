@@ -68,7 +68,7 @@ def test_make_wheel_trains_where_there_is_no_compiler(tmp_path: Path) -> None:
     checked(run(command, RUN_LIMIT, env=variables, cwd=tmp_path))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_build_of_a_wheel_compiles_what_the_cache_lacks(tmp_path: Path, cache: Path) -> None:
     """A compiler that fails shows it. `test_mpich.py` compiles the library, by the same function."""
     with pytest.raises(AssertionError, match=r"could not compile its native library"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import run_script, slow
+from tests.harness import long, run_script
 from tests.harness.job import REPOSITORY
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -21,12 +21,12 @@ def run(size, program, *arguments, options=(), **more):
     return result.output
 
 
-@pytest.mark.parametrize("ranks", [slow(1), slow(2), 3])
+@pytest.mark.parametrize("ranks", [long(1), long(2), 3])
 def test_collectives(ranks):
     assert run(ranks, PROGRAMS / "collectives.py").count("fine") == ranks
 
 
-@pytest.mark.parametrize("ranks", [slow(1), 2, slow(3)])
+@pytest.mark.parametrize("ranks", [long(1), 2, long(3)])
 def test_fit(ranks, tmp_path):
     output = run(ranks, PROGRAMS / "keras_fit.py", tmp_path)
     assert output.count(": fine") == ranks

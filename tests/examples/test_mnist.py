@@ -9,7 +9,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from tests.examples.support import imported
-from tests.harness import run_script
+from tests.harness import long, run_script
 from tests.harness.job import REPOSITORY
 
 EXAMPLES = REPOSITORY / "examples"
@@ -34,7 +34,7 @@ def logged(result, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "size"), [("mnist.py", 2), ("mnist.py", 0), ("fashion_steps.py", 2)])
+@pytest.mark.parametrize(("name", "size"), [("mnist.py", 2), long("mnist.py", 0), ("fashion_steps.py", 2)])
 def test_example_learns_and_ranks_agree(name, size):
     result = run_script(size, EXAMPLES / name)
     check(result, max(size, 1))

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.faults.support import check_quoted, run, start, tfddlrun
+from tests.harness import long
 
 TRAINING = """
 import ctypes
@@ -32,7 +33,7 @@ def test_rank_0_may_be_busy_at_the_end_of_an_epoch():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("jit", [False, long(True)])
 def test_rank_0_is_silent_at_the_end_of_an_epoch(jit):
     result = train(300, jit)
     assert result.code == 1, result.output

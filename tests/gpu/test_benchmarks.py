@@ -20,7 +20,7 @@ runpy.run_path(path, run_name="__main__")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "options", "title"),
     [

@@ -14,8 +14,13 @@ class Combination(dict[str, Any]):
 
 
 def slow(*values: Any) -> Any:
-    """The values of one row of `parametrize`, which only a full run has."""
+    """The values of one row of `parametrize` that is slow."""
     return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def long(*values: Any) -> Any:
+    """The values of one row of `parametrize` that is long."""
+    return pytest.param(*values, marks=pytest.mark.long)
 
 
 def covering(rows: Sequence[Row], values: Callable[[Row], set[Hashable]]) -> list[Row]:
@@ -38,16 +43,17 @@ def selected(items: Sequence[pytest.Item], extent: str) -> list[pytest.Item]:
 
     Args:
         items: What pytest has collected.
-        extent: `full`, `thin` or `rest`, the tests of `full` that `thin` leaves out.
+        extent: `thin`, `rest` or `full`.
 
-            ====================== ============================== ============================
-            tests                  `full`                         `thin`
-            ====================== ============================== ============================
-            on ranks               every combination of values    every value of each parameter
-            on a size of `full`    one combination                none
-            marked `slow`          all                            none
-            others                 all                            all
-            ====================== ============================== ============================
+            ====================== ============================= =============== ===========================
+            tests                  `thin`                        `rest`          `full`
+            ====================== ============================= =============== ===========================
+            on ranks               every value of each parameter none            every combination of values
+            on a size of `full`    none                          one combination one combination
+            marked `slow`          none                          all             all
+            marked `long`          none                          none            all
+            others                 all                           none            all
+            ====================== ============================= =============== ===========================
 
     Returns:
         The items that run, in their order.
@@ -58,17 +64,24 @@ def selected(items: Sequence[pytest.Item], extent: str) -> list[pytest.Item]:
         size = parameters.params.get("rank_group") if parameters else None
         if size is not None:
             rows[item.function, size].append(item)  # type: ignore[attr-defined]
-    not_full, not_thin = set(), {item for item in items if item.get_closest_marker("slow")}
+    only_full = {item for item in items if item.get_closest_marker("long")}
+    not_full, not_thin = set(), only_full | {item for item in items if item.get_closest_marker("slow")}
     for (test, size), several in rows.items():
         if size in getattr(test, "full", ()):
-            chosen = covering(several, _values)
-            not_full |= set(several) - {chosen[size % len(chosen)]}
+            covered = covering(several, _values)
+            not_full |= set(several) - {covered[size % len(covered)]}
             not_thin.update(several)
         else:
             quick = [item for item in several if item not in not_thin]
-            not_thin |= set(quick) - set(covering(quick, _values))
-    full = [item for item in items if item not in not_full]
-    return [item for item in full if extent == "full" or (item in not_thin) == (extent == "rest")]
+            combinations = set(quick) - set(covering(quick, _values))
+            not_thin |= combinations
+            only_full |= combinations
+    chosen = {
+        "thin": set(items) - not_thin,
+        "rest": not_thin - only_full - not_full,
+        "full": set(items) - not_full,
+    }[extent]
+    return [item for item in items if item in chosen]
 
 
 def _values(item: Any) -> set[Hashable]:

@@ -51,12 +51,12 @@ class Item:
     class function:
         full = (3,)
 
-    def __init__(self, slow=False, **params):
+    def __init__(self, marker=None, **params):
         self.callspec = SimpleNamespace(params=params)
-        self.slow = slow
+        self.marker = marker
 
     def get_closest_marker(self, name):
-        return name if self.slow else None
+        return name if name == self.marker else None
 
 
 ITEMS = [Item(rank_group=size, a=a, b=b) for size in (2, 3) for a in ("x", "y", "z") for b in ([1], [2])]
@@ -83,11 +83,13 @@ def test_a_thin_run_has_every_value_of_a_combination():
     assert len(rows(items, "thin")) == 3 and len(rows(items, "full")) == 6
 
 
-def test_the_rest_is_what_a_thin_run_leaves_out_of_a_full_one():
-    items = [*ITEMS, Item(slow=True), Item()]
-    thin, rest = selected(items, "thin"), selected(items, "rest")
-    assert items[-2] in rest and items[-1] in thin
-    assert not set(thin) & set(rest) and set(thin) | set(rest) == set(selected(items, "full"))
+def test_the_rest_has_slow_tests_and_other_sizes_and_no_combinations():
+    long, slow, quick = Item("long"), Item("slow"), Item()
+    items = [*ITEMS, long, slow, quick]
+    thin, rest, full = (selected(items, extent) for extent in ("thin", "rest", "full"))
+    assert slow in rest and quick in thin and long in full
+    assert [item.callspec.params["rank_group"] for item in rest if item in ITEMS] == [3]
+    assert not set(thin) & set(rest) and set(full) - set(thin) - set(rest) == {*full[:6], long} - set(thin)
 
 
 @pytest.fixture

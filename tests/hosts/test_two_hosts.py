@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import ScriptResult, run_script, slow
+from tests.harness import ScriptResult, long, run_script
 from tests.harness.mpirun import is_open_mpi, mpirun_path
 from tests.hosts.lab import lab_command
 
@@ -23,7 +23,7 @@ MPIRUN = [
     "-x",
     "TFDDL_CACHE_DIR",
 ]
-LAUNCHERS = pytest.mark.parametrize("launcher", [TFDDLRUN, slow(MPIRUN)], ids=["tfddlrun", "mpirun"])
+LAUNCHERS = pytest.mark.parametrize("launcher", [TFDDLRUN, long(MPIRUN)], ids=["tfddlrun", "mpirun"])
 
 WHO = """
 import socket
@@ -129,7 +129,7 @@ def test_two_and_two(on_hosts, launcher):
         assert line in result.output
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_and_one(on_hosts):
     result = on_hosts(
         WHO + COLLECTIVES, *TFDDLRUN, "--network-interfaces", "cable", "-np", "3", "-H", "hostA:2,hostB:1"

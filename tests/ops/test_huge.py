@@ -65,7 +65,7 @@ def last_of_its_ranks(rank_groups: GroupPool) -> Iterator[None]:
 
 
 # One test, because two calls at once would need more memory.
-@pytest.mark.slow
+@pytest.mark.long
 @on_ranks(2, limit=400)
 def test_beyond_32_bits(hvd):
     from mpi4py import MPI

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.harness import on_ranks, slow
+from tests.harness import long, on_ranks
 from tests.keras import support
 
 SCALE = 2.0**8  # gradients of this model do not overflow with this scale
@@ -36,7 +36,7 @@ def _train(hvd, jit, policy="float32", gradient_accumulation_steps=None, callbac
     return network
 
 
-@pytest.mark.parametrize("case", ["all", *(slow(case) for case in CASES if case != "all")])
+@pytest.mark.parametrize("case", ["all", *(long(case) for case in CASES if case != "all")])
 @on_ranks(2, full=(1, 3))
 def test_same_weights(hvd, case):
     before = support.weights(support.model(keras.DTypePolicy(CASES[case].get("policy", "float32"))))

@@ -9,7 +9,7 @@ from tests.faults.matrix import run as run_module
 from tests.faults.matrix.cells import FACTORS, Cell, cells, impossible_pairs, is_sensible
 from tests.faults.matrix.expectations import expected
 from tests.faults.matrix.run import Outcome, check, last_lines, run
-from tests.harness import slow
+from tests.harness import long, slow
 from tests.keras.pairwise import all_pairs, pairs_of
 
 KILLED = Cell("SIGKILL", "before import", 1, 2, "tfddlrun")
@@ -71,10 +71,10 @@ def test_a_job_that_does_not_end_is_a_failure(monkeypatch):
 CELLS = [
     ("SIGKILL", "step 50 of fit", 1, 2, "tfddlrun"),
     slow("SIGSTOP", "in init", 0, 2, "mpirun"),
-    slow("SIGABRT", "in a checkpoint", 0, 3, "tfddlrun"),
-    slow("exit(5)", "in tracing", 1, 2, "tfddlrun"),
+    long("SIGABRT", "in a checkpoint", 0, 3, "tfddlrun"),
+    long("exit(5)", "in tracing", 1, 2, "tfddlrun"),
     slow("holds the GIL", "with jit_compile", 1, 2, "tfddlrun"),
-    slow("out of memory", "before init", 1, 2, "tfddlrun"),
+    long("out of memory", "before init", 1, 2, "tfddlrun"),
     slow("never calls", "in a late exit handler", 0, 2, "tfddlrun"),
     slow("mpirun KILL", "in a custom loop", 1, 2, "tfddlrun"),
 ]

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.harness import on_ranks, slow
+from tests.harness import long, on_ranks, slow
 from tests.keras import support
 
-MODES = ("graph", slow("jit"))  # Keras' own float8 layers do not train eagerly.
+MODES = ("graph", long("jit"))  # Keras' own float8 layers do not train eagerly.
 SCALED = ("inputs", "kernel")
 
 
@@ -30,7 +30,7 @@ def states(model):
     return [value.numpy() for value in values]
 
 
-@pytest.mark.parametrize("way", [slow("fit"), "tape", "loss scale", slow("accumulation")])
+@pytest.mark.parametrize("way", [slow("fit"), "tape", "loss scale", long("accumulation")])
 @pytest.mark.parametrize("mode", MODES)
 @on_ranks(2, full=(1, 3))
 def test_equals_one_process(hvd, mode, way):

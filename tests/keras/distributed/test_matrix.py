@@ -103,12 +103,12 @@ def test_equals_one_process(hvd, case):
 
 
 @pytest.mark.parametrize("case", FEW_COMPILED, ids=name)
-@on_ranks(2, full=(1, 3))
+@on_ranks(2, full=(3,))
 def test_compiled_equals_one_process(hvd, case):
     check(hvd, case)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("case", COMPILED, ids=name)
 @on_ranks(2)
 def test_each_pair_compiled_equals_one_process(hvd, case):
@@ -144,7 +144,7 @@ def test_each_pair_of_options_occurs():
         assert {case[parameter] for case in FEW_COMPILED} == set(PARAMETERS[parameter])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("precision", list(TOLERANCE))
 @on_ranks(2)
 def test_the_tolerances_notice_a_missing_reduction(hvd, precision):
@@ -164,7 +164,7 @@ def test_the_tolerances_notice_a_missing_reduction(hvd, precision):
             assert far > TOLERANCE[precision], optimizer
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["SGD", "Adadelta", "Adam"])
 @on_ranks(2)
 def test_the_matrix_notices_a_sum(hvd, optimizer):

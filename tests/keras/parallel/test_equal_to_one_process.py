@@ -21,8 +21,9 @@ def test_a_program(hvd, program):
     compare(hvd, program)
 
 
-@pytest.mark.parametrize("program", [slow(name) for name in sorted(THIN)])
-@on_ranks(1, 3)
+@pytest.mark.slow
+@pytest.mark.parametrize("program", sorted(THIN))
+@on_ranks(3, full=(1,))
 def test_on_other_ranks(hvd, program):
     compare(hvd, program)
 
