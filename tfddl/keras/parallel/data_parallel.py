@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+import tensorflow as tf
+
 from tfddl import _compat
 from tfddl.gradients.gradient_options import GradientOptions
 from tfddl.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
@@ -143,7 +145,7 @@ class _Methods:
             ]
             _quiet(call)
             self._distribute(model)
-            with self._divided(model, PartStrategy(model, order.watch)):
+            with self._divided(model, PartStrategy(model, order.watch, _are_arrays(call.arguments.get("x")))):
                 try:
                     return plain(*call.args, **call.kwargs)
                 finally:
@@ -284,6 +286,10 @@ def _share_generator(call: inspect.BoundArguments) -> SharedGenerator | None:
     shared = SharedGenerator(data, "DataParallel.generator", steps)
     call.arguments["x"] = shared.batches()
     return shared
+
+
+def _are_arrays(data: Any) -> bool:
+    return all(hasattr(leaf, "shape") for leaf in tf.nest.flatten(data))
 
 
 def _on_writing_rank(callback: Any) -> Any:

@@ -20,21 +20,28 @@ class PartStrategy:
     Args:
         model: The model that trains.
         watch: Called with each dataset of global batches; returns the dataset to take. Defaults to the dataset itself.
+        reads_ahead: Whether to build the next part of the first dataset during a step. Not where that runs Python of the
+            program: its random numbers would come in another order.
     """
 
     num_replicas_in_sync = 1
 
     def __init__(
-        self, model: Any, watch: Callable[[tf.data.Dataset], tf.data.Dataset] = lambda same: same
+        self,
+        model: Any,
+        watch: Callable[[tf.data.Dataset], tf.data.Dataset] = lambda same: same,
+        reads_ahead: bool = False,
     ) -> None:
-        self._model, self._watch = model, watch
+        self._model, self._watch, self._reads_ahead = model, watch, reads_ahead
 
     def experimental_distribute_dataset(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """A dataset of this rank's parts."""
-        # A batch is a tuple, which map() spreads over several arguments. No prefetch(): an iterator that reads ahead draws
-        # more random numbers than that of one process.
+        # A batch is a tuple, which map() spreads over several arguments.
         parts = self._watch(dataset).map(lambda *batch: take(batch if len(batch) > 1 else batch[0]))
         _compat.build_metrics(self._model, parts.element_spec.data)
+        if self._reads_ahead:
+            self._reads_ahead = False
+            return parts.prefetch(1)
         return parts
 
     def run(self, step: Callable[[Any], Any], args: tuple[Any, ...] = ()) -> Any:
