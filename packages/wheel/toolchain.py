@@ -84,11 +84,13 @@ class Toolchain:
 
 
 def run(command: Sequence[str], log: Path, environment: dict[str, str] | None = None) -> None:
-    """Runs a command of the host as `Toolchain.run` does."""
+    """Runs a command of the host as `Toolchain.run` does, in the log's folder: CMake's trial of a compiler leaves a file."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as output:
         print("$", *command, file=output, flush=True)
-        done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+        done = subprocess.run(
+            command, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=log.parent
+        )
     if done.returncode:
         last = "\n".join(log.read_text(errors="replace").splitlines()[-LINES_OF_A_FAILURE:])
         raise click.ClickException(f"{command[0]} failed; the whole output is in {log}:\n{last}")
