@@ -113,7 +113,7 @@ test-python: setup
 test-rest: setup
 	timeout -k 10 3600 $(BIN)/python -m pytest $(PYTEST_OPTIONS) --rest
 
-# What CI leaves out, too: combinations of parameters, MPICH, benchmarks, 10 GiB of memory.
+# All Python tests. CI leaves out combinations of parameters, MPICH, most benchmarks, and 10 GiB of memory.
 test-every: setup
 	$(BIN)/tfddl build
 	timeout -k 10 7200 $(BIN)/python -m pytest $(PYTEST_OPTIONS) --full

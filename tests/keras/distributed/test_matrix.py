@@ -103,7 +103,7 @@ def test_equals_one_process(hvd, case):
 
 
 @pytest.mark.parametrize("case", FEW_COMPILED, ids=name)
-@on_ranks(2, full=(3,))
+@on_ranks(2, full=(1, 3))
 def test_compiled_equals_one_process(hvd, case):
     check(hvd, case)
 

@@ -23,7 +23,7 @@ def test_a_program(hvd, program):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", sorted(THIN))
-@on_ranks(3, full=(1,))
+@on_ranks(1, 3)
 def test_on_other_ranks(hvd, program):
     compare(hvd, program)
 

@@ -48,11 +48,10 @@ class OrderCallback(Callback):
 
         def pass_on(index: tf.Tensor, *batch: Any) -> Any:
             tensors = tf.nest.flatten(batch, expand_composites=True)
-            rows = rows_of(batch)
             sampled = tf.equal(tf.bitwise.bitwise_and(index, index - 1), 0)
             noted = tf.cond(
                 sampled,
-                lambda: tf.numpy_function(note, [index, rows, *tensors], tf.int64),
+                lambda: tf.numpy_function(note, [index, rows_of(batch), *tensors], tf.int64),
                 lambda: index,
             )
             with tf.control_dependencies([noted]):

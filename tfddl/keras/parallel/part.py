@@ -33,7 +33,7 @@ class Part(NamedTuple):
     def weight(self, dtype: Any) -> tf.Tensor:
         """The factor that makes the sum over ranks of means over rows the mean over all rows.
 
-        It is `rows / total`. Of a batch that all ranks have, rank 0's counts.
+        It is `rows / total`. A batch that all ranks have counts on rank 0 alone.
         """
         own = tf.cast(self.rows, tf.float64) / tf.cast(self.total, tf.float64)
         alone = tf.constant(1 if basics.rank() == 0 else 0, tf.float64)
