@@ -147,7 +147,7 @@ def install(row: Row, wheel: Path, packages: str, work: Path) -> None:
     run_checked(row, work, [_python(row, work), "-m", "venv", "/proof/env"])
     site = "import site; print(site.getsitepackages()[0])"
     directory = run_checked(row, work, ["python", "-c", site]).strip()
-    # Not the bare directory: setuptools of Python 3.12 gives distutils by a .pth file of its own, which only a site directory runs.
+    # Not the bare directory: setuptools of Python 3.12 gives distutils by a .pth file, which only a site directory runs.
     packages_file = proof / Path(directory).relative_to("/proof") / "packages.pth"
     packages_file.write_text(f"import site; site.addsitedir({packages!r})\n")
     pip = ["python", "-m", "pip", "install", "--no-index", "--no-deps", "--find-links", "/proof/wheels"]
