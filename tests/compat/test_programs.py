@@ -9,6 +9,7 @@ import pytest
 
 from tests.harness import long, run_script
 from tests.harness.job import REPOSITORY
+from tfddl.compat import horovod_variables
 
 PROGRAMS = Path(__file__).parent / "programs"
 TFDDLRUN = [sys.executable, "-m", "tfddl.launch.run"]
@@ -35,6 +36,10 @@ def test_fit(ranks, tmp_path):
         "`SGD(lr=...)` is a spelling of Keras 2; in Keras 3 write `SGD(learning_rate=...)`",
         "`optimizer.lr` is",
         "`compile(..., experimental_run_tf_function=...)` is",
+        "`fit(..., workers=...)` is",
+        "`model.fit_generator(...)` is",
+        "`model.evaluate_generator(...)` is",
+        "`backend.set_value(variable, value)` is",
         "`variable.ref()` is",
         "`tf.keras.losses.mean_squared_error` is",
     ):
@@ -81,19 +86,55 @@ def test_what_is_refused(line, text):
     assert text in result.output
 
 
-def test_first_line():
-    """Without --horovod: by an import, which has to come first, and with Horovod's variables unset."""
+def test_first_line(tmp_path):
+    """Without --horovod: by an import, which has to come first, and with Horovod's variables unset, except for settings."""
     script = """
     import os
     import tfddl.compat.horovod
     import horovod.tensorflow as hvd
     hvd.init()
     assert "HOROVOD_RANK" not in os.environ
+    assert os.environ["TFDDL_BUCKET_MB"] == "64.0" and os.environ["TFDDL_STALL_WARNING"] == "7"
     assert hvd.allreduce([1.0], op=hvd.Sum).numpy() == [hvd.size()]
     assert hvd.mpi_ops.rank() == hvd.rank()
     """
-    result = run_script(2, script)
+    settings = {
+        "HOROVOD_FUSION_THRESHOLD": str(64 * 2**20),
+        "HOROVOD_TIMELINE": str(tmp_path / "timeline.json"),
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": "9",
+        "TFDDL_STALL_WARNING": "7",
+        "HOROVOD_CYCLE_TIME": "1",
+        "HOROVOD_AUTOTUNE": "1",
+        "HOROVOD_WITH_TENSORFLOW": "1",
+    }
+    result = run_script(2, script, environment=settings)
     assert result.code == 0, result.output
+    assert (
+        result.output.count("HOROVOD_AUTOTUNE, HOROVOD_CYCLE_TIME: changes nothing in tfddl; leave it out")
+        == 1
+    )
+    assert len(list(tmp_path.glob("timeline*.json"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("HOROVOD_FUSION_THRESHOLD", "0", {"TFDDL_BUCKET_MB": "1e-06"}),
+        ("HOROVOD_TIMELINE", "DYNAMIC", {}),
+        ("HOROVOD_TIMELINE_MARK_CYCLES", "1", {"TFDDL_TIMELINE_MARK_CYCLES": "1"}),
+        ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "0", {"TFDDL_STALL_LIMIT": "inf"}),
+        ("HOROVOD_HIERARCHICAL_ALLREDUCE", "1", {"TFDDL_HIERARCHICAL_ALLREDUCE": "1"}),
+        ("HOROVOD_GPU_OPERATIONS", "NCCL", {}),
+    ],
+)
+def test_a_setting_of_horovod(name, value, expected):
+    assert horovod_variables.translated({name: value}) == expected
+    assert horovod_variables.without_effect({name: value}) == []
+
+
+def test_a_setting_of_horovod_that_is_no_number():
+    with pytest.raises(ValueError, match=r"HOROVOD_FUSION_THRESHOLD is a whole number.* Received: '64MB'"):
+        horovod_variables.translated({"HOROVOD_FUSION_THRESHOLD": "64MB"})
 
 
 def test_real_horovod_came_first(tmp_path):

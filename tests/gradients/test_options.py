@@ -270,8 +270,9 @@ def test_more_refusals(hvd):
     for layers in (v, [v], "dense"):
         with pytest.raises(ValueError, match=r"a Keras layer or a list of them: .* Received: local_layers="):
             hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=layers)
-    with pytest.warns(DeprecationWarning, match="use groups="):
+    with pytest.warns(DeprecationWarning, match="use groups=") as caught:
         hvd.DistributedGradientTape(tf.GradientTape(), num_groups=2)
+    assert [each.filename for each in caught] == [__file__]
 
 
 def test_signatures_list_every_option():

@@ -1,5 +1,7 @@
 """allreduce and grouped_allreduce against NumPy."""
 
+import warnings
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -157,8 +159,12 @@ def test_unknown_shape_in_a_graph(hvd):
 @on_ranks(1, 2)
 def test_average_argument_is_deprecated(hvd):
     x = array(hvd.rank(), "float32")
-    with pytest.warns(DeprecationWarning, match="average"):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         check(hvd.allreduce(x, average=False), total(arrays(hvd.size(), "float32")))
+    assert [(each.category, each.filename) for each in caught] == [(DeprecationWarning, __file__)] * (
+        hvd.rank() == 0
+    )
     with pytest.raises(ValueError, match="op"):
         hvd.allreduce(x, average=True, op=hvd.Sum)
 

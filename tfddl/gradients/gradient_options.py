@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import numbers
-import warnings
 from typing import Any, ClassVar, Self, TypedDict
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from tfddl.gradients.gradient_groups import checked_groups
 from tfddl.ops.compression import Compression, Compressor, check_compression
 from tfddl.ops.constants import NAMES, Adasum, Average, Sum
+from tfddl.runtime.log import warn_deprecated
 from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set
 
 
@@ -144,7 +144,7 @@ def _one_of(num_groups: int, groups: Any) -> Any:
             "Give `groups` or the deprecated `num_groups`, not both. "
             f"Received: num_groups={num_groups!r}, groups={groups!r}"
         )
-    warnings.warn("`num_groups` is deprecated; use groups=", DeprecationWarning, stacklevel=6)
+    warn_deprecated("`num_groups` is deprecated; use groups=")
     return num_groups
 
 

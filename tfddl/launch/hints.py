@@ -11,7 +11,39 @@ from pathlib import Path
 
 _MISSING = re.compile(r"^(?:ModuleNotFound|Import)Error: No module named '([\w.]+)'", re.MULTILINE)
 _PYTHON = re.compile(r"python[\d.]*")
-_LR = re.compile(r"^ValueError: Argument\(s\) not recognized: .*'lr'", re.MULTILINE)
+# A spelling of Keras 2, the one of Keras 3, and the error that Keras 3 has for the former.
+_KERAS2 = [
+    (old, new, re.compile(error, re.MULTILINE | re.DOTALL))
+    for old, new, error in (
+        ("lr=", "learning_rate=", r"^ValueError: Argument\(s\) not recognized: [^\n]*'lr'"),
+        ("optimizer.lr", "optimizer.learning_rate", r"^AttributeError: '\w+' object has no attribute 'lr'"),
+        (
+            "optimizer.variables()",
+            "optimizer.variables",
+            r"\.variables\(\).*^TypeError: 'list' object is not callable",
+        ),
+        (
+            "experimental_run_tf_function=",
+            "nothing",
+            r"^TypeError: \S*compile\(\) got an unexpected \S+ \S+ 'experimental_run_tf_function'",
+        ),
+        (
+            "workers=, max_queue_size= and use_multiprocessing=",
+            "them in keras.utils.PyDataset, not in fit",
+            r"^(Type|Value)Error: [^\n]*(argument|not recognized)[^\n]*'(workers|max_queue_size|use_multiprocessing)'",
+        ),
+        (
+            "fit_generator, evaluate_generator and predict_generator",
+            "fit, evaluate and predict",
+            r"^AttributeError: [^\n]* has no attribute '(fit|evaluate|predict)_generator'",
+        ),
+        (
+            "backend.set_value(variable, value)",
+            "variable.assign(value)",
+            r"in set_value\n.*^AttributeError: 'str' object has no attribute 'name'",
+        ),
+    )
+]
 _OF_THIS_PYTHON = ("tfddl", "tensorflow", "keras")
 
 
@@ -27,11 +59,12 @@ def hint(errors: str, processes: int, command: Sequence[str], horovod: bool) -> 
     Returns:
         The line; empty if nothing is known about the error.
     """
-    if _LR.search(errors):
-        return (
-            "tfddlrun: Keras 3 has learning_rate= in place of lr=: see docs/horovod.md for changes of this kind. Programs "
-            "that import horovod may keep lr= under tfddlrun --horovod"
-        )
+    for old, new, error in _KERAS2:
+        if error.search(errors):
+            return (
+                f"tfddlrun: Keras 3 has {new} in place of {old}: see docs/horovod.md for changes of this kind. Programs "
+                f"that import horovod may keep {old} under tfddlrun --horovod"
+            )
     missing = _MISSING.findall(errors)
     module = missing[-1].partition(".")[0] if missing else ""
     if module == "horovod" and not horovod:

@@ -11,6 +11,8 @@ _VARIABLES = {
     "stall-check-warning-time-seconds": "TFDDL_STALL_WARNING",
     "stall-check-shutdown-time-seconds": "TFDDL_STALL_LIMIT",
 }
+# What 0 means in Horovod: each gradient travels by itself, and no limit.
+_ZERO = {"fusion-threshold-mb": "1e-06", "stall-check-shutdown-time-seconds": "inf"}
 WITHOUT_EFFECT = (
     "controller",
     "cycle-time-ms",
@@ -95,5 +97,4 @@ def _text(name: str, value: Any) -> str:
         return str(int(value))
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
         raise ValueError(f"{name} is a number: write 0 or more. Received: {value!r}")
-    never = name == "stall-check-shutdown-time-seconds" and value == 0
-    return "inf" if never else str(value)
+    return _ZERO.get(name, "0") if value == 0 else str(value)

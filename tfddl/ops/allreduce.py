@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from tfddl.ops.constants import Average, Sum
 from tfddl.ops.dtypes import REDUCTIONS
 from tfddl.ops.reduction_call import ReductionCall
 from tfddl.ops.sparse import allreduce_slices
+from tfddl.runtime.log import warn_deprecated
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
 
@@ -156,7 +156,5 @@ def reduce_op(kind: str, op: int | None, average: bool | None) -> int:
         raise ValueError(
             f"Give `op` or the deprecated `average`, not both. Received: op={op}, average={average}"
         )
-    warnings.warn(
-        "`average` is deprecated; use op=hvd.Average or op=hvd.Sum", DeprecationWarning, stacklevel=3
-    )
+    warn_deprecated("`average` is deprecated; use op=hvd.Average or op=hvd.Sum")
     return Average if average else Sum

@@ -2,6 +2,8 @@
 
 import functools
 import logging
+import sys
+import warnings
 
 from tfddl.runtime import basics
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, members
@@ -25,3 +27,14 @@ def warn_on_each_host(message: str) -> None:
 def warn_once(message: str, process_set: ProcessSet = global_process_set) -> None:
     """Logs a warning on the first rank of a set, the first time only."""
     warn(message, process_set)
+
+
+def warn_deprecated(message: str) -> None:
+    """Gives a `DeprecationWarning` for the line of the program that called tfddl, on rank 0."""
+    if basics.is_initialized() and basics.rank() != 0:
+        return
+    level, frame = 2, sys._getframe(1)
+    libraries = ("tfddl", "tensorflow", "keras")
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in libraries:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, DeprecationWarning, stacklevel=level)

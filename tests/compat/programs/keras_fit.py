@@ -35,6 +35,8 @@ optimizer = hvd.DistributedOptimizer(
 )
 assert optimizer.__class__.__module__.startswith("horovod._keras")
 assert isinstance(optimizer, keras.optimizers.SGD)
+tf.keras.backend.set_value(optimizer.learning_rate, 0.2)
+assert float(optimizer.learning_rate) == np.float32(0.2)
 optimizer.lr = 0.1
 assert network.trainable_variables[0].ref() == network.trainable_variables[0].value.ref()
 network.compile(
@@ -49,6 +51,7 @@ history = network.fit(
     shuffle=False,
     verbose=0,
     callbacks=[BroadcastGlobalVariablesCallback(0), MetricAverageCallback()],
+    workers=2,
 )
 assert len(optimizer.variables()) == len(optimizer.variables) > 2
 assert int(optimizer._agg_helper.counter) == 0
@@ -88,6 +91,29 @@ class OwnRate(keras.optimizers.SGD):
 
 
 assert OwnRate(0.5).lr == 0.5 and float(OwnRate(0.5).learning_rate) == np.float32(0.05)
+
+
+class Batches(keras.utils.Sequence):
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        part = slice(8 * index, 8 * index + 8)
+        return x[part], y[part]
+
+
+by_generator, by_arrays = model(1), model(1)
+for each in (by_generator, by_arrays):
+    each.compile(loss="mse", optimizer=keras.optimizers.SGD(0.1))
+losses = by_generator.fit_generator(Batches(), 3, 2, verbose=0, shuffle=False, max_queue_size=2).history[
+    "loss"
+]
+assert (
+    losses == by_arrays.fit(x[:24], y[:24], batch_size=8, epochs=2, verbose=0, shuffle=False).history["loss"]
+)
+assert by_generator.evaluate_generator(Batches(), 3, verbose=0) == by_arrays.evaluate(
+    x[:24], y[:24], batch_size=8, verbose=0
+)
 
 # The callback takes a plain optimizer, with a warning.
 plain = model(hvd.rank())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -10,6 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from tfddl.compat import horovod_variables
 from tfddl.compat.horovod_names import ABSENT, KERAS_MODULES, MODULES
 
 PACKAGE = "horovod"
@@ -70,10 +72,11 @@ class Importer(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Makes `import horovod` give these modules, also where Horovod is installed.
+    """Makes `import horovod` give these modules, also where Horovod is installed, and takes Horovod's settings.
 
     Raises:
         ImportError: The program has imported Horovod already.
+        ValueError: A setting of Horovod in the environment has the wrong form.
     """
     if any(isinstance(finder, Importer) for finder in sys.meta_path):
         return
@@ -84,6 +87,7 @@ def install() -> None:
             "import tfddl.compat.horovod has to come before the first import of horovod: make it the first line of "
             f"the program. Received: horovod from {getattr(present, '__file__', None)}"
         )
+    horovod_variables.take(os.environ)
     sys.meta_path.insert(0, Importer())
     sys.modules.pop(PACKAGE, None)
     sys.modules[PACKAGE] = importlib.import_module(PACKAGE)

@@ -6,6 +6,9 @@
 | `SGD(lr=0.1)` | `SGD(learning_rate=0.1)` |
 | `optimizer.lr`, also to set it | `optimizer.learning_rate` |
 | `model.compile(..., experimental_run_tf_function=False)` | `model.compile(...)` |
+| `model.fit(..., workers=4)`, `max_queue_size=`, `use_multiprocessing=`, also of evaluate and predict | `model.fit(...)` |
+| `model.fit_generator(...)`, `evaluate_generator`, `predict_generator` | `model.fit(...)` |
+| `tf.keras.backend.set_value(variable, value)` | `variable.assign(value)` |
 | `keras.optimizers.legacy.SGD` | `keras.optimizers.SGD` |
 | `variable.ref()` | `variable.value.ref()` |
 | `tf.keras.losses.mean_squared_error`, and other functions there and in `tf.keras.metrics` | \
@@ -22,7 +25,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -34,6 +37,12 @@ from tfddl.runtime.log import warn_once
 VARIABLE = "TFDDL_KERAS2_SPELLINGS"
 _LIBRARIES = ("tfddl", "keras", "tensorflow")  # whose lines nobody is asked to change
 _TF_KERAS = "keras._tf_keras.keras"  # the module behind tf.keras
+# Method -> arguments after the generator that programs give by position to Keras 2's method for generators.
+_BEFORE_CALLBACKS = {
+    "fit": ("steps_per_epoch", "epochs", "verbose"),
+    "evaluate": ("steps",),
+    "predict": ("steps",),
+}
 
 
 def install_unless_off() -> None:
@@ -53,7 +62,11 @@ def _install(keras: ModuleType) -> None:
         _callable_variables(kind)
         _takes_lr(kind)
     optimizers.Optimizer.lr = property(_get_lr, _set_lr)
-    _drops_run_tf_function(keras.Model)
+    _drops(keras.Model, "compile", "experimental_run_tf_function")
+    for method, names in _BEFORE_CALLBACKS.items():
+        _drops(keras.Model, method, "workers", "max_queue_size", "use_multiprocessing")
+        setattr(keras.Model, f"{method}_generator", _with_generator(method, names))
+    _sets_variables(importlib.import_module(f"{_TF_KERAS}.backend"), keras.Variable)
     keras.Variable.ref = _ref
     for package in ("keras", _TF_KERAS):
         _take_from(optimizers, f"{package}.optimizers.legacy", "keras.optimizers.legacy", "keras.optimizers")
@@ -135,18 +148,43 @@ def _set_lr(optimizer: Any, value: Any) -> None:
     optimizer.learning_rate = value
 
 
-def _drops_run_tf_function(model: Any) -> None:
-    owner = next(kind for kind in model.__mro__ if "compile" in vars(kind))
-    plain = owner.compile
+def _drops(model: Any, method: str, *names: str) -> None:
+    """Lets a method take arguments that Keras 3 does not have and that change no result."""
+    owner = next(kind for kind in model.__mro__ if method in vars(kind))
+    plain = vars(owner)[method]
 
     @functools.wraps(plain)
-    def compile(self: Any, *arguments: Any, **options: Any) -> Any:
-        if "experimental_run_tf_function" in options:
-            _warn("compile(..., experimental_run_tf_function=...)", "compile(...)")
-            del options["experimental_run_tf_function"]
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        for name in names:
+            if name in options:
+                _warn(f"{method}(..., {name}=...)", f"{method}(...)")
+                del options[name]
         return plain(self, *arguments, **options)
 
-    owner.compile = compile
+    setattr(owner, method, call)
+
+
+def _with_generator(method: str, names: tuple[str, ...]) -> Callable[..., Any]:
+    def call(self: Any, generator: Any, *arguments: Any, **options: Any) -> Any:
+        _warn(f"model.{method}_generator(...)", f"model.{method}(...)")
+        given = dict(zip(names, arguments, strict=False))
+        return getattr(self, method)(generator, **given, **options)
+
+    return call
+
+
+def _sets_variables(backend: ModuleType, variable: Any) -> None:
+    plain = backend.set_value
+
+    @functools.wraps(plain)
+    def set_value(x: Any, value: Any) -> None:
+        if isinstance(x, variable):
+            _warn("backend.set_value(variable, value)", "variable.assign(value)")
+            x.assign(value)
+        else:
+            plain(x, value)
+
+    backend.set_value = set_value  # type: ignore[attr-defined]
 
 
 def _ref(variable: Any) -> Any:

@@ -1,0 +1,61 @@
+"""Last lines for errors that spellings of Keras 2 cause under Keras 3."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tfddl.launch.hints import hint
+
+_ALL_FITS = "them in keras.utils.PyDataset, not in fit"
+# Line of a program -> the words of Keras 3, and how those of Keras 2 begin.
+LINES = {
+    "keras.optimizers.SGD(lr=0.002)": ("learning_rate=", "lr="),
+    "optimizer.lr": ("optimizer.learning_rate", "optimizer.lr"),
+    "optimizer.variables()": ("optimizer.variables", "optimizer.variables()"),
+    "model.compile('sgd', experimental_run_tf_function=False)": ("nothing", "experimental_run_tf_function="),
+    "model.fit([[1.0]], [1.0], workers=2)": (_ALL_FITS, "workers="),
+    "model.evaluate([[1.0]], [1.0], workers=2)": (_ALL_FITS, "workers="),
+    "model.predict([[1.0]], use_multiprocessing=True)": (_ALL_FITS, "workers="),
+    "model.fit_generator([1])": ("fit, evaluate and predict", "fit_generator, "),
+    "tf.keras.backend.set_value(optimizer.learning_rate, 0.2)": (
+        "variable.assign(value)",
+        "backend.set_value(",
+    ),
+    "optimizer.lrr": None,
+    "optimizer.learning_rate()": None,
+}
+PROGRAM = f"""
+import json, traceback
+import keras, tensorflow as tf
+optimizer = keras.optimizers.SGD(0.1)
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+errors = {{}}
+for line in {list(LINES)!r}:
+    try:
+        exec(compile(line, "train.py", "exec"))
+    except Exception:
+        errors[line] = traceback.format_exc().replace("<module>", "<module>\\n    " + line)
+print(json.dumps(errors))
+"""
+
+
+@pytest.fixture(scope="module")
+def errors():
+    """What Python prints for each line, from one process."""
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=True
+    )
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_hint(errors, line):
+    said = hint(errors[line], 2, ["python", "train.py"], horovod=False)
+    if LINES[line] is None:
+        assert said == ""
+    else:
+        new, old = LINES[line]
+        assert said.startswith(f"tfddlrun: Keras 3 has {new} in place of {old}")
