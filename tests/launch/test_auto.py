@@ -49,6 +49,15 @@ def test_another_program_and_a_wrong_seed(monkeypatch):
 
 
 @pytest.mark.slow
+def test_one_process():
+    """Plain `python`, as in a notebook: a line says how to get others. A launcher that starts one process was meant so."""
+    script = "import tfddl as hvd\nhvd.DataParallel()"
+    said = "DataParallel has one process to train on. Start the program by tfddlrun -np 2"
+    assert said in run_script(0, script).output
+    assert said not in run_script(1, script, launcher=[*TFDDLRUN, "-np", "1"]).output
+
+
+@pytest.mark.slow
 def test_a_job():
     """One process and two have the same weights; a program that trains nothing is told so."""
     lines = {}

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tfddl.launch.hints import hint
+from tfddl.launch.hints import hint, hint_before
 
 _ALL_FITS = "them in keras.utils.PyDataset, not in fit"
 # Line of a program -> the words of Keras 3, and how those of Keras 2 begin.
@@ -59,3 +59,23 @@ def test_hint(errors, line):
     else:
         new, old = LINES[line]
         assert said.startswith(f"tfddlrun: Keras 3 has {new} in place of {old}")
+
+
+@pytest.mark.parametrize(
+    ("source", "processes", "doubted"),
+    [
+        ("import keras\n", 2, True),
+        ("def main():\n    from tensorflow import keras\n", 3, True),
+        ("import keras\n", 1, False),
+        ("import keras\nimport tfddl as hvd\n", 2, False),
+        ("import keras\nfrom mpi4py import MPI\n", 2, False),
+        ("import numpy\n", 2, False),
+    ],
+)
+def test_a_program_without_tfddl(tmp_path, source, processes, doubted):
+    script = tmp_path / "train.py"
+    script.write_text(source)
+    said = hint_before(["python", "-u", str(script), "--epochs", "3"], processes)
+    line = f"tfddlrun --auto -np {processes} python -u {script} --epochs 3"
+    assert said.endswith(f": {line}") if doubted else said == ""
+    assert hint_before(["python", str(tmp_path / "none.py")], 2) == hint_before(["./train"], 2) == ""

@@ -82,7 +82,7 @@ def _check_that_tfddlrun_can_choose() -> None:
     try:
         allocation.choose(os.environ)
     except ValueError as error:
-        raise ValueError(f"Say how many processes to start: run(fn, np=2). {error}") from None
+        raise ValueError(str(error).replace("tfddlrun -np 2 python train.py", "run(fn, np=2)")) from None
 
 
 def run_function(

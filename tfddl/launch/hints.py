@@ -44,6 +44,8 @@ _KERAS2 = [
         ),
     )
 ]
+_TRAINS = re.compile(r"^\s*(import|from) (keras|tf_keras|tensorflow)\b", re.MULTILINE)
+_COMMUNICATES = re.compile(r"\b(tfddl|horovod|mpi4py|tf\.distribute)\b")
 _OF_THIS_PYTHON = ("tfddl", "tensorflow", "keras")
 
 
@@ -73,6 +75,30 @@ def hint(errors: str, processes: int, command: Sequence[str], horovod: bool) -> 
             f"tfddlrun: for a program that imports horovod give --horovod; it needs no Horovod then: {line}"
         )
     return _other_python(module, processes, command) if module in _OF_THIS_PYTHON else ""
+
+
+def hint_before(command: Sequence[str], processes: int) -> str:
+    """Makes a line about a program that seems to train without tfddl.
+
+    Args:
+        command: The command, as the user gave it.
+        processes: The number of ranks.
+
+    Returns:
+        The line; empty if the program is no file of Python, or need not be doubted.
+    """
+    script = next((word for word in command if word.endswith(".py")), "")
+    try:
+        source = Path(script).read_text() if script and processes > 1 else ""
+    except (OSError, UnicodeDecodeError):
+        return ""
+    if not _TRAINS.search(source) or _COMMUNICATES.search(source):
+        return ""
+    line = shlex.join(["tfddlrun", "--auto", "-np", str(processes), *command])
+    return (
+        f"tfddlrun: {script} does not import tfddl. If none of its modules does, each of the {processes} processes trains a "
+        f"model of its own. To train one model of Keras on all of them: {line}"
+    )
 
 
 def _other_python(module: str, processes: int, command: Sequence[str]) -> str:

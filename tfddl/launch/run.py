@@ -19,7 +19,7 @@ import click
 
 from tfddl.launch import allocation, variables
 from tfddl.launch.channel import Listener
-from tfddl.launch.hints import hint
+from tfddl.launch.hints import hint, hint_before
 from tfddl.launch.hosts import Host, all_local, parse_hosts, read_hostfile
 from tfddl.launch.job import Job
 from tfddl.launch.mpirun import (
@@ -66,6 +66,8 @@ def main(command: tuple[str, ...], **values: Any) -> None:
     ssh = _ssh(options)
     added |= ssh_variables(mpirun, ssh)
     count, hosts = _place(options)
+    if not (options.auto or options.horovod) and (doubt := hint_before(command, count)):
+        click.echo(doubt, err=True)
     remote = not all_local(hosts) if hosts else scheduled(os.environ)
     os.environ.update(added)
     line = command_line(
@@ -107,7 +109,10 @@ def _seed(environment: Mapping[str, str]) -> dict[str, str]:
     if given:
         raise click.UsageError(f"Set {name} to a whole number from 0. Received: {name}={given!r}")
     drawn = str(random.SystemRandom().getrandbits(31))
-    click.echo(f"tfddlrun: the seed is {drawn}. To repeat this run, set {name}={drawn}", err=True)
+    click.echo(
+        f"tfddlrun: the seed is {drawn}, unless the program sets one. To repeat this run, set {name}={drawn}",
+        err=True,
+    )
     return {name: drawn}
 
 

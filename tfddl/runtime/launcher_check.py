@@ -80,6 +80,11 @@ def unexpected_single(environment: Mapping[str, str], proc: Path = Path("/proc")
     )
 
 
+def is_launched(environment: Mapping[str, str]) -> bool:
+    """Whether an MPI launcher has started this process, with others or alone."""
+    return any(_found(environment, (*_MPI_LAUNCHERS, _LOCAL)))
+
+
 def _found(
     environment: Mapping[str, str], pairs: tuple[tuple[str, str], ...]
 ) -> Iterator[tuple[int, tuple[str, str]]]:

@@ -3,6 +3,7 @@
 import atexit
 import functools
 import inspect
+import os
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from tfddl.keras.parallel.order import OrderCallback
 from tfddl.keras.parallel.single_batches import SingleBatches
 from tfddl.keras.parallel.strategy import PartStrategy
 from tfddl.keras.sync_batch_normalization import synchronized_moments
-from tfddl.runtime import basics
+from tfddl.runtime import basics, launcher_check
 from tfddl.runtime.gpu import set_visible_gpu
 from tfddl.runtime.log import warn
 from tfddl.runtime.process_sets import global_process_set
@@ -84,6 +85,11 @@ class DataParallel:
                 f"Received: Keras {_compat.keras().__version__}"
             )
         basics.init()
+        if basics.size() == 1 and not launcher_check.is_launched(os.environ):
+            warn(
+                "DataParallel has one process to train on. Start the program by tfddlrun -np 2 python train.py; in a "
+                "notebook, call DataParallel inside of a function, and the function by tfddl.run(train, np=2)."
+            )
         set_visible_gpu()
         self.seed = seeds.set_seed(seed)
         self.synchronizes_batch_normalization = synchronize_batch_normalization
