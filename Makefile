@@ -63,6 +63,7 @@ $(VENV)/ready: setup.cfg setup.py pyproject.toml constraints.txt
 	@for tool in g++ make; do command -v $$tool >/dev/null || { echo "tfddl needs $$tool" >&2; exit 1; }; done
 	@echo "setting up $(VENV) with $(PYTHON); the first time takes a few minutes"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade -c constraints.txt pip  # an old one may search for versions without end
 	$(BIN)/python -m pip install --quiet -c constraints.txt setuptools wheel cmake
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[$(EXTRAS)]'
 	touch $@
