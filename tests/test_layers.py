@@ -15,6 +15,7 @@ PYTHON = (
     "doctor",
     "flight",
     "bench",
+    "elastic",
     "launch",
     "data",
     "callbacks",

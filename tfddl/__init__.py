@@ -147,6 +147,7 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 _PACKAGES = {
     "callbacks": "tfddl.callbacks",
     "data": "tfddl.data",
+    "elastic": "tfddl.elastic",
     "optimizers": "tfddl.keras.optimizers",
 }
 

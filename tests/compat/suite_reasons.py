@@ -2,10 +2,8 @@
 
 import re
 
-_ELASTIC = "elastic jobs are not there yet"
 _OWN = "the test itself uses Keras 2"
 _REASONS = {
-    r"has no attribute 'elastic'": _ELASTIC,
     r"module 'tensorflow' has no attribute 'ConfigProto'": "the test itself uses TF1; it fails with Horovod too",
     r"BaseOptimizer.__init__\(\) missing 1 required positional argument: 'learning_rate'": f"{_OWN}: an optimizer class of "
     "its own",

@@ -72,8 +72,8 @@ def test_fit(ranks, tmp_path):
         ("keras.optimizers.SGD(0.1).variables()", "'list' object is not callable"),
         ("import horovod.torch", "No module named 'horovod.torch': tfddl is for TensorFlow and Keras"),
         (
-            "hvd.elastic.run",
-            "module 'horovod.tensorflow' has no attribute 'elastic': tfddl has no elastic training",
+            "hvd.spark",
+            "module 'horovod.tensorflow' has no attribute 'spark': start the training on the hosts",
         ),
     ],
 )
@@ -208,10 +208,10 @@ def test_horovodrun(tmp_path):
     assert result.stdout.count("['--epochs', '3'] 32.0 0.28.1") == 2
     assert result.stderr == "horovodrun: --mpi changes nothing in tfddl; leave it out\n"
     refused = subprocess.run(
-        [*command, "--min-np", "1", "python"], capture_output=True, text=True, timeout=60, check=False
+        [*command, "--max-np", "4", "python"], capture_output=True, text=True, timeout=60, check=False
     )
     assert refused.returncode == 2
-    assert "tfddl has no equivalent of --min-np" in refused.stderr
+    assert "tfddl has no equivalent of --max-np" in refused.stderr
 
 
 def test_the_distribution_refuses_horovod(tmp_path):

@@ -61,7 +61,7 @@ def test_names_of_modules(hvd):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("elastic", "tfddl has no elastic training"),
+        ("spark", "start the training on the hosts of the cluster by tfddlrun or mpirun"),
         ("LocalGradientAggregationHelper", "backward_passes_per_step"),
         ("vars_to_refs", "programs that import horovod; start them by tfddlrun --horovod"),
         ("mpi_ops", "programs that import horovod"),

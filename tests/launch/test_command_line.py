@@ -33,6 +33,10 @@ FLAGS = {
     ("--auto",): None,
     ("--horovod",): None,
     ("--no-keras2-spellings",): None,
+    ("--elastic",): None,
+    ("--min-np", "--min-num-proc"): "N",
+    ("--reset-limit",): "N",
+    ("--replace",): None,
     ("--config-file",): "FILE",
     ("--verbose",): None,
     ("--dry-run",): None,
@@ -53,7 +57,7 @@ def invoke(*arguments):
 def test_flags_are_frozen():
     """Scripts depend on flags: change this list only with a line in the changelog."""
     parameters = run.main.params
-    assert len(FLAGS) <= 24
+    assert len(FLAGS) <= 26
     assert {tuple(option.opts): option.metavar for option in parameters if option.name != "command"} | {
         ("--help",): None
     } == FLAGS
@@ -176,7 +180,9 @@ def test_printed_line_runs_by_hand(monkeypatch):
         (["-np", "2", "--timeline-mark-cycles", "true"], "add --timeline-filename FILE"),
         (["--gloo", "-np", "2", "true"], "No such option '--gloo'. Leave it out: tfddlrun always uses MPI."),
         (["--fusion-threshold-mb", "32", "true"], "Set TFDDL_BUCKET_MB instead."),
-        (["--min-np", "1", "true"], "Leave it out: tfddl has no elastic jobs."),
+        (["--max-np", "4", "true"], "Leave it out: a job of --elastic goes on with the hosts that are left"),
+        (["--min-np", "1", "-np", "2", "true"], "--min-np is for --elastic: give --elastic as well."),
+        (["--replace", "-np", "2", "true"], "--replace is for --elastic: give --elastic as well."),
         (["--autotune-log-file", "a", "true"], "tfddl has nothing that it could change."),
         (["--dryrun", "true"], "Did you mean '--dry-run'?"),
     ],

@@ -66,6 +66,14 @@ _KERAS = (
 )
 _PARTIAL = _from(f"{_HERE}.optimizer", "PartialDistributedOptimizer")
 
+_ELASTIC_KERAS = (
+    _from("tfddl.elastic.state", "KerasState")
+    | _from(
+        "tfddl.elastic.callbacks", "CommitStateCallback UpdateBatchStateCallback UpdateEpochStateCallback"
+    )
+    | _from("tfddl.elastic.training", "run")
+)
+
 MODULES: dict[str, dict[str, str]] = {
     "horovod": _from(f"{_HERE}.runner", "run") | _from("tfddl.compat.horovod_names", "__version__=VERSION"),
     "horovod.tensorflow": _BASICS
@@ -101,6 +109,10 @@ MODULES: dict[str, dict[str, str]] = {
     | _PARTIAL
     | _from(f"{_HERE}.optimizer", "DistributedOptimizer=DistributedOptimizerOfKeras"),
     "horovod.tensorflow.keras.callbacks": _CALLBACKS,
+    "horovod.tensorflow.keras.elastic": _ELASTIC_KERAS,
+    "horovod.keras.elastic": _ELASTIC_KERAS,
+    "horovod.tensorflow.elastic": _from("tfddl.elastic.state", "TensorFlowKerasState TensorFlowState")
+    | _from("tfddl.elastic.training", "run"),
     "horovod.keras": _KERAS
     | _PARTIAL
     | _from(f"{_HERE}.optimizer", "DistributedOptimizer=DistributedOptimizerOfKeras"),
@@ -108,9 +120,9 @@ MODULES: dict[str, dict[str, str]] = {
     "horovod._keras": {},
     "horovod.common": {},
     "horovod.common.basics": _BASICS | _FEATURES,
-    "horovod.common.exceptions": _from(
-        f"{_HERE}.exceptions", "HorovodInternalError HorovodVersionMismatchError HostsUpdatedInterrupt"
-    ),
+    "horovod.common.elastic": _from("tfddl.elastic.state", "State ObjectState"),
+    "horovod.common.exceptions": _from("tfddl.elastic.errors", "HorovodInternalError HostsUpdatedInterrupt")
+    | _from(f"{_HERE}.exceptions", "HorovodVersionMismatchError"),
     "horovod.common.process_sets": _SETS,
     "horovod.common.util": _COMMON_UTIL,
     "horovod.data": _from(f"{_HERE}.data", "AsyncDataLoaderMixin BaseDataLoader"),
@@ -127,15 +139,11 @@ MODULES: dict[str, dict[str, str]] = {
 KERAS_MODULES = frozenset(name for name in MODULES if name.split(".")[1:2] in (["tensorflow"], ["keras"]))
 """The modules whose import makes Keras 3 take the spellings of Keras 2."""
 
-_ELASTIC = (
-    "tfddl has no elastic training; keras.callbacks.BackupAndRestore lets a job that starts again go on"
-)
 _PASSES = "use DistributedOptimizer(..., backward_passes_per_step=n)"
 _CLUSTER = "start the training on the hosts of the cluster by tfddlrun or mpirun"
 _OTHER = "tfddl is for TensorFlow and Keras"
 
 ABSENT: dict[str, str] = {
-    "elastic": _ELASTIC,
     "gradient_aggregation": _PASSES,
     "gradient_aggregation_eager": _PASSES,
     "LocalGradientAggregationHelper": _PASSES,

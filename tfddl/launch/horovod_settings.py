@@ -37,15 +37,12 @@ WITHOUT_EFFECT = (
 )
 
 _MPI_OR_GLOO = ("gloo", "use-gloo", "mpi", "use-mpi", "jsrun", "use-jsrun")
-_ELASTIC = (
-    "min-np",
+_NEW_HOSTS = (
     "max-np",
-    "min-num-proc",
     "max-num-proc",
     "slots-per-host",
     "host-discovery-script",
     "elastic-timeout",
-    "reset-limit",
     "blacklist-cooldown-range",
 )
 
@@ -64,8 +61,8 @@ def advice(option: str) -> str:
         return f"Set {_VARIABLES[name]} instead."
     if name in _MPI_OR_GLOO:
         return "Leave it out: tfddlrun always uses MPI."
-    if name in _ELASTIC:
-        return "Leave it out: tfddl has no elastic jobs."
+    if name in _NEW_HOSTS:
+        return "Leave it out: a job of --elastic goes on with the hosts that are left, and gets no new ones."
     return "Leave it out: tfddl has nothing that it could change." if name in WITHOUT_EFFECT else ""
 
 

@@ -80,6 +80,8 @@ def command_line(
     interfaces: str = "",
     ssh: Sequence[str] = (),
     more: Sequence[str] = (),
+    *,
+    supervised: bool = True,
 ) -> list[str]:
     """Builds the line that starts a job.
 
@@ -92,6 +94,7 @@ def command_line(
         interfaces: names of the network interfaces to use on all hosts, separated by commas. Empty: MPI's choice.
         ssh: options for the ssh by which Open MPI reaches other hosts. MPICH's are in `ssh_variables`.
         more: options of the user for mpirun.
+        supervised: whether a `rank_shim` looks after each rank, for the `Job` that runs the line.
 
     Returns:
         List of strings.
@@ -115,7 +118,8 @@ def command_line(
         if ssh:
             name = ["--mca", "plm_rsh_args"] if mpirun.version < "5" else ["--prtemca", "plm_ssh_args"]
             line += [*name, " ".join(ssh)]
-    return [*line, *more, sys.executable, "-I", "-S", rank_shim.__file__, *command]
+    shim = (sys.executable, "-I", "-S", rank_shim.__file__) if supervised else ()
+    return [*line, *more, *shim, *command]
 
 
 def forwarded_variables(environment: Mapping[str, str], more: Iterable[str] = ()) -> list[str]:

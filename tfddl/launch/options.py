@@ -34,6 +34,8 @@ Examples:
       a Keras program for one process, unchanged
   tfddlrun --horovod -np 2 python train.py
       a program that imports horovod, without Horovod and unchanged
+  tfddlrun --elastic -np 8 -H node1:4,node2:4 python train.py
+      goes on with the processes that are left after a loss
 
 Start one process for each GPU, or for each group of cores. Options of tfddlrun come before COMMAND. Each line
 of output starts with the rank that wrote it, such as [1]. Processes cannot read from the terminal.
@@ -69,6 +71,10 @@ class Options:
     auto: bool
     horovod: bool
     no_keras2_spellings: bool
+    elastic: bool
+    min_np: int | None
+    reset_limit: int | None
+    replace: bool
     verbose: bool
     dry_run: bool
 
@@ -215,6 +221,30 @@ _OPTIONS = [
         "--no-keras2-spellings",
         is_flag=True,
         help="With --horovod: refuse lr=, optimizer.variables() and other spellings of Keras 2 under Keras 3.",
+    ),
+    click.option(
+        "--elastic",
+        is_flag=True,
+        help="Start the job again on the processes that are left, when a signal has killed a process or a host is gone. A "
+        "program with hvd.elastic.run goes on from its last commit.",
+    ),
+    click.option(
+        "--min-np",
+        "--min-num-proc",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="With --elastic: end the job if fewer processes are left. Defaults to 1.",
+    ),
+    click.option(
+        "--reset-limit",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="With --elastic: start the job again N times at most.",
+    ),
+    click.option(
+        "--replace",
+        is_flag=True,
+        help="With --elastic: start as many processes again as before, on the hosts that are left.",
     ),
     click.option(
         "--config-file",

@@ -63,6 +63,10 @@ class Verdict:
     code: int
     words: str = ""  # the last message; empty after a success
     errors: str = ""  # the end of what the rank that failed first wrote to stderr
+    ranks: tuple[Rank, ...] = ()  # all that have started
+    lost: tuple[
+        Rank, ...
+    ] = ()  # those that a signal has killed, or whose host went away, if that ended the job
 
 
 @dataclass
@@ -87,6 +91,17 @@ def judge(record: Record) -> Verdict:
     Returns:
         A `Verdict`.
     """
+    verdict = _judge(record)
+    failed = next((rank for rank in record.ended if rank.failed), None)
+    by_signal = failed is not None and (failed.status or 0) < 0
+    if by_signal or (record.lost and failed is None and _aborted(record) is None):
+        killed = [rank for rank in record.ended if rank.failed and (rank.status or 0) < 0]
+        verdict.lost = (*killed, *record.lost)
+    verdict.ranks = (*record.ended, *record.lost)
+    return verdict
+
+
+def _judge(record: Record) -> Verdict:
     failed = next((rank for rank in record.ended if rank.failed), None)
     if failed is not None:
         status = failed.status or 0

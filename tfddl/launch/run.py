@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
-import io
 import os
 import random
 import shlex
-import shutil
 import socket
 import sys
 from collections.abc import Mapping
@@ -18,27 +15,14 @@ from typing import Any
 import click
 
 from tfddl.launch import allocation, variables
-from tfddl.launch.channel import Listener
+from tfddl.launch.elastic.restart import Placement
 from tfddl.launch.hints import hint, hint_before
-from tfddl.launch.hosts import Host, all_local, parse_hosts, read_hostfile
-from tfddl.launch.job import Job
-from tfddl.launch.mpirun import (
-    MPICH,
-    OPEN_MPI,
-    Mpirun,
-    MpirunError,
-    command_line,
-    find_mpirun,
-    forwarded_variables,
-    scheduled,
-    ssh_variables,
-)
+from tfddl.launch.hosts import Host, parse_hosts, read_hostfile
+from tfddl.launch.mpirun import MPICH, Mpirun, MpirunError, find_mpirun, ssh_variables
 from tfddl.launch.options import HELP, Command, Options, with_options
-from tfddl.launch.outcome import Verdict
-from tfddl.launch.output import Output
 from tfddl.launch.rank_files import RankFiles
 from tfddl.launch.ranks import auto, horovod
-from tfddl.launch.scratch import Scratch, scratch
+from tfddl.launch.start import Starts
 
 
 @click.command(
@@ -55,6 +39,7 @@ def main(command: tuple[str, ...], **values: Any) -> None:
     added = variables.timeline(options.timeline, options.mark_cycles)
     added |= variables.spellings(options.horovod, options.no_keras2_spellings)
     added |= variables.given(options.variables)
+    _check_elastic(options)
     if options.auto:
         added |= _seed({**os.environ, **added})
         command = _auto(command)
@@ -68,29 +53,36 @@ def main(command: tuple[str, ...], **values: Any) -> None:
     count, hosts = _place(options)
     if not (options.auto or options.horovod) and (doubt := hint_before(command, count)):
         click.echo(doubt, err=True)
-    remote = not all_local(hosts) if hosts else scheduled(os.environ)
     os.environ.update(added)
-    line = command_line(
-        mpirun,
-        count,
-        hosts,
-        (sys.executable, "-I", "-S", horovod.__file__, *command) if options.horovod else command,
-        forwarded_variables(os.environ, variables.given(options.variables)) if remote else [],
-        options.interfaces,
-        ssh,
-        _split(options.mpi_args),
+    job = Starts(
+        mpirun=mpirun,
+        program=(sys.executable, "-I", "-S", horovod.__file__, *command) if options.horovod else command,
+        named=tuple(variables.given(options.variables)),
+        ssh=tuple(ssh),
+        more=tuple(_split(options.mpi_args)),
+        options=options,
     )
+    placement = Placement(count, hosts)
     if options.dry_run:
         given = [f"{name}={value}" for name, value in added.items()]
-        click.echo(shlex.join([*(["env", *given] if given else []), *line]))
+        click.echo(shlex.join([*(["env", *given] if given else []), *job.line(placement)]))
         return
-    made: Scratch = contextlib.nullcontext(({}, []))
-    if mpirun.vendor == OPEN_MPI and not remote:
-        made = scratch(os.environ, mpirun.path)
-    with _rank_files(options.output, count) as files, made as (settings, directories):
-        os.environ.update(settings)
-        code = _run(line, count, remote, directories, files, options, command)
-    sys.exit(code)
+    with _rank_files(options.output, count) as files:
+        verdict = job.run(
+            placement, files, lambda verdict: hint(verdict.errors, count, command, options.horovod)
+        )
+    sys.exit(verdict.code)
+
+
+def _check_elastic(options: Options) -> None:
+    given = {
+        "--min-np": options.min_np is not None,
+        "--reset-limit": options.reset_limit is not None,
+        "--replace": options.replace,
+    }
+    for name, used in given.items():
+        if used and not options.elastic:
+            raise click.UsageError(f"{name} is for --elastic: give --elastic as well.")
 
 
 def _auto(command: tuple[str, ...]) -> tuple[str, ...]:
@@ -180,42 +172,6 @@ def _split(arguments: str) -> list[str]:
         ) from None
 
 
-def _run(
-    line: list[str],
-    processes: int,
-    remote: bool,
-    directories: list[str],
-    rank_files: RankFiles | None,
-    options: Options,
-    command: tuple[str, ...],
-) -> int:
-    stamp = _now if options.timestamps else None
-    prefixed = processes > 1 or options.timestamps
-    columns, rows = shutil.get_terminal_size()
-    prefix_width = len(f"[{processes - 1}] ") + (len(f"{_now()} ") if stamp else 0) if prefixed else 0
-    terminals = sys.stdout.isatty(), sys.stderr.isatty()
-    listener = Listener(processes, remote, directories, terminals, (max(20, columns - prefix_width), rows))
-    # Without buffers: Python would write what is left in them at exit, and fail again where the disk is full.
-    files = (io.FileIO(stream.fileno(), "wb", closefd=False) for stream in (sys.stdout, sys.stderr))
-    printer = Output(*files, prefixed=prefixed, columns=columns, stamp=stamp)
-    if options.verbose:
-        printer.message(f"tfddlrun: {shlex.join(line)}")
-    job = Job(
-        line,
-        processes,
-        listener,
-        printer,
-        verbose=options.verbose,
-        remote=remote,
-        start_timeout=options.start_timeout,
-        files=rank_files,
-    )
-    verdict = job.run()
-    printer.finish()
-    _say_last(printer, verdict, hint(verdict.errors, processes, command, options.horovod))
-    return verdict.code
-
-
 def _rank_files(folder: Path | None, processes: int) -> contextlib.AbstractContextManager[RankFiles | None]:
     if folder is None:
         return contextlib.nullcontext()
@@ -225,16 +181,6 @@ def _rank_files(folder: Path | None, processes: int) -> contextlib.AbstractConte
         raise click.UsageError(
             f"--output-filename takes a folder to write to: choose one that you may make. Received: {error}"
         ) from None
-
-
-def _say_last(printer: Output, verdict: Verdict, advice: str) -> None:
-    for text in (verdict.words, advice):
-        if text:
-            printer.message(text)
-
-
-def _now() -> str:
-    return datetime.datetime.now().isoformat(" ", "milliseconds")
 
 
 if __name__ == "__main__":

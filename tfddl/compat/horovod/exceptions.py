@@ -11,22 +11,6 @@ import tensorflow as tf
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-class HorovodInternalError(RuntimeError):
-    """A collective failed. Raised by elastic training alone."""
-
-
-class HostsUpdatedInterrupt(RuntimeError):
-    """The hosts of an elastic job have changed.
-
-    Args:
-        skip_sync: Whether the ranks that go on may keep their state as it is.
-    """
-
-    def __init__(self, skip_sync: bool = False) -> None:
-        super().__init__()
-        self.skip_sync = skip_sync
-
-
 class HorovodVersionMismatchError(ImportError):
     """A framework has another version than the one for which Horovod was compiled."""
 

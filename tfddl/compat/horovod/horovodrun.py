@@ -48,13 +48,10 @@ _VALUES = [
 ]
 _REFUSED = [
     "--host-discovery-script",
-    "--min-np",
     "--max-np",
-    "--min-num-proc",
     "--max-num-proc",
     "--slots-per-host",
     "--elastic-timeout",
-    "--reset-limit",
     "--blacklist-cooldown-range",
 ]
 
@@ -71,6 +68,8 @@ _PASSED_ON = {
     "output_filename": "--output-filename",
     "config_file": "--config-file",
     "timeline_filename": "--timeline-filename",
+    "min_np": "--min-np",
+    "reset_limit": "--reset-limit",
 }
 _PASSED_ON_FLAGS = {
     "timestamps": "--prefix-timestamp",
@@ -85,7 +84,7 @@ Example:
   horovodrun -np 4 python train.py
 
 It is `tfddlrun --horovod` with Horovod's options. Options for parts of Horovod that tfddl does not have change nothing,
-and a line says so; options of elastic jobs are errors. See `tfddlrun --help` for more."""
+and a line says so; so do options of elastic jobs that get new hosts, with an error. See `tfddlrun --help` for more."""
 
 
 def _changes_nothing(_: click.Context, option: click.Parameter, value: Any) -> None:
@@ -150,6 +149,8 @@ def _with_options_of_horovod(command: Callable[..., None]) -> Callable[..., None
 @click.option(
     "--stall-check-shutdown-time-seconds", "limit", type=float, help="TFDDL_STALL_LIMIT; 0 for never."
 )
+@click.option("--min-np", "--min-num-proc", "min_np", help="Go on with as few processes, if others are lost.")
+@click.option("--reset-limit", help="With --min-np: how often the job may start again.")
 @click.option("-cb", "--check-build", is_flag=True, help="Print what this tfddl can do.")
 @click.option("--verbose", is_flag=True, help="Print the mpirun line, and the starts and ends of processes.")
 @click.option("-v", "--version", is_flag=True, help="Print the version.")
@@ -170,7 +171,7 @@ def main(command: tuple[str, ...], **options: Any) -> None:
         os.environ.update(horovod_settings.split(settings)[0])
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    line = ["--horovod"]
+    line = ["--horovod"] + (["--elastic"] if options["min_np"] or options["reset_limit"] else [])
     line += [item for name, flag in _PASSED_ON.items() if options[name] for item in (flag, options[name])]
     line += [flag for name, flag in _PASSED_ON_FLAGS.items() if options[name]]
     run.main([*line, *command], prog_name="horovodrun")

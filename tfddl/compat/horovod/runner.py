@@ -66,7 +66,9 @@ def run(
     given = locals()
     elastic = [name for name in _ELASTIC if given[name] is not None]
     if elastic:
-        raise NotImplementedError(f"tfddl has no elastic jobs: leave {', '.join(elastic)} out.")
+        raise NotImplementedError(
+            f"run() cannot go on after a loss: leave {', '.join(elastic)} out, or start a program by tfddlrun --elastic."
+        )
     if hosts is not None and hostfile is not None:
         raise ValueError("Give hosts or hostfile, not both.")
     if use_gloo and use_mpi:

@@ -1,0 +1,83 @@
+"""Commits in files."""
+
+import os
+
+import numpy as np
+import pytest
+
+from tests.harness import on_ranks
+from tests.keras.support import logged
+
+
+@on_ranks(1)
+def test_the_newest_whole_commit(hvd, tmp_path):
+    from tfddl.elastic.commits import Commits
+
+    commits = Commits(tmp_path / "new" / "commits")
+    assert commits.newest_number() == 0
+    arrays = [np.arange(5.0), np.zeros((0, 3), "int8")]
+    for number in (1, 2, 3):
+        commits.write(number, (number, arrays))
+    files = sorted((tmp_path / "new" / "commits").iterdir())
+    assert [file.name.split("-")[1] for file in files] == ["2", "3"]
+    number, found = commits.read(commits.newest_number())
+    assert number == 3 and all(map(np.array_equal, found, arrays))
+
+    content = bytearray(files[1].read_bytes())
+    content[-3] ^= 1
+    files[1].write_bytes(content)
+    assert commits.newest_number() == 2
+    files[0].write_bytes(files[0].read_bytes()[:-1])
+    assert commits.newest_number() == 0
+    (tmp_path / "new" / "commits" / "part").write_bytes(b"an interrupted write")
+    commits.write(7, "seven")
+    assert commits.read(commits.newest_number()) == "seven"
+
+
+@on_ranks(1)
+def test_a_full_disk_leaves_the_older_commit(hvd, tmp_path):
+    from tfddl.elastic.commits import Commits
+
+    commits = Commits(tmp_path)
+    commits.write(1, "first")
+    os.symlink("/dev/full", tmp_path / "part")
+    with logged() as lines:
+        commits.write(2, np.zeros(1 << 20))
+    assert commits.newest_number() == 1 and commits.read(1) == "first"
+    assert "Commit 2 could not be kept" in lines[0] and "No space left" in lines[0]
+    commits.write(3, "third")
+    assert commits.read(commits.newest_number()) == "third"
+
+
+@on_ranks(2)
+def test_a_rank_without_the_newest_commit_gets_it(hvd, tmp_path):
+    import tensorflow as tf
+
+    from tfddl.elastic.commits import Commits
+
+    folder = tmp_path / str(hvd.rank())  # as on two hosts
+    commits = Commits(folder)
+    weight = tf.Variable([1.0, 2.0])
+    state = hvd.elastic.TensorFlowState([weight], step=0)
+    for number in (4, 5) if hvd.rank() == 1 else (4,):
+        content = (3, ({"step": number}, [np.array([number, 0.0], "float32")]))
+        folder.mkdir(exist_ok=True)
+        _write_on_any_rank(commits, number, content)
+    resets = []
+    state.register_reset_callbacks([lambda: resets.append(hvd.size())])
+    assert state.restore_from(commits)
+    assert (state.step, weight.numpy().tolist(), resets) == (5, [5.0, 0.0], [2])
+
+    other = hvd.elastic.TensorFlowState([tf.Variable(1.0)], step=0)
+    with pytest.raises(ValueError, match="other variables than this program"):
+        other.restore_from(commits)
+
+
+def _write_on_any_rank(commits, number, content):
+    from tfddl.runtime import basics
+
+    local_rank, basics.local_rank = basics.local_rank, lambda: 0
+    try:
+        commits.write(number, content)
+    finally:
+        basics.local_rank = local_rank

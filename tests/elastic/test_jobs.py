@@ -1,0 +1,124 @@
+"""Jobs of `tfddlrun --elastic` that lose ranks."""
+
+import functools
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.harness import run_script
+
+TFDDLRUN = [sys.executable, "-m", "tfddl.launch.run"]
+# Each start trains the steps of its batches, commits after every fourth, and may kill ranks; `plan` says when and whom.
+PROGRAM = """
+import json, os, signal, sys
+import keras
+import numpy as np
+import tensorflow as tf
+import tfddl as hvd
+
+plan = json.loads(sys.argv[1])  # the size of the job -> [step, ranks, moment]
+once = plan.pop("once", False)
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)])
+model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse")
+x = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
+state = hvd.elastic.KerasState(model, step=0, sizes=[])
+state.register_reset_callbacks([lambda: print(f"reset to {hvd.size()}", flush=True)])
+
+def fall(step, moment):
+    when, ranks, where = plan.get(str(size), [None, [], None])
+    mark = f"{sys.argv[2]}/{rank}"
+    if (step, moment) == (when, where) and rank in ranks and not (once and os.path.exists(mark)):
+        open(mark, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+@hvd.elastic.run
+def train(state):
+    while state.step < 12:
+        fall(state.step, "step")
+        model.train_on_batch(x[rank::size], x[rank::size, :1])
+        state.step += 1
+        state.sizes = [*state.sizes, size]
+        if state.step % 4 == 0:
+            fall(state.step, "commit")
+            state.commit()
+
+restore_from = hvd.elastic.State.restore_from
+def restore(self, commits):
+    fall(0, "recovery")
+    return restore_from(self, commits)
+hvd.elastic.State.restore_from = restore
+train(state)
+weights = [each.tolist() for each in model.get_weights()]
+assert hvd.allgather_object(weights) == [weights] * size
+print("done", json.dumps([state.sizes, int(model.optimizer.iterations), weights]), flush=True)
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    return functools.partial(run_job, tmp_path)
+
+
+def run_job(folder, size, plan, *options):
+    launcher = [*TFDDLRUN, "--elastic", "-np", str(size), *options]
+    result = run_script(size, PROGRAM, json.dumps(plan), str(folder), launcher=launcher)
+    assert not list(Path("/dev/shm").glob("tfddl-commits-*"))
+    done = [json.loads(line) for line in re.findall(r"done (.*)", result.output)]
+    return result, done
+
+
+def flat(weights):
+    return [number for each in weights for number in ([each] if isinstance(each, float) else flat(each))]
+
+
+@pytest.mark.slow
+def test_ranks_are_lost_one_after_the_other(run):
+    """In a step, then in the first commit after it. Each full batch counts once: as in one process."""
+    result, done = run(3, {"3": [6, [2], "step"], "2": [8, [0], "commit"]})
+    assert result.code == 0, result.output
+    ((sizes, iterations, weights),) = done
+    assert sizes == [3] * 4 + [1] * 8 and iterations == 12
+    assert "reset to 2" in result.output and "reset to 1" in result.output
+    last = [line for line in result.output.splitlines() if line.startswith("tfddlrun:")][-1]
+    assert last == "tfddlrun: the job has ended well, though rank 2 was lost; rank 0 was lost"
+    alone, ((_, _, expected),) = run(1, {})
+    assert alone.code == 0
+    assert flat(weights) == pytest.approx(flat(expected), rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_two_at_once_are_replaced(run):
+    result, done = run(3, {"3": [5, [0, 1], "step"], "once": True}, "--replace", "--reset-limit", "1")
+    assert result.code == 0, result.output
+    assert [sizes for sizes, _, _ in done] == [[3] * 12] * 3
+    assert "reset to" not in result.output
+
+
+@pytest.mark.slow
+def test_the_limit_of_restarts(run):
+    result, done = run(2, {"2": [5, [1], "step"]}, "--replace", "--reset-limit", "1")
+    assert result.code == 137, result.output
+    last = result.output.splitlines()[-1]
+    assert last == "tfddlrun: rank 1 was lost; --reset-limit lets the job start again 1 time, and it has"
+    assert not done
+
+
+@pytest.mark.slow
+def test_a_rank_is_lost_in_the_recovery(run):
+    result, done = run(3, {"3": [0, [1], "step"], "2": [0, [1], "recovery"]})
+    assert result.code == 0, result.output
+    assert [sizes for sizes, _, _ in done] == [[1] * 12]
+
+
+@pytest.mark.slow
+def test_an_exception_ends_the_job():
+    script = "import tfddl as hvd; hvd.init(); hvd.elastic.ObjectState(); raise KeyError('planted')"
+    result = run_script(2, script, launcher=[*TFDDLRUN, "--elastic", "-np", "2"])
+    assert result.code == 1
+    assert "starting again" not in result.output

@@ -1,0 +1,86 @@
+"""How an elastic job goes on: decisions, without processes."""
+
+import pytest
+
+from tfddl.launch.elastic.restart import Limits, Placement, next_placement
+from tfddl.launch.hosts import Host
+from tfddl.launch.outcome import Rank, Record, judge
+
+KILL = -9
+NO_LIMITS = Limits(1, None, False)
+
+
+def verdict(statuses, hosts, lost=()):
+    """The end of a job of ranks with these exit statuses; those in `lost` have not reported it."""
+    ranks = [
+        Rank(number, host, status) for number, (status, host) in enumerate(zip(statuses, hosts, strict=True))
+    ]
+    for rank in ranks:
+        rank.stopped = rank.status == -15
+    gone = [rank for rank in ranks if rank.number in lost]
+    for rank in gone:
+        rank.status = None
+    ended = sorted((rank for rank in ranks if rank not in gone), key=lambda rank: rank.stopped)
+    return judge(Record(len(ranks), ended, gone, [], 0, "", len(set(hosts)) > 1))
+
+
+@pytest.mark.parametrize(
+    ("statuses", "lost", "limits", "expected"),
+    [
+        ([-15, KILL, -15], (), NO_LIMITS, 2),
+        ([KILL, KILL, -15], (), NO_LIMITS, 1),
+        ([-11, -15], (), NO_LIMITS, 1),
+        ([-15, 0, -15], (1,), NO_LIMITS, 2),
+        ([-15, KILL, -15], (), Limits(1, None, True), 3),
+        ([-15, KILL, -15], (), Limits(3, None, True), 3),
+        ([-15, KILL, -15], (), Limits(3, None, False), None),
+        ([KILL, KILL], (), NO_LIMITS, None),
+        ([0, 0, 0], (), NO_LIMITS, None),
+        ([-15, 1, -15], (), NO_LIMITS, None),
+        ([-15, 1, KILL], (), NO_LIMITS, None),
+    ],
+)
+def test_on_one_host(statuses, lost, limits, expected):
+    for hosts in ([], [Host("localhost", len(statuses))]):
+        before = Placement(len(statuses), hosts)
+        after, line = next_placement(verdict(statuses, ["here"] * len(statuses), lost), before, limits, 0)
+        assert after == (expected and Placement(expected, [Host("localhost", expected)] if hosts else []))
+        assert ("starting again with" in line) == (after is not None)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "lost", "replace", "expected"),
+    [
+        ([-15, -15, KILL, -15, -15], (), False, {"10.0.0.1": 2, "10.0.0.2": 1, "c": 1}),
+        ([-15, -15, KILL, -15, -15], (), True, {"10.0.0.1": 2, "10.0.0.2": 2, "c": 1}),
+        ([-15, -15, 0, 0, -15], (2, 3), False, {"10.0.0.1": 2, "c": 1}),
+        ([-15, -15, 0, 0, -15], (2, 3), True, {"10.0.0.1": 2, "c": 1}),
+        ([-15, -15, -15, -15, KILL], (), False, {"10.0.0.1": 2, "10.0.0.2": 2}),
+        ([-15, -15, 0, -15, -15], (2,), False, {"10.0.0.1": 2, "10.0.0.2": 1, "c": 1}),
+    ],
+)
+def test_on_several_hosts(statuses, lost, replace, expected):
+    """Hosts may be named by addresses, and have fewer processes than slots."""
+    before = Placement(5, [Host("10.0.0.1", 2), Host("10.0.0.2", 2), Host("c", 4)])
+    end = verdict(statuses, ["a.site", "a.site", "b.site", "b.site", "c"], lost)
+    after, _ = next_placement(end, before, Limits(1, None, replace), 0)
+    assert {host.name: host.slots for host in after.hosts} == expected
+    assert after.processes == sum(expected.values())
+
+
+def test_words():
+    before = Placement(2, [])
+    end = verdict([KILL, -15], ["a", "a"])
+    assert next_placement(end, before, Limits(1, 3, False), 2)[1] == (
+        "rank 0 was lost; starting again with 1 process, restart 3"
+    )
+    assert next_placement(end, before, Limits(1, 3, False), 3)[1] == (
+        "rank 0 was lost; --reset-limit lets the job start again 3 times, and it has"
+    )
+    assert next_placement(end, before, Limits(2, None, False), 0)[1] == (
+        "rank 0 was lost; 1 process is left, and --min-np asks for 2"
+    )
+    two = verdict([-15, KILL, KILL, -15], ["a", "a", "b", "b"])
+    assert next_placement(two, Placement(4, []), NO_LIMITS, 0)[1].startswith(
+        "ranks 1 on a, 2 on b were lost; starting again with 2 processes"
+    )

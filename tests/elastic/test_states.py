@@ -1,0 +1,115 @@
+"""States, `run` and callbacks of elastic training."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.harness import on_ranks
+
+
+def model_of(hvd, dropout=0.0):
+    import keras
+
+    keras.utils.set_random_seed(hvd.rank())
+    layers = [keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dropout(dropout), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.1)), "mse")
+    return model
+
+
+def values(model):
+    return [np.array(each) for each in (*model.weights, *model.optimizer.variables)]
+
+
+@on_ranks(1, 2, 3)
+def test_keras_state(hvd):
+    """Save, restore and sync of weights, Adam's slots, and attributes."""
+    model = model_of(hvd, dropout=0.5)
+    state = hvd.elastic.KerasState(model, batch=20 + hvd.rank(), epoch=10 + hvd.rank())
+    assert len(model.optimizer.variables) > 4
+    state.sync()
+    assert (state.batch, state.epoch) == (20, 10)
+    synced = values(model)
+    assert all(np.array_equal(a, b) for a, b in zip(hvd.broadcast_object(synced, 0), synced, strict=True))
+
+    x = np.ones((8, 3), "float32")
+    model.train_on_batch(x, x[:, :1])
+    trained = values(model)
+    state.batch = 21
+    state.restore()
+    assert state.batch == 20
+    assert all(map(np.array_equal, values(model), synced))
+
+    for variable, value in zip((*model.weights, *model.optimizer.variables), trained, strict=True):
+        variable.assign(value)
+    state.batch = 22
+    state.commit()
+    state.batch = 23
+    state.restore()
+    assert state.batch == 22
+    assert all(map(np.array_equal, values(model), trained))
+    seeds = [each for each in model.variables if "seed" in each.path]
+    assert len({tuple(row) for row in hvd.allgather_object(np.array(seeds[0]).tolist())}) == hvd.size()
+
+
+@on_ranks(1, 2)
+def test_run_restores_after_an_error_and_keeps_after_an_interrupt(hvd):
+    weight = tf.Variable([1.0])
+    state = hvd.elastic.TensorFlowState([weight], step=0)
+    resets, seen = [], []
+    state.register_reset_callbacks([lambda: resets.append(hvd.rank())])
+
+    @hvd.elastic.run
+    def train(state, add, *, last):
+        seen.append((state.step, float(weight[0])))
+        while state.step < last:
+            state.step += 1
+            weight.assign_add([add])
+            hvd.allreduce(weight)
+            if state.step == 2:
+                state.commit()
+            if state.step == 3 and len(seen) == 1:
+                raise hvd.elastic.HorovodInternalError
+            if state.step == 4 and len(seen) == 2:
+                raise hvd.elastic.HostsUpdatedInterrupt(skip_sync=True)
+        return state.step
+
+    assert train(state, 10.0, last=5) == 5
+    assert seen == [(0, 1.0), (2, 21.0), (4, 41.0)]
+    assert resets == [hvd.rank()] * 2 and float(weight[0]) == 51.0
+    with pytest.raises(KeyError):
+        hvd.elastic.run(lambda state: {}["missing"])(state)
+
+
+@on_ranks(2)
+def test_callbacks_commit_batches_and_epochs(hvd):
+    model = model_of(hvd)
+    state = hvd.elastic.KerasState(model, batch=0, epoch=0)
+    committed = []
+    state.check_host_updates = lambda: committed.append((state.epoch, state.batch))
+    x = np.ones((20, 3), "float32")
+    callbacks = [
+        hvd.elastic.UpdateBatchStateCallback(state),
+        hvd.elastic.UpdateEpochStateCallback(state),
+        hvd.elastic.CommitStateCallback(state, batches_per_commit=2),
+    ]
+    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    for _ in range(2):
+        model.fit(x, x[:, :1], batch_size=4, epochs=1, verbose=0, callbacks=[broadcast, *callbacks])
+    assert committed == [(0, 1), (0, 3), (1, 0), (1, 1), (1, 3), (2, 0)]
+
+
+@on_ranks(1)
+def test_what_is_refused(hvd):
+    import keras
+
+    with pytest.raises(ValueError, match=r"model.build\(input_shape\)"):
+        hvd.elastic.KerasState(keras.Sequential([keras.layers.Dense(1)]))
+    with pytest.raises(ValueError, match="needs the optimizer"):
+        hvd.elastic.KerasState(keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]))
+    with pytest.raises(ValueError, match="Received: session='session'"):
+        hvd.elastic.TensorFlowState([tf.Variable(1.0)], session="session")
+    with pytest.raises(ValueError, match="Received: 0"):
+        hvd.elastic.CommitStateCallback(hvd.elastic.ObjectState(), 0)
+    with pytest.raises(NotImplementedError, match=r"State needs save\(\)"):
+        hvd.elastic.State().commit()

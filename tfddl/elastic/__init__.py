@@ -1,0 +1,29 @@
+"""Training that goes on after a rank or a host is lost: `tfddl.elastic`, with Horovod's names.
+
+    state.py       what a program wants to keep: ObjectState, TensorFlowState, KerasState
+    commits.py     commits in files outside the processes
+    training.py    run: restores, trains, and restores again
+    callbacks.py   commits during fit
+    errors.py      the exceptions that make run restore a state
+
+`tfddlrun --elastic` starts a job again on the ranks that are left (`tfddl.launch.elastic`).
+"""
+
+from tfddl.elastic.callbacks import CommitStateCallback, UpdateBatchStateCallback, UpdateEpochStateCallback
+from tfddl.elastic.errors import HorovodInternalError, HostsUpdatedInterrupt
+from tfddl.elastic.state import KerasState, ObjectState, State, TensorFlowKerasState, TensorFlowState
+from tfddl.elastic.training import run
+
+__all__ = [
+    "CommitStateCallback",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "KerasState",
+    "ObjectState",
+    "State",
+    "TensorFlowKerasState",
+    "TensorFlowState",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
+    "run",
+]

@@ -1,0 +1,98 @@
+"""Callbacks that keep a state during `fit`, with Horovod's names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfddl.elastic.state import State
+from tfddl.keras.consistency.callback_list import Callback
+
+
+class CommitStateCallback(Callback):
+    """Commits a state after every so many batches, and at the end of each epoch.
+
+    Place it behind `UpdateBatchStateCallback` and `UpdateEpochStateCallback`, so that it commits what they have noted.
+
+    Args:
+        state: A `State`.
+        batches_per_commit: The number of batches between two commits. A commit copies the weights.
+
+    Raises:
+        ValueError: `batches_per_commit` is not positive.
+    """
+
+    def __init__(self, state: State, batches_per_commit: int = 1) -> None:
+        super().__init__()
+        if batches_per_commit < 1:
+            raise ValueError(
+                f"batches_per_commit must be 1 or more: pass one. Received: {batches_per_commit!r}"
+            )
+        self.state, self.batches_per_commit = state, batches_per_commit
+        self.batches_remaining = batches_per_commit
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Counts from the beginning, equally on all ranks."""
+        self.batches_remaining = self.batches_per_commit
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Commits if it is time."""
+        self.batches_remaining -= 1
+        if self.batches_remaining == 0:
+            self.batches_remaining = self.batches_per_commit
+            self.state.commit()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Commits."""
+        self.state.commit()
+
+
+class UpdateBatchStateCallback(Callback):
+    """Keeps the number of the batch in `state.batch`: that of the last batch, and 0 between epochs.
+
+    Args:
+        state: A `State` with an attribute `batch`.
+    """
+
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        self.state: Any = state
+        self.steps_per_epoch: int | None = None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Forgets the steps of an earlier `fit`."""
+        self.steps_per_epoch = None
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Shortens the progress bar of an epoch that goes on: `params["steps"]`."""
+        if self.params.get("steps"):
+            self.steps_per_epoch = self.steps_per_epoch or self.params["steps"]
+            self.params["steps"] = self.steps_per_epoch - self.state.batch
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Notes the batch."""
+        self.state.batch = batch
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """The next epoch begins with batch 0."""
+        self.state.batch = 0
+
+
+class UpdateEpochStateCallback(Callback):
+    """Keeps the number of epochs that have ended in `state.epoch`, counted over all starts of the job.
+
+    Args:
+        state: A `State` with an attribute `epoch`.
+    """
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+        self.initial_epoch: int = self.state.epoch
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """`fit` counts from 0; earlier epochs are added."""
+        self.initial_epoch = self.state.epoch
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Notes that one more epoch has ended."""
+        self.state.epoch = self.initial_epoch + epoch + 1

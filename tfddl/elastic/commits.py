@@ -1,0 +1,106 @@
+"""Commits in files: they outlive the processes, so that a job that starts again goes on from the newest.
+
+Each host has a folder of its own, in memory, and its first rank writes there. A file's name holds the number of the commit
+and the checksum of its content. A file gets its name when it is complete, and the last two stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+
+from tfddl.launch.elastic.folder import COMMITS_VARIABLE
+from tfddl.runtime import basics
+from tfddl.runtime.log import warn_on_each_host
+
+_NAME = re.compile(r"commit-(\d+)-([0-9a-f]{8})")
+_KEPT = 2
+
+
+class Commits:
+    """The commits in a folder.
+
+    Args:
+        folder: Where they lie. It is made if it does not exist.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @classmethod
+    def of_this_job(cls) -> Commits | None:
+        """Those of this host; None if `tfddlrun --elastic` has not started the job."""
+        folder = os.environ.get(COMMITS_VARIABLE)
+        return cls(Path(folder)) if folder else None
+
+    def write(self, number: int, content: Any) -> None:
+        """Keeps a commit, on the first rank of the host. If there is no room, a warning says so, and older ones stay.
+
+        Args:
+            number: Its number, larger than those before.
+            content: What pickle takes.
+        """
+        if basics.local_rank() != 0:
+            return
+        part = self._folder / "part"
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for old in self._complete()[1:]:
+                self._path(*old).unlink()
+            with part.open("wb") as file:
+                writer = _Checked(file)
+                pickle.dump(content, writer, protocol=5)
+            part.rename(self._path(number, f"{writer.checksum:08x}"))
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            warn_on_each_host(
+                f"Commit {number} could not be kept, so a job that starts again goes on from an older one, or from the "
+                f"beginning: make room in {self._folder.parent}. Received: {error}"
+            )
+
+    def newest_number(self) -> int:
+        """The number of the newest commit whose content is whole; 0 if there is none."""
+        return next((number for number, checksum in self._complete() if self._is_whole(number, checksum)), 0)
+
+    def read(self, number: int) -> Any:
+        """The content of a commit that `newest_number` has found."""
+        checksum = dict(self._complete())[number]
+        with self._path(number, checksum).open("rb") as file:
+            return pickle.load(file)
+
+    def _complete(self) -> list[tuple[int, str]]:
+        """Numbers and checksums of the files, the newest first."""
+        names = os.listdir(self._folder) if self._folder.is_dir() else []
+        found = (_NAME.fullmatch(name) for name in names)
+        return sorted(((int(match[1]), match[2]) for match in found if match), reverse=True)
+
+    def _is_whole(self, number: int, checksum: str) -> bool:
+        try:
+            with self._path(number, checksum).open("rb") as file:
+                found = 0
+                while block := file.read(1 << 20):
+                    found = zlib.crc32(block, found)
+        except OSError:
+            return False
+        return f"{found:08x}" == checksum
+
+    def _path(self, number: int, checksum: str) -> Path:
+        return self._folder / f"commit-{number}-{checksum}"
+
+
+class _Checked:
+    """Writes to a file, and computes the checksum of what it writes."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.checksum = 0
+
+    def write(self, data: Any) -> None:
+        self.checksum = zlib.crc32(data, self.checksum)
+        self._file.write(data)

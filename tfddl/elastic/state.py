@@ -1,0 +1,289 @@
+"""States: what a program keeps in commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfddl import _compat
+from tfddl.elastic.commits import Commits
+from tfddl.keras.consistency.model_contents import optimizers_of, variable_id
+from tfddl.keras.keras2 import optimizer_state
+from tfddl.ops.objects import allgather_object, broadcast_object
+from tfddl.ops.variables import broadcast_variables
+from tfddl.runtime import basics
+
+
+class State:
+    """What training has reached. The base class, for states of your own.
+
+    Args:
+        bcast_object: Function that sends an object from rank 0 to all. Defaults to `tfddl.broadcast_object`.
+        get_rank: Function that returns the rank. Defaults to `tfddl.rank`.
+    """
+
+    def __init__(
+        self,
+        bcast_object: Callable[[Any], Any] = broadcast_object,
+        get_rank: Callable[[], int] = basics.rank,
+    ) -> None:
+        self._bcast_object, self._rank = bcast_object, get_rank
+        self._reset_callbacks: list[Callable[[], None]] = []
+        self._commits: Commits | None = None
+        self._number = 0
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
+        """Adds functions that are called when the number of ranks has changed, for example to scale a learning rate."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Called when the ranks have changed, before training goes on."""
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def commit(self) -> None:
+        """Saves the state, and keeps it outside of the processes of a job of `tfddlrun --elastic`. All ranks call it.
+
+        It copies the weights. A lost rank costs the steps since the last commit.
+
+        Raises:
+            HostsUpdatedInterrupt: The hosts of the job have changed.
+        """
+        self.save()
+        self._number += 1
+        if self._commits is not None:
+            self._commits.write(self._number, (basics.size(), self.content()))
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Nothing yet: the hosts of a job change only when tfddlrun starts it again."""
+
+    def restore_from(self, commits: Commits) -> bool:
+        """Takes the newest commit of all hosts. All ranks call it, before anything else of the state.
+
+        Args:
+            commits: Where this and later commits are kept.
+
+        Returns:
+            Whether there was one.
+        """
+        self._commits = commits
+        own = commits.newest_number()
+        numbers = allgather_object(own, name="elastic.numbers")
+        self._number = max(numbers)
+        if self._number == 0:
+            return False
+        content: Any = commits.read(own) if own == self._number else None
+        if min(numbers) < self._number:
+            content = broadcast_object(content, numbers.index(self._number), name="elastic.content")
+        size, saved = content
+        self.load(saved)
+        if size != basics.size():
+            self.on_reset()
+        return True
+
+    def content(self) -> Any:
+        """What the last `save` has saved, for a file. A class of your own returns what pickle takes.
+
+        Raises:
+            NotImplementedError: The class has no such method.
+        """
+        raise NotImplementedError(f"{type(self).__name__} needs content() and load(content): add them.")
+
+    def load(self, content: Any) -> None:
+        """Takes what `content` has returned in a process before.
+
+        Raises:
+            NotImplementedError: The class has no such method.
+        """
+        raise NotImplementedError(f"{type(self).__name__} needs content() and load(content): add them.")
+
+    def save(self) -> None:
+        """Saves the state in the memory of this process."""
+        raise NotImplementedError(f"{type(self).__name__} needs save(): add it.")
+
+    def restore(self) -> None:
+        """Goes back to what `save` has saved."""
+        raise NotImplementedError(f"{type(self).__name__} needs restore(): add it.")
+
+    def sync(self) -> None:
+        """Gives all ranks the state of rank 0."""
+        raise NotImplementedError(f"{type(self).__name__} needs sync(): add it.")
+
+    def reset(self) -> None:
+        """Called by `on_reset` before the registered functions."""
+
+
+class ObjectState(State):
+    """A state of Python objects, which are its attributes.
+
+    Args:
+        bcast_object: See `State`.
+        get_rank: See `State`.
+        **kwargs: The attributes and their first values, which pickle takes.
+    """
+
+    def __init__(
+        self,
+        bcast_object: Callable[[Any], Any] = broadcast_object,
+        get_rank: Callable[[], int] = basics.rank,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(bcast_object, get_rank)
+        self._saved_state = kwargs
+        self._set_attributes()
+
+    def save(self) -> None:
+        """Saves the attributes."""
+        self._saved_state = {name: getattr(self, name) for name in self._saved_state}
+
+    def restore(self) -> None:
+        """Takes the saved attributes."""
+        self._set_attributes()
+
+    def sync(self) -> None:
+        """Takes the saved attributes of rank 0."""
+        if self._saved_state:
+            self._saved_state = self._bcast_object(self._saved_state)
+            self._set_attributes()
+
+    def content(self) -> Any:
+        """The saved attributes."""
+        return self._saved_state
+
+    def load(self, content: Any) -> None:
+        """Takes the attributes that this program has too."""
+        self._saved_state |= {name: value for name, value in content.items() if name in self._saved_state}
+        self._set_attributes()
+
+    def _set_attributes(self) -> None:
+        for name, value in self._saved_state.items():
+            setattr(self, name, value)
+
+
+class TensorFlowState(ObjectState):
+    """A state of TensorFlow or Keras variables, and of Python objects.
+
+    Args:
+        variables: The variables, in the same order on all ranks. Defaults to TF1's global variables.
+        session: Only None: there are no elastic jobs in sessions of TF1.
+        **kwargs: See `ObjectState`.
+
+    Raises:
+        ValueError: A session is given.
+
+    Example:
+        On 2 ranks:
+
+        >>> weight = tf.Variable([1.0 + hvd.rank()])
+        >>> state = hvd.elastic.TensorFlowState([weight], step=0)
+        >>> state.sync()
+        >>> weight.numpy()
+        array([1.], dtype=float32)
+    """
+
+    def __init__(self, variables: Sequence[Any] | None = None, session: Any = None, **kwargs: Any) -> None:
+        if session is not None or not tf.executing_eagerly():
+            raise ValueError(
+                "Elastic states need eager execution: leave the session out, and do not disable eager execution. "
+                f"Received: session={session!r}"
+            )
+        self.variables = list(variables or tf.compat.v1.global_variables())
+        self._save_variables()
+        super().__init__(**kwargs)
+
+    def save(self) -> None:
+        """Copies the variables, and saves the attributes."""
+        self._save_variables()
+        super().save()
+
+    def restore(self) -> None:
+        """Assigns the copies, and takes the saved attributes."""
+        for variable, value in zip(self.variables, self._values, strict=True):
+            variable.assign(value)
+        super().restore()
+
+    def sync(self) -> None:
+        """Takes the variables, and the saved attributes, of rank 0."""
+        broadcast_variables(self.variables, root_rank=0)
+        self._save_variables()
+        super().sync()
+
+    def content(self) -> Any:
+        """The saved attributes, and the copies as NumPy arrays."""
+        return super().content(), [np.asarray(value) for value in self._values]
+
+    def load(self, content: Any) -> None:
+        """Takes attributes and variables.
+
+        Raises:
+            ValueError: The variables have other shapes: the program has changed.
+        """
+        attributes, values = content
+        shapes = [tuple(variable.shape) for variable in self.variables]
+        if shapes != [value.shape for value in values]:
+            raise ValueError(
+                "The commit has other variables than this program: start the job without it. "
+                f"Received: shapes {[value.shape for value in values]} for {shapes}"
+            )
+        self._values = values
+        super().load(attributes)
+        TensorFlowState.restore(self)
+
+    def _save_variables(self) -> None:
+        # A copy on the variable's device, GPUs too.
+        self._values = [tf.identity(_compat.tf_variable(variable)) for variable in self.variables]
+
+
+class TensorFlowKerasState(TensorFlowState):
+    """A state of a Keras model and its optimizer, and of Python objects.
+
+    The state of random layers, such as Dropout's, stays each rank's own, and begins anew when a job starts again.
+
+    Args:
+        model: A model that is built.
+        optimizer: Its optimizer. Defaults to that of `compile`.
+        backend: Taken as in Horovod, and not used.
+        **kwargs: See `ObjectState`; for example `epoch=0, batch=0`.
+
+    Raises:
+        ValueError: The model is not built, or there is no optimizer.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        >>> model.compile(keras.optimizers.SGD(0.1), "mse")
+        >>> state = hvd.elastic.KerasState(model, epoch=0)
+        >>> state.epoch = 5
+        >>> state.restore()
+        >>> state.epoch
+        0
+    """
+
+    def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
+        if not getattr(model, "built", True):
+            raise ValueError(
+                f"The model of a state must be built: call model.build(input_shape) first. Received: {model!r}"
+            )
+        self.model = model
+        self.optimizer = optimizer or getattr(model, "optimizer", None)
+        if self.optimizer is None:
+            raise ValueError("A state needs the optimizer: compile the model first, or pass optimizer=.")
+        super().__init__(_variables(model, self.optimizer), **kwargs)
+
+
+KerasState = TensorFlowKerasState
+
+
+def _variables(model: Any, optimizer: Any) -> list[Any]:
+    """The variables of the model and its optimizers, each once, less the states of random layers."""
+    found = [each for each in model.variables if not _compat.is_seed_state(each)]
+    for each in {id(one): one for one in (optimizer, *optimizers_of(model))}.values():
+        _compat.build_optimizer(each, model.trainable_variables)
+        found += (
+            optimizer_state.variables(each, model.variables) if _compat.is_keras_2() else list(each.variables)
+        )
+    return list({variable_id(variable): variable for variable in found}.values())

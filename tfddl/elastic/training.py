@@ -1,0 +1,63 @@
+"""run: calls a training function with a state that has been restored, again after each error of another rank."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from tfddl.elastic.commits import Commits
+from tfddl.elastic.errors import HorovodInternalError, HostsUpdatedInterrupt
+from tfddl.elastic.state import State
+from tfddl.runtime import basics
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def run(func: _Function) -> _Function:
+    """Makes a training function one that can go on: a decorator.
+
+        state = hvd.elastic.KerasState(model, epoch=0)
+
+        @hvd.elastic.run
+        def train(state):
+            for state.epoch in range(state.epoch, 10):
+                ...
+                state.commit()
+
+        train(state)
+
+    Under `tfddlrun --elastic` the state takes the newest commit before the function is called, if a job before has left one;
+    where that job had another number of ranks, the state's `on_reset` follows. Then all ranks take the state of rank 0.
+
+    After a `HorovodInternalError`, which all ranks have to raise, the state goes back to its last commit, and the function
+    is called again; after a `HostsUpdatedInterrupt` with the state as it is.
+
+    Args:
+        func: The function. Its first argument is a `State`.
+
+    Returns:
+        A function with the same arguments and result. It raises what `func` raises, but for the two errors above.
+    """
+
+    @functools.wraps(func)
+    def train(state: State, *arguments: Any, **options: Any) -> Any:
+        commits = Commits.of_this_job()
+        if commits is not None:
+            state.restore_from(commits)
+        synchronize = True
+        while True:
+            try:
+                if synchronize:
+                    state.sync()
+                return func(state, *arguments, **options)
+            except HorovodInternalError:
+                state.restore()
+                synchronize = True
+            except HostsUpdatedInterrupt as interrupt:
+                synchronize = not interrupt.skip_sync
+            basics.shutdown()
+            basics.init()
+            state.on_reset()
+
+    return cast(_Function, train)

@@ -1,0 +1,167 @@
+"""Runs the mpirun of a job: once, or with --elastic again after a loss."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import io
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tfddl.launch.channel import Listener
+from tfddl.launch.elastic.folder import COMMITS_VARIABLE, commits_folder
+from tfddl.launch.elastic.restart import Limits, Placement, next_placement
+from tfddl.launch.hosts import Host, all_local
+from tfddl.launch.job import Job
+from tfddl.launch.mpirun import OPEN_MPI, Mpirun, command_line, forwarded_variables, scheduled
+from tfddl.launch.options import Options
+from tfddl.launch.outcome import Verdict
+from tfddl.launch.output import Output
+from tfddl.launch.rank_files import RankFiles
+from tfddl.launch.scratch import Scratch, scratch
+
+
+@dataclass(frozen=True)
+class Starts:
+    """What all starts of a job have in common.
+
+    Attributes:
+        mpirun: The mpirun.
+        program: The command of a rank.
+        named: Variables that the user passes on.
+        ssh: Options of ssh.
+        more: Further options of mpirun.
+        options: Those of tfddlrun.
+    """
+
+    mpirun: Mpirun
+    program: Sequence[str]
+    named: Sequence[str]
+    ssh: Sequence[str]
+    more: Sequence[str]
+    options: Options
+
+    def line(self, place: Placement) -> list[str]:
+        """The mpirun line."""
+        return command_line(
+            self.mpirun,
+            place.processes,
+            place.hosts,
+            self.program,
+            forwarded_variables(os.environ, self.named) if _is_remote(place) else [],
+            self.options.interfaces,
+            self.ssh,
+            self.more,
+        )
+
+    def run(self, place: Placement, files: RankFiles | None, advise: Callable[[Verdict], str]) -> Verdict:
+        """Runs the job to its end, and prints the last words.
+
+        Args:
+            place: Where it starts.
+            files: For the output of each rank, if the user wants them.
+            advise: Makes the line after the error of a rank; empty for none.
+
+        Returns:
+            How it ended.
+        """
+        if not self.options.elastic:
+            verdict, printer = self._once(place, files)
+            _say(printer, verdict.words, advise(verdict))
+            return verdict
+        with commits_folder() as folder, _set({COMMITS_VARIABLE: str(folder)}):
+            verdict, place = self._until_the_end(place, files, advise)
+            if place.hosts and _is_remote(place):
+                self._on_each_host(place.hosts, ["rm", "-rf", str(folder)])
+            return verdict
+
+    def _on_each_host(self, hosts: Sequence[Host], command: list[str]) -> None:
+        once = [Host(host.name) for host in hosts]
+        interfaces, ssh, more = self.options.interfaces, self.ssh, self.more
+        line = command_line(
+            self.mpirun, len(once), once, command, [], interfaces, ssh, more, supervised=False
+        )
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+
+    def _until_the_end(
+        self, place: Placement, files: RankFiles | None, advise: Callable[[Verdict], str]
+    ) -> tuple[Verdict, Placement]:
+        limits = Limits(self.options.min_np or 1, self.options.reset_limit, self.options.replace)
+        lost: list[str] = []
+        while True:
+            verdict, printer = self._once(place, files)
+            after, line = next_placement(verdict, place, limits, len(lost))
+            _say(printer, verdict.words, "" if after else advise(verdict), line and f"tfddlrun: {line}")
+            if after is None:
+                if verdict.code == 0 and lost:
+                    _say(printer, f"tfddlrun: the job has ended well, though {'; '.join(lost)}")
+                return verdict, place
+            lost.append(line.partition(";")[0])
+            place = after
+
+    def _once(self, place: Placement, files: RankFiles | None) -> tuple[Verdict, Output]:
+        options, processes, remote = self.options, place.processes, _is_remote(place)
+        line = self.line(place)
+        made: Scratch = contextlib.nullcontext(({}, []))
+        if self.mpirun.vendor == OPEN_MPI and not remote:
+            made = scratch(os.environ, self.mpirun.path)
+        stamp = _now if options.timestamps else None
+        prefixed = processes > 1 or options.timestamps
+        columns, rows = shutil.get_terminal_size()
+        prefix_width = len(f"[{processes - 1}] ") + (len(f"{_now()} ") if stamp else 0) if prefixed else 0
+        terminals = sys.stdout.isatty(), sys.stderr.isatty()
+        # Without buffers: Python would write what is left in them at exit, and fail again where the disk is full.
+        streams = (io.FileIO(stream.fileno(), "wb", closefd=False) for stream in (sys.stdout, sys.stderr))
+        printer = Output(*streams, prefixed=prefixed, columns=columns, stamp=stamp)
+        if options.verbose:
+            printer.message(f"tfddlrun: {shlex.join(line)}")
+        with made as (settings, directories), _set(settings):
+            listener = Listener(
+                processes, remote, directories, terminals, (max(20, columns - prefix_width), rows)
+            )
+            job = Job(
+                line,
+                processes,
+                listener,
+                printer,
+                verbose=options.verbose,
+                remote=remote,
+                start_timeout=options.start_timeout,
+                files=files,
+            )
+            verdict = job.run()
+        printer.finish()
+        return verdict, printer
+
+
+def _is_remote(place: Placement) -> bool:
+    return not all_local(place.hosts) if place.hosts else scheduled(os.environ)
+
+
+@contextlib.contextmanager
+def _set(variables: Mapping[str, str]) -> Iterator[None]:
+    """Sets environment variables for a start, and takes them back: the next start has others."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            os.environ.pop(name)
+        os.environ.update(before)
+
+
+def _say(printer: Output, *texts: str) -> None:
+    for text in texts:
+        if text:
+            printer.message(text)
+
+
+def _now() -> str:
+    return datetime.datetime.now().isoformat(" ", "milliseconds")
