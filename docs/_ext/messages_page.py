@@ -27,6 +27,7 @@ _SUBJECTS = {
     "compat": "Programs that import horovod",
     "data": "Data",
     "doctor": "tfddl doctor",
+    "elastic": "Going on after a loss",
     "flight": "tfddl analyze",
     "gradients": "Gradients",
     "keras": "Training with Keras",
