@@ -37,7 +37,7 @@ def verdict(statuses, hosts, lost=()):
         ([KILL, KILL], (), NO_LIMITS, None),
         ([0, 0, 0], (), NO_LIMITS, None),
         ([-15, 1, -15], (), NO_LIMITS, None),
-        ([-15, 1, KILL], (), NO_LIMITS, None),
+        ([-15, 1, KILL], (), NO_LIMITS, 2),
     ],
 )
 def test_on_one_host(statuses, lost, limits, expected):
@@ -64,7 +64,7 @@ def test_on_several_hosts(statuses, lost, replace, expected):
     before = Placement(5, [Host("10.0.0.1", 2), Host("10.0.0.2", 2), Host("c", 4)])
     end = verdict(statuses, ["a.site", "a.site", "b.site", "b.site", "c"], lost)
     after, _ = next_placement(end, before, Limits(1, None, replace), 0)
-    assert {host.name: host.slots for host in after.hosts} == expected
+    assert [(host.name, host.slots) for host in after.hosts] == list(expected.items())
     assert after.processes == sum(expected.values())
 
 

@@ -253,3 +253,60 @@ def test_hosts_of_a_scheduler(on_hosts, tmp_path):
     assert "tfddlrun: 3 processes (1 on hostA, 2 on hostB), by the tasks of PBS" in result.output
     written = [(tmp_path / "out" / f"rank.{rank}" / "stdout").read_text() for rank in range(3)]
     assert written == ["hello hostA\n", "hello hostB\n", "hello hostB\n"]
+
+
+ELASTIC = """
+import os, signal
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+x = np.ones((8, 4), "float32")
+state = hvd.elastic.KerasState(model, step=0)
+
+def kill_the_host():
+    # All of its processes but the one that holds its namespaces: MPI's daemon, and what looks after the ranks.
+    mine, own = os.readlink("/proc/self/ns/uts"), os.getpid()
+    for number in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            same = os.readlink(f"/proc/{number}/ns/uts") == mine
+            holds = b"--hold" in open(f"/proc/{number}/cmdline", "rb").read()
+        except OSError:
+            continue
+        if same and not holds and int(number) != own:
+            os.kill(int(number), signal.SIGKILL)
+    os.kill(own, signal.SIGKILL)
+
+@hvd.elastic.run
+def train(state):
+    print(f"rank {hvd.rank()} of {hvd.size()} on {socket.gethostname()} begins with step {state.step}", flush=True)
+    while state.step < 8:
+        model.train_on_batch(x, x[:, :1])
+        state.step += 1
+        if state.step == 6 and hvd.rank() == LOST and hvd.size() == 4:
+            LOSS()
+        if state.step % 2 == 0:
+            state.commit()
+
+train(state)
+print("done", state.step, len({str(each) for each in hvd.allgather_object([w.tolist() for w in model.get_weights()])}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("loss", "rank", "left"),
+    [("os.kill(os.getpid(), signal.SIGKILL)#", 2, ["A", "A", "B"]), ("kill_the_host", 3, ["A", "A"])],
+    ids=["rank", "host"],
+)
+def test_an_elastic_job_loses(on_hosts, loss, rank, left):
+    script = WHO + ELASTIC.replace("LOST", str(rank)).replace("LOSS()", f"{loss}()")
+    result = on_hosts(script, *TFDDLRUN, "--elastic", "-np", "4", "-H", "10.77.0.1:2,hostB:2")
+    assert result.code == 0, result.output
+    begun = re.findall(rf"rank (\d) of {len(left)} on host(.) begins with step ([46])\b", result.output)
+    assert sorted(each[:2] for each in begun) == [(str(number), host) for number, host in enumerate(left)]
+    assert (
+        len({step for *_, step in begun}) == 1
+    )  # of the ranks that were left, some may have committed step 6
+    assert result.output.count("done 8 1") == len(left)
+    lost = f"rank {rank} on hostB was" if len(left) == 3 else "ranks 2 on hostB, 3 on hostB were"
+    assert f"tfddlrun: {lost} lost; starting again with {len(left)} processes, restart 1" in result.output

@@ -63,10 +63,8 @@ class Verdict:
     code: int
     words: str = ""  # the last message; empty after a success
     errors: str = ""  # the end of what the rank that failed first wrote to stderr
-    ranks: tuple[Rank, ...] = ()  # all that have started
-    lost: tuple[
-        Rank, ...
-    ] = ()  # those that a signal has killed, or whose host went away, if that ended the job
+    ranks: tuple[Rank, ...] = ()  # all that have started, in order
+    lost: tuple[Rank, ...] = ()  # those that a signal has killed, or whose host went away
 
 
 @dataclass
@@ -92,12 +90,10 @@ def judge(record: Record) -> Verdict:
         A `Verdict`.
     """
     verdict = _judge(record)
-    failed = next((rank for rank in record.ended if rank.failed), None)
-    by_signal = failed is not None and (failed.status or 0) < 0
-    if by_signal or (record.lost and failed is None and _aborted(record) is None):
-        killed = [rank for rank in record.ended if rank.failed and (rank.status or 0) < 0]
-        verdict.lost = (*killed, *record.lost)
-    verdict.ranks = (*record.ended, *record.lost)
+    # Another rank may notice a loss first, and fail because of it.
+    killed = (rank for rank in record.ended if rank.failed and (rank.status or 0) < 0)
+    verdict.lost = tuple(sorted((*killed, *record.lost), key=lambda rank: rank.number))
+    verdict.ranks = tuple(sorted((*record.ended, *record.lost), key=lambda rank: rank.number))
     return verdict
 
 
