@@ -22,6 +22,7 @@ import tfddl as hvd
 plan = json.loads(sys.argv[1])  # the size of the job -> [step, ranks, moment]
 once = plan.pop("once", False)
 hvd.init()
+print("commits in", os.environ["TFDDL_COMMITS"], flush=True)
 rank, size = hvd.rank(), hvd.size()
 keras.utils.set_random_seed(1)
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)])
@@ -68,7 +69,8 @@ def run(tmp_path):
 def run_job(folder, size, plan, *options):
     launcher = [*TFDDLRUN, "--elastic", "-np", str(size), *options]
     result = run_script(size, PROGRAM, json.dumps(plan), str(folder), launcher=launcher)
-    assert not list(Path("/dev/shm").glob("tfddl-commits-*"))
+    (folder,) = set(re.findall(r"commits in (\S+)", result.output))
+    assert not Path(folder).exists()
     done = [json.loads(line) for line in re.findall(r"done (.*)", result.output)]
     return result, done
 
@@ -114,6 +116,36 @@ def test_a_rank_is_lost_in_the_recovery(run):
     result, done = run(3, {"3": [0, [1], "step"], "2": [0, [1], "recovery"]})
     assert result.code == 0, result.output
     assert [sizes for sizes, _, _ in done] == [[1] * 12]
+
+
+TWO_STATES = """
+import os, signal
+import tensorflow as tf
+import tfddl as hvd
+
+hvd.init()
+first = hvd.elastic.TensorFlowState([tf.Variable([1.0, 2.0])], step=0)
+second = hvd.elastic.ObjectState(step=0)
+
+@hvd.elastic.run
+def train(state, last):
+    while state.step < last:
+        state.step += 1
+        hvd.allreduce(1.0)
+        if state is second and state.step == 3 and hvd.size() == 2 and hvd.rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        state.commit()
+    return state.step
+
+print("done", train(first, 3), train(first, 5), train(second, 4), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_two_states_in_one_program():
+    result = run_script(2, TWO_STATES, launcher=[*TFDDLRUN, "--elastic", "-np", "2"])
+    assert result.code == 0, result.output
+    assert re.findall(r"done .*", result.output) == ["done 5 5 4"]  # the first state was at its end
 
 
 @pytest.mark.slow

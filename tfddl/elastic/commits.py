@@ -7,6 +7,7 @@ and the checksum of its content. A file gets its name when it is complete, and t
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pickle
 import re
@@ -19,7 +20,7 @@ from tfddl.runtime import basics
 from tfddl.runtime.log import warn_on_each_host
 
 _NAME = re.compile(r"commit-(\d+)-([0-9a-f]{8})")
-_KEPT = 2
+_states = itertools.count()
 
 
 class Commits:
@@ -33,10 +34,13 @@ class Commits:
         self._folder = folder
 
     @classmethod
-    def of_this_job(cls) -> Commits | None:
-        """Those of this host; None if `tfddlrun --elastic` has not started the job."""
+    def of_next_state(cls) -> Commits | None:
+        """Those of this host for one more state of the program; None if `tfddlrun --elastic` has not started the job.
+
+        A program that starts again has its states in the same order.
+        """
         folder = os.environ.get(COMMITS_VARIABLE)
-        return cls(Path(folder)) if folder else None
+        return cls(Path(folder, str(next(_states)))) if folder else None
 
     def write(self, number: int, content: Any) -> None:
         """Keeps a commit, on the first rank of the host. If there is no room, a warning says so, and older ones stay.

@@ -23,6 +23,9 @@ class State:
     Args:
         bcast_object: Function that sends an object from rank 0 to all. Defaults to `tfddl.broadcast_object`.
         get_rank: Function that returns the rank. Defaults to `tfddl.rank`.
+
+    Attributes:
+        commits: Where `commit` keeps the state outside of the processes; None until `run` has seen the state.
     """
 
     def __init__(
@@ -32,7 +35,7 @@ class State:
     ) -> None:
         self._bcast_object, self._rank = bcast_object, get_rank
         self._reset_callbacks: list[Callable[[], None]] = []
-        self._commits: Commits | None = None
+        self.commits: Commits | None = None
         self._number = 0
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
@@ -55,8 +58,8 @@ class State:
         """
         self.save()
         self._number += 1
-        if self._commits is not None:
-            self._commits.write(self._number, (basics.size(), self.content()))
+        if self.commits is not None:
+            self.commits.write(self._number, (basics.size(), self.content()))
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -71,7 +74,7 @@ class State:
         Returns:
             Whether there was one.
         """
-        self._commits = commits
+        self.commits = commits
         own = commits.newest_number()
         numbers = allgather_object(own, name="elastic.numbers")
         self._number = max(numbers)

@@ -42,8 +42,7 @@ def run(func: _Function) -> _Function:
 
     @functools.wraps(func)
     def train(state: State, *arguments: Any, **options: Any) -> Any:
-        commits = Commits.of_this_job()
-        if commits is not None:
+        if state.commits is None and (commits := Commits.of_next_state()):
             state.restore_from(commits)
         synchronize = True
         while True:
