@@ -1,6 +1,7 @@
 """Commits in files."""
 
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -30,8 +31,13 @@ def test_the_newest_whole_commit(hvd, tmp_path):
     files[0].write_bytes(files[0].read_bytes()[:-1])
     assert commits.newest_number() == 0
     (tmp_path / "new" / "commits" / "part").write_bytes(b"an interrupted write")
-    commits.write(7, "seven")
-    assert commits.read(commits.newest_number()) == "seven"
+    commits.write(7, lambda: "seven")
+    assert commits.read(commits.newest_number())() == "seven"
+    with pytest.raises(
+        TypeError, match=r"leave locks, files and generators out of the state\. Received: .*lock"
+    ):
+        commits.write(8, threading.Lock())
+    assert commits.newest_number() == 7
 
 
 @on_ranks(1)

@@ -15,6 +15,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+
 from tfddl.launch.elastic.folder import COMMITS_VARIABLE
 from tfddl.runtime import basics
 from tfddl.runtime.log import warn_on_each_host
@@ -47,7 +49,10 @@ class Commits:
 
         Args:
             number: Its number, larger than those before.
-            content: What pickle takes.
+            content: What cloudpickle takes.
+
+        Raises:
+            TypeError: cloudpickle does not take it.
         """
         if basics.local_rank() != 0:
             return
@@ -58,8 +63,12 @@ class Commits:
                 self._path(*old).unlink()
             with part.open("wb") as file:
                 writer = _Checked(file)
-                pickle.dump(content, writer, protocol=5)
+                cloudpickle.dump(content, writer, protocol=5)
             part.rename(self._path(number, f"{writer.checksum:08x}"))
+        except (TypeError, pickle.PicklingError) as error:
+            raise TypeError(
+                f"A commit takes what cloudpickle takes: leave locks, files and generators out of the state. Received: {error}"
+            ) from error
         except OSError as error:
             with contextlib.suppress(OSError):
                 part.unlink()

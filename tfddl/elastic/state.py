@@ -90,7 +90,7 @@ class State:
         return True
 
     def content(self) -> Any:
-        """What the last `save` has saved, for a file. A class of your own returns what pickle takes.
+        """What the last `save` has saved, for a file. A class of your own returns what cloudpickle takes.
 
         Raises:
             NotImplementedError: The class has no such method.
@@ -127,7 +127,7 @@ class ObjectState(State):
     Args:
         bcast_object: See `State`.
         get_rank: See `State`.
-        **kwargs: The attributes and their first values, which pickle takes.
+        **kwargs: The attributes and their first values, which cloudpickle takes.
     """
 
     def __init__(
