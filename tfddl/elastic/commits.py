@@ -67,7 +67,8 @@ class Commits:
             part.rename(self._path(number, f"{writer.checksum:08x}"))
         except (TypeError, pickle.PicklingError) as error:
             raise TypeError(
-                f"A commit takes what cloudpickle takes: leave locks, files and generators out of the state. Received: {error}"
+                "A commit takes what cloudpickle takes: leave locks, files and generators out of the state. "
+                f"Received: {error}"
             ) from error
         except OSError as error:
             with contextlib.suppress(OSError):
