@@ -88,7 +88,7 @@ def test_ranks_are_lost_one_after_the_other(run):
     assert sizes == [3] * 4 + [1] * 8 and iterations == 12
     assert "reset to 2" in result.output and "reset to 1" in result.output
     last = [line for line in result.output.splitlines() if line.startswith("tfddlrun:")][-1]
-    assert last == "tfddlrun: the job has ended well, though rank 2 was lost; rank 0 was lost"
+    assert last == "tfddlrun: the job has ended well, though rank 2 of 3 was lost; rank 0 of 2 was lost"
     alone, ((_, _, expected),) = run(1, {})
     assert alone.code == 0
     assert flat(weights) == pytest.approx(flat(expected), rel=1e-4, abs=1e-6)
@@ -107,7 +107,7 @@ def test_the_limit_of_restarts(run):
     result, done = run(2, {"2": [5, [1], "step"]}, "--replace", "--reset-limit", "1")
     assert result.code == 137, result.output
     last = result.output.splitlines()[-1]
-    assert last == "tfddlrun: rank 1 was lost; --reset-limit lets the job start again 1 time, and it has"
+    assert last == "tfddlrun: rank 1 of 2 was lost; --reset-limit 1 lets the job start again no more"
     assert not done
 
 
@@ -119,7 +119,7 @@ def test_a_rank_is_lost_in_the_recovery(run):
 
 
 TWO_STATES = """
-import os, signal
+import os, signal, sys
 import tensorflow as tf
 import tfddl as hvd
 
@@ -137,15 +137,22 @@ def train(state, last):
         state.commit()
     return state.step
 
-print("done", train(first, 3), train(first, 5), train(second, 4), flush=True)
+if "pretrained" not in sys.argv[1:] or not os.path.exists(sys.argv[1]):
+    print("first", train(first, 3), train(first, 5), flush=True)
+open(sys.argv[1], "w").close()
+print("done", train(second, 4), flush=True)
 """
 
 
 @pytest.mark.slow
-def test_two_states_in_one_program():
-    result = run_script(2, TWO_STATES, launcher=[*TFDDLRUN, "--elastic", "-np", "2"])
+@pytest.mark.parametrize("again", ["", "pretrained"])
+def test_two_states_in_one_program(tmp_path, again):
+    """The second start runs the first training to its end at once, or leaves it out."""
+    expected = ["first 3 5"] * 2 + ([] if again else ["first 5 5"]) + ["done 4"]
+    mark = str(tmp_path / "mark")
+    result = run_script(2, TWO_STATES, mark, again, launcher=[*TFDDLRUN, "--elastic", "-np", "2"])
     assert result.code == 0, result.output
-    assert re.findall(r"done .*", result.output) == ["done 5 5 4"]  # the first state was at its end
+    assert re.findall(r"(?:first|done) .*", result.output) == expected
 
 
 @pytest.mark.slow

@@ -38,6 +38,7 @@ def verdict(statuses, hosts, lost=()):
         ([0, 0, 0], (), NO_LIMITS, None),
         ([-15, 1, -15], (), NO_LIMITS, None),
         ([-15, 1, KILL], (), NO_LIMITS, 2),
+        ([-15, 137, -15], (), NO_LIMITS, 2),
     ],
 )
 def test_on_one_host(statuses, lost, limits, expected):
@@ -72,15 +73,15 @@ def test_words():
     before = Placement(2, [])
     end = verdict([KILL, -15], ["a", "a"])
     assert next_placement(end, before, Limits(1, 3, False), 2)[1] == (
-        "rank 0 was lost; starting again with 1 process, restart 3"
+        "rank 0 of 2 was lost; starting again with 1 process, restart 3"
     )
     assert next_placement(end, before, Limits(1, 3, False), 3)[1] == (
-        "rank 0 was lost; --reset-limit lets the job start again 3 times, and it has"
+        "rank 0 of 2 was lost; --reset-limit 3 lets the job start again no more"
     )
     assert next_placement(end, before, Limits(2, None, False), 0)[1] == (
-        "rank 0 was lost; 1 process is left, and --min-np asks for 2"
+        "rank 0 of 2 was lost; 1 process is left, and --min-np asks for 2"
     )
     two = verdict([-15, KILL, KILL, -15], ["a", "a", "b", "b"])
     assert next_placement(two, Placement(4, []), NO_LIMITS, 0)[1].startswith(
-        "ranks 1 on a, 2 on b were lost; starting again with 2 processes"
+        "ranks 1 on a, 2 on b of 4 were lost; starting again with 2 processes"
     )

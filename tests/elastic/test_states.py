@@ -95,9 +95,10 @@ def test_callbacks_commit_batches_and_epochs(hvd):
         hvd.elastic.CommitStateCallback(state, batches_per_commit=2),
     ]
     broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
-    for _ in range(2):
-        model.fit(x, x[:, :1], batch_size=4, epochs=1, verbose=0, callbacks=[broadcast, *callbacks])
-    assert committed == [(0, 1), (0, 3), (1, 0), (1, 1), (1, 3), (2, 0)]
+    for start in (0, 0, 2):  # as in Horovod's examples, and as in Keras'
+        options = {"batch_size": 4, "initial_epoch": start, "epochs": start + 1, "verbose": 0}
+        model.fit(x, x[:, :1], callbacks=[broadcast, *callbacks], **options)
+    assert committed == [(0, 1), (0, 3), (1, 0), (1, 1), (1, 3), (2, 0), (2, 1), (2, 3), (3, 0)]
 
 
 @on_ranks(1)
@@ -110,6 +111,10 @@ def test_what_is_refused(hvd):
         hvd.elastic.KerasState(keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]))
     with pytest.raises(ValueError, match="Received: session='session'"):
         hvd.elastic.TensorFlowState([tf.Variable(1.0)], session="session")
+    with pytest.raises(ValueError, match="pass a list, or use ObjectState"):
+        hvd.elastic.TensorFlowState(step=0)
+    with pytest.raises(ValueError, match=r"choose others\. Received: commit, kind"):
+        hvd.elastic.ObjectState(commit=1, step=2, kind=3)
     with pytest.raises(ValueError, match="Received: 0"):
         hvd.elastic.CommitStateCallback(hvd.elastic.ObjectState(), 0)
     with pytest.raises(NotImplementedError, match=r"State needs save\(\)"):

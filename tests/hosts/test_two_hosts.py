@@ -308,5 +308,5 @@ def test_an_elastic_job_loses(on_hosts, loss, rank, left):
         len({step for *_, step in begun}) == 1
     )  # of the ranks that were left, some may have committed step 6
     assert result.output.count("done 8 1") == len(left)
-    lost = f"rank {rank} on hostB was" if len(left) == 3 else "ranks 2 on hostB, 3 on hostB were"
+    lost = f"rank {rank} on hostB of 4 was" if len(left) == 3 else "ranks 2 on hostB, 3 on hostB of 4 were"
     assert f"tfddlrun: {lost} lost; starting again with {len(left)} processes, restart 1" in result.output

@@ -182,6 +182,7 @@ def test_printed_line_runs_by_hand(monkeypatch):
         (["--fusion-threshold-mb", "32", "true"], "Set TFDDL_BUCKET_MB instead."),
         (["--max-np", "4", "true"], "Leave it out: a job of --elastic goes on with the hosts that are left"),
         (["--min-np", "1", "-np", "2", "true"], "--min-np is for --elastic: give --elastic as well."),
+        (["--elastic", "--min-np", "3", "-np", "2", "true"], "lower it. Received: --min-np 3 for 2"),
         (["--replace", "-np", "2", "true"], "--replace is for --elastic: give --elastic as well."),
         (["--autotune-log-file", "a", "true"], "tfddl has nothing that it could change."),
         (["--dryrun", "true"], "Did you mean '--dry-run'?"),

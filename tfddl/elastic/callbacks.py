@@ -80,6 +80,9 @@ class UpdateBatchStateCallback(Callback):
 class UpdateEpochStateCallback(Callback):
     """Keeps the number of epochs that have ended in `state.epoch`, counted over all starts of the job.
 
+    `fit` may count from there, `fit(initial_epoch=state.epoch, epochs=10)`, or as Horovod's examples do from 0,
+    `fit(epochs=10 - state.epoch)`.
+
     Args:
         state: A `State` with an attribute `epoch`.
     """
@@ -88,11 +91,16 @@ class UpdateEpochStateCallback(Callback):
         super().__init__()
         self.state = state
         self.initial_epoch: int = self.state.epoch
+        self._first: int | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """`fit` counts from 0; earlier epochs are added."""
-        self.initial_epoch = self.state.epoch
+        """Notes how many epochs have ended before."""
+        self.initial_epoch, self._first = self.state.epoch, None
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Notes the number of `fit`'s first epoch."""
+        self._first = epoch if self._first is None else self._first
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Notes that one more epoch has ended."""
-        self.state.epoch = self.initial_epoch + epoch + 1
+        self.state.epoch = self.initial_epoch + epoch - (self._first or 0) + 1

@@ -7,22 +7,22 @@ and the checksum of its content. A file gets its name when it is complete, and t
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import pickle
 import re
 import zlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
-from tfddl.launch.elastic.folder import COMMITS_VARIABLE
+from tfddl.launch.rank_shim import COMMITS_VARIABLE
 from tfddl.runtime import basics
 from tfddl.runtime.log import warn_on_each_host
 
 _NAME = re.compile(r"commit-(\d+)-([0-9a-f]{8})")
-_states = itertools.count()
+_kinds: Counter[str] = Counter()
 
 
 class Commits:
@@ -36,13 +36,17 @@ class Commits:
         self._folder = folder
 
     @classmethod
-    def of_next_state(cls) -> Commits | None:
-        """Those of this host for one more state of the program; None if `tfddlrun --elastic` has not started the job.
+    def of_state(cls, kind: str) -> Commits | None:
+        """Those of this host for one more state; None if `tfddlrun --elastic` has not started the job.
 
-        A program that starts again has its states in the same order.
+        Args:
+            kind: What tells the state from others of the program. Of states of one kind the order tells them apart.
         """
         folder = os.environ.get(COMMITS_VARIABLE)
-        return cls(Path(folder, str(next(_states)))) if folder else None
+        if not folder:
+            return None
+        _kinds[kind] += 1
+        return cls(Path(folder, f"{zlib.crc32(kind.encode()):08x}-{_kinds[kind]}"))
 
     def write(self, number: int, content: Any) -> None:
         """Keeps a commit, on the first rank of the host. If there is no room, a warning says so, and older ones stay.

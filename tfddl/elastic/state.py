@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -23,9 +24,6 @@ class State:
     Args:
         bcast_object: Function that sends an object from rank 0 to all. Defaults to `tfddl.broadcast_object`.
         get_rank: Function that returns the rank. Defaults to `tfddl.rank`.
-
-    Attributes:
-        commits: Where `commit` keeps the state outside of the processes; None until `run` has seen the state.
     """
 
     def __init__(
@@ -35,7 +33,7 @@ class State:
     ) -> None:
         self._bcast_object, self._rank = bcast_object, get_rank
         self._reset_callbacks: list[Callable[[], None]] = []
-        self.commits: Commits | None = None
+        self._commits: Commits | None = None
         self._number = 0
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
@@ -58,8 +56,8 @@ class State:
         """
         self.save()
         self._number += 1
-        if self.commits is not None:
-            self.commits.write(self._number, (basics.size(), self.content()))
+        if self._commits is not None:
+            self._commits.write(self._number, (basics.size(), self.content()))
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -74,7 +72,7 @@ class State:
         Returns:
             Whether there was one.
         """
-        self.commits = commits
+        self._commits = commits
         own = commits.newest_number()
         numbers = allgather_object(own, name="elastic.numbers")
         self._number = max(numbers)
@@ -85,9 +83,20 @@ class State:
             content = broadcast_object(content, numbers.index(self._number), name="elastic.content")
         size, saved = content
         self.load(saved)
+        if basics.rank() == 0:
+            print(f"tfddl: going on from commit {self._number}...", file=sys.stderr)
         if size != basics.size():
             self.on_reset()
         return True
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether `commit` keeps the state outside of the processes."""
+        return self._commits is not None
+
+    def kind(self) -> str:
+        """Tells the commits of this state from those of the program's other states."""
+        return type(self).__qualname__
 
     def content(self) -> Any:
         """What the last `save` has saved, for a file. A class of your own returns what cloudpickle takes.
@@ -128,6 +137,9 @@ class ObjectState(State):
         bcast_object: See `State`.
         get_rank: See `State`.
         **kwargs: The attributes and their first values, which cloudpickle takes.
+
+    Raises:
+        ValueError: A class of states has an attribute of that name.
     """
 
     def __init__(
@@ -137,6 +149,11 @@ class ObjectState(State):
         **kwargs: Any,
     ) -> None:
         super().__init__(bcast_object, get_rank)
+        taken = [name for name in kwargs if hasattr(self, name)]
+        if taken:
+            raise ValueError(
+                f"{type(self).__name__} has these names itself: choose others. Received: {', '.join(taken)}"
+            )
         self._saved_state = kwargs
         self._set_attributes()
 
@@ -153,6 +170,10 @@ class ObjectState(State):
         if self._saved_state:
             self._saved_state = self._bcast_object(self._saved_state)
             self._set_attributes()
+
+    def kind(self) -> str:
+        """The class and the names of the attributes."""
+        return f"{super().kind()} {sorted(self._saved_state)}"
 
     def content(self) -> Any:
         """The saved attributes."""
@@ -172,12 +193,12 @@ class TensorFlowState(ObjectState):
     """A state of TensorFlow or Keras variables, and of Python objects.
 
     Args:
-        variables: The variables, in the same order on all ranks. Defaults to TF1's global variables.
+        variables: The variables, in the same order on all ranks.
         session: Only None: there are no elastic jobs in sessions of TF1.
         **kwargs: See `ObjectState`.
 
     Raises:
-        ValueError: A session is given.
+        ValueError: There are no variables, or a session is given.
 
     Example:
         On 2 ranks:
@@ -195,7 +216,11 @@ class TensorFlowState(ObjectState):
                 "Elastic states need eager execution: leave the session out, and do not disable eager execution. "
                 f"Received: session={session!r}"
             )
-        self.variables = list(variables or tf.compat.v1.global_variables())
+        self.variables = list(variables or ())
+        if not self.variables:
+            raise ValueError(
+                "TensorFlowState keeps variables: pass a list, or use ObjectState. Received: none"
+            )
         self._save_variables()
         super().__init__(**kwargs)
 
@@ -215,6 +240,10 @@ class TensorFlowState(ObjectState):
         broadcast_variables(self.variables, root_rank=0)
         self._save_variables()
         super().sync()
+
+    def kind(self) -> str:
+        """The class, the names of the attributes, and the shapes of the variables."""
+        return f"{super().kind()} {[tuple(variable.shape) for variable in self.variables]}"
 
     def content(self) -> Any:
         """The saved attributes, and the copies as NumPy arrays."""

@@ -42,8 +42,10 @@ def run(func: _Function) -> _Function:
 
     @functools.wraps(func)
     def train(state: State, *arguments: Any, **options: Any) -> Any:
-        if state.commits is None and (commits := Commits.of_next_state()):
-            state.restore_from(commits)
+        if not state.is_kept:
+            commits = Commits.of_state(f"{func.__module__}.{func.__qualname__} {state.kind()}")
+            if commits is not None:
+                state.restore_from(commits)
         synchronize = True
         while True:
             try:

@@ -65,7 +65,7 @@ def hint(errors: str, processes: int, command: Sequence[str], horovod: bool) -> 
         if error.search(errors):
             return (
                 f"tfddlrun: Keras 3 has {new} in place of {old}: see docs/horovod.md for changes of this kind. Programs "
-                f"that import horovod may keep {old} under tfddlrun --horovod"
+                f"that import horovod may keep {old} under tfddlrun --horovod, without --no-keras2-spellings"
             )
     missing = _MISSING.findall(errors)
     module = missing[-1].partition(".")[0] if missing else ""

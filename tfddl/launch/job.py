@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -24,6 +25,8 @@ from tfddl.launch.outcome import Rank, Record, Verdict, judge
 from tfddl.launch.output import Output as Printer
 from tfddl.launch.rank_files import RankFiles
 
+# Of all starts of an elastic job, so that a signal between two of them ends the second.
+_signal_pipe: list[int] = []
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A shim needs GRACE_S to end its rank, then LEFTOVER_S twice. After this time the shim itself or its host is gone.
 _KILL_AFTER_S = rank_shim.GRACE_S + 1
@@ -81,6 +84,7 @@ class Job:
         self._mpirun_said = bytearray()
         self._mpirun_signalled = False
         self._stopping = False
+        self._interrupted = False  # by a signal to tfddlrun while it was stopping
         self._order = itertools.count()
         self._stopped_by: Verdict | None = None
 
@@ -104,7 +108,17 @@ class Job:
             status = None
         said = self._mpirun_said.decode(errors="replace")
         record = Record(self._processes, self._ended, self._lost, self._waiting, status, said, self._remote)
-        return self._stopped_by or judge(record)
+        self._close_all()
+        verdict = self._stopped_by or judge(record)
+        if self._interrupted:
+            verdict.lost = ()
+        return verdict
+
+    def _close_all(self) -> None:
+        self._selector.close()
+        for pipe in (self._mpirun.stdout, self._mpirun.stderr):
+            if pipe is not None:
+                pipe.close()
 
     def _start_mpirun(self) -> None:
         # mpirun gets a session of its own, so that Ctrl-C reaches only tfddlrun, which then ends the ranks in order.
@@ -134,7 +148,9 @@ class Job:
         return max(0.0, self._plan[0][0] - time.monotonic()) if self._plan else None
 
     def _watch_signals(self) -> None:
-        ours, theirs = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        if not _signal_pipe:
+            _signal_pipe.extend(os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC))
+        ours, theirs = _signal_pipe
         signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, *rank_shim.PASSED_ON.values(), *_SIGNALS):
             signal.signal(number, lambda *_: None)
@@ -148,6 +164,7 @@ class Job:
             elif number not in _SIGNALS:
                 continue
             elif self._stopping:
+                self._interrupted = True
                 self._kill()
             else:
                 name = signal.Signals(number).name
@@ -266,6 +283,8 @@ class Job:
     def _abandon(self) -> None:
         """Closes the connections to shims that do not answer: their hosts are gone."""
         for link in [*self._links, *self._strangers]:
+            if link.rank in self._ranks:
+                self._ranks[link.rank].abandoned = True
             self._close(link)
 
     def _end_mpirun(self, delay: float) -> None:
@@ -296,3 +315,9 @@ class Job:
             if not self._stopping:
                 self._stopped_by = Verdict(128 + signal.SIGPIPE)
                 self._stop()
+
+
+def wait_for_signal(seconds: float) -> None:
+    """Waits between two jobs. A signal ends the wait, and then the second job."""
+    if seconds:
+        select.select(_signal_pipe[:1], [], [], seconds)

@@ -21,6 +21,7 @@ _OPEN_MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank (\d+) in")
 _OPEN_MPI_PROCESS = re.compile(r"MPI_ABORT was invoked.*\n\s*Proc: \[\[\d+,\d+\],(\d+)\]")
 _OPEN_MPI_CODE = re.compile(r"MPI_ABORT was invoked.*(?:\n.*){0,2}[Ee]rrorcode:? (\d+)")
 _MPICH_ABORT = re.compile(r"^Abort\((\d+)\) on node \d+ \(rank .*$", re.MULTILINE)
+_KILLS = (signal.SIGABRT, signal.SIGBUS, signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM)
 _OURS = "tfddl: "  # how a watchdog's line starts
 # Lines that only inform, such as the ones that TensorFlow prints at each start.
 _INFORMS = re.compile(
@@ -36,6 +37,7 @@ class Rank:
     host: str = ""
     status: int | None = None  # exit code; -n for a death by signal n; None: it has not reported its end
     stopped: bool = False  # it was sent a signal before it ended
+    abandoned: bool = False  # its supervisor did not answer when the job ended
     errors: bytearray = field(default_factory=bytearray)  # the end of its stderr
 
     @property
@@ -91,10 +93,17 @@ def judge(record: Record) -> Verdict:
     """
     verdict = _judge(record)
     # Another rank may notice a loss first, and fail because of it.
-    killed = (rank for rank in record.ended if rank.failed and (rank.status or 0) < 0)
-    verdict.lost = tuple(sorted((*killed, *record.lost), key=lambda rank: rank.number))
+    killed = [rank for rank in record.ended if rank.failed and _is_killed(rank.status or 0)]
+    answered = {rank.host for rank in record.ended}
+    gone = [rank for rank in record.lost if not rank.abandoned or rank.host not in answered]
+    verdict.lost = tuple(sorted((*killed, *gone), key=lambda rank: rank.number))
     verdict.ranks = tuple(sorted((*record.ended, *record.lost), key=lambda rank: rank.number))
     return verdict
+
+
+def _is_killed(status: int) -> bool:
+    """Whether a signal has killed the rank, or its program under a shell, which then exits with 128 + n."""
+    return status < 0 or status - 128 in _KILLS
 
 
 def _judge(record: Record) -> Verdict:

@@ -44,6 +44,7 @@ LEFTOVER_S = 2.0  # for processes that a rank leaves behind, before each stronge
 CONNECT_S = 5.0  # for each of tfddlrun's addresses
 LOOK_S = 1.0  # between two looks whether the rank waits
 
+COMMITS_VARIABLE = "TFDDL_COMMITS"  # the folder of an elastic job's commits, on each host
 JOB_VARIABLE = "TFDDL_JOB"  # the job's name, for the ranks
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
@@ -90,6 +91,7 @@ class Supervisor:
         self._status: int | None = None
         self._look_at = float("inf")
         self._alone = False  # without tfddlrun
+        self._told = False  # to end its rank
         self._looks = 0  # that have found the rank in hvd.init()
         self._terminate_at = self._kill_at = float("inf")
         self._terminated = False
@@ -114,6 +116,9 @@ class Supervisor:
         if self._alone:
             for directory in self._settings["scratch"]:
                 shutil.rmtree(directory, ignore_errors=True)
+        # A tfddlrun that has sent a command may start the job again, and needs the commits.
+        if self._alone and not self._told and COMMITS_VARIABLE in os.environ:
+            shutil.rmtree(os.environ[COMMITS_VARIABLE], ignore_errors=True)
         return status if status >= 0 else 128 - status
 
     def _say_hello(self) -> None:
@@ -216,6 +221,8 @@ class Supervisor:
         if not command:
             self._selector.unregister(self._connection)
             self._alone = True
+        else:
+            self._told = True
         self._stop(0)
         if command == KILL:
             self._kill_at = 0.0

@@ -63,6 +63,10 @@ def main(command: tuple[str, ...], **values: Any) -> None:
         options=options,
     )
     placement = Placement(count, hosts)
+    if options.min_np is not None and options.min_np > count:
+        raise click.UsageError(
+            f"The job has fewer processes than --min-np asks for: lower it. Received: --min-np {options.min_np} for {count}"
+        )
     if options.dry_run:
         given = [f"{name}={value}" for name, value in added.items()]
         click.echo(shlex.join([*(["env", *given] if given else []), *job.line(placement)]))

@@ -10,20 +10,25 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfddl.launch.channel import Listener
-from tfddl.launch.elastic.folder import COMMITS_VARIABLE, commits_folder
+from tfddl.launch.elastic.folder import commits_folder
 from tfddl.launch.elastic.restart import Limits, Placement, next_placement
 from tfddl.launch.hosts import Host, all_local
-from tfddl.launch.job import Job
+from tfddl.launch.job import Job, wait_for_signal
 from tfddl.launch.mpirun import OPEN_MPI, Mpirun, command_line, forwarded_variables, scheduled
 from tfddl.launch.options import Options
 from tfddl.launch.outcome import Verdict
 from tfddl.launch.output import Output
 from tfddl.launch.rank_files import RankFiles
+from tfddl.launch.rank_shim import COMMITS_VARIABLE
 from tfddl.launch.scratch import Scratch, scratch
+
+# A job that ends sooner each time starts again after a growing wait.
+_SOON_S, _LONGEST_WAIT_S = 30.0, 60.0
 
 
 @dataclass(frozen=True)
@@ -71,37 +76,45 @@ class Starts:
             How it ended.
         """
         if not self.options.elastic:
+            os.environ.pop(COMMITS_VARIABLE, None)  # of an elastic job that has started this one
             verdict, printer = self._once(place, files)
             _say(printer, verdict.words, advise(verdict))
             return verdict
         with commits_folder() as folder, _set({COMMITS_VARIABLE: str(folder)}):
-            verdict, place = self._until_the_end(place, files, advise)
-            if place.hosts and _is_remote(place):
-                self._on_each_host(place.hosts, ["rm", "-rf", str(folder)])
+            verdict = self._until_the_end(place, files, advise)
+            for host in place.hosts:  # one by one, since a host may be gone
+                if not all_local([host]):
+                    self._run_on(host, ["rm", "-rf", str(folder)])
             return verdict
 
-    def _on_each_host(self, hosts: Sequence[Host], command: list[str]) -> None:
-        once = [Host(host.name) for host in hosts]
+    def _run_on(self, host: Host, command: list[str]) -> None:
         interfaces, ssh, more = self.options.interfaces, self.ssh, self.more
-        line = command_line(
-            self.mpirun, len(once), once, command, [], interfaces, ssh, more, supervised=False
-        )
+        once = [Host(host.name)]
+        line = command_line(self.mpirun, 1, once, command, [], interfaces, ssh, more, supervised=False)
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+            subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=20)
 
     def _until_the_end(
         self, place: Placement, files: RankFiles | None, advise: Callable[[Verdict], str]
-    ) -> tuple[Verdict, Placement]:
+    ) -> Verdict:
         limits = Limits(self.options.min_np or 1, self.options.reset_limit, self.options.replace)
         lost: list[str] = []
+        soon = 0
         while True:
+            begun = time.monotonic()
             verdict, printer = self._once(place, files)
             after, line = next_placement(verdict, place, limits, len(lost))
-            _say(printer, verdict.words, "" if after else advise(verdict), line and f"tfddlrun: {line}")
+            soon = soon + 1 if time.monotonic() - begun < _SOON_S else 0
+            wait = min(2.0 ** (soon - 2), _LONGEST_WAIT_S) if soon > 1 else 0.0
+            later = f" in {wait:g} s" if after and wait else ""
+            _say(
+                printer, verdict.words, "" if after else advise(verdict), line and f"tfddlrun: {line}{later}"
+            )
             if after is None:
                 if verdict.code == 0 and lost:
                     _say(printer, f"tfddlrun: the job has ended well, though {'; '.join(lost)}")
-                return verdict, place
+                return verdict
+            wait_for_signal(wait)
             lost.append(line.partition(";")[0])
             place = after
 
@@ -112,7 +125,7 @@ class Starts:
         if self.mpirun.vendor == OPEN_MPI and not remote:
             made = scratch(os.environ, self.mpirun.path)
         stamp = _now if options.timestamps else None
-        prefixed = processes > 1 or options.timestamps
+        prefixed = processes > 1 or options.timestamps or options.elastic
         columns, rows = shutil.get_terminal_size()
         prefix_width = len(f"[{processes - 1}] ") + (len(f"{_now()} ") if stamp else 0) if prefixed else 0
         terminals = sys.stdout.isatty(), sys.stderr.isatty()

@@ -53,7 +53,9 @@ class Importer(MetaPathFinder, Loader):
             ModuleNotFoundError: The module is one of Horovod's that tfddl does not have.
         """
         if fullname in MODULES:
-            return ModuleSpec(fullname, self, is_package=True)
+            spec = ModuleSpec(fullname, self, origin=__file__, is_package=True)
+            spec.has_location = True  # programs print `horovod.__file__`
+            return spec
         package, _, name = fullname.rpartition(".")
         if package.split(".")[0] == PACKAGE and name in ABSENT:
             raise ModuleNotFoundError(f"No module named {fullname!r}: {ABSENT[name]}", name=fullname)

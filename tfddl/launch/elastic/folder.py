@@ -10,8 +10,6 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-COMMITS_VARIABLE = "TFDDL_COMMITS"
-"""Names the folder to the ranks (`tfddl.elastic.commits`)."""
 _SHARED_MEMORY = Path("/dev/shm")
 
 

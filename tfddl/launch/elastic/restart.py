@@ -56,8 +56,7 @@ def next_placement(
         return None, ""
     lost = _lost(verdict)
     if limits.restarts is not None and restarts >= limits.restarts:
-        times = f"{restarts} time{'' if restarts == 1 else 's'}"
-        return None, f"{lost}; --reset-limit lets the job start again {times}, and it has"
+        return None, f"{lost}; --reset-limit {limits.restarts} lets the job start again no more"
     after = _without(verdict, before, limits.replace)
     several = after.processes != 1
     number = f"{after.processes} process{'es' if several else ''}"
@@ -74,7 +73,8 @@ def _lost(verdict: Verdict) -> str:
     ranks = ", ".join(
         f"{rank.number} on {rank.host}" if several else str(rank.number) for rank in verdict.lost
     )
-    return f"ranks {ranks} were lost" if len(verdict.lost) > 1 else f"rank {ranks} was lost"
+    many = len(verdict.lost) > 1
+    return f"rank{'s' if many else ''} {ranks} of {len(verdict.ranks)} {'were' if many else 'was'} lost"
 
 
 def _without(verdict: Verdict, before: Placement, replace: bool) -> Placement:

@@ -1,0 +1,63 @@
+"""Signals to tfddlrun in an elastic job, without TensorFlow."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.launch.support import running
+
+# Rank 1 dies when the file is there; rank 0 does not listen to SIGTERM, so that tfddlrun waits for it.
+PROGRAM = """
+import os, signal, sys, time
+rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")))
+os.makedirs(os.environ["TFDDL_COMMITS"], exist_ok=True)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("up", os.environ["TFDDL_COMMITS"], flush=True)
+while rank == 0 or not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job of two ranks that run, and the folder of its commits."""
+    arguments = ["--elastic", "--replace", "-np", "2", sys.executable, "-c", PROGRAM, str(tmp_path / "die")]
+    with running(arguments) as job:
+        lines = [job.process.stdout.readline().decode().split() for _ in range(2)]
+        job.commits = Path(lines[0][-1])
+        yield job
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_after_a_loss_prevents_the_restart(job, tmp_path, number):
+    (tmp_path / "die").touch()
+    time.sleep(1.0)  # rank 0 lives for 5 s more
+    job.process.send_signal(number)
+    ended = job.finish()
+    assert ended.code == 137
+    assert "starting again" not in ended.stderr
+    assert ended.last_line == "tfddlrun: rank 1 was killed by signal 9 (SIGKILL)"
+    assert not job.commits.exists()
+
+
+def test_a_signal_between_two_starts_ends_the_job(job, tmp_path):
+    """The ranks die at once, so that tfddlrun waits longer before each start."""
+    (tmp_path / "die").touch()
+    deadline = time.monotonic() + 120
+    while b" in 1 s" not in (line := job.process.stderr.readline()):
+        assert line and time.monotonic() < deadline
+    job.process.send_signal(signal.SIGINT)
+    ended = job.finish()
+    assert ended.code == 130 and ended.last_line == "tfddlrun: stopped by signal 2 (SIGINT)"
+
+
+def test_commits_do_not_outlive_a_killed_tfddlrun(job):
+    assert job.commits.is_dir()
+    os.kill(job.process.pid, signal.SIGKILL)
+    assert not job.wait_until_gone(60.0)
+    assert not job.commits.exists()
