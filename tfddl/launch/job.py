@@ -319,5 +319,10 @@ class Job:
 
 def wait_for_signal(seconds: float) -> None:
     """Waits between two jobs. A signal ends the wait, and then the second job."""
-    if seconds:
-        select.select(_signal_pipe[:1], [], [], seconds)
+    ours, theirs = _signal_pipe
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0 and select.select([ours], [], [], left)[0]:
+        numbers = os.read(ours, 512)
+        if set(numbers) & set(_SIGNALS):
+            os.write(theirs, numbers)
+            return
