@@ -30,8 +30,9 @@ def run(func: _Function) -> _Function:
     Under `tfddlrun --elastic` the state takes the newest commit before the function is called, if a job before has left one;
     where that job had another number of ranks, the state's `on_reset` follows. Then all ranks take the state of rank 0.
 
-    After a `HorovodInternalError`, which all ranks have to raise, the state goes back to its last commit, and the function
-    is called again; after a `HostsUpdatedInterrupt` with the state as it is.
+    A loss ends the processes, so tfddl itself raises none of Horovod's exceptions. A program may raise them, on all ranks.
+    After a `HorovodInternalError` the state goes back to its last commit, and the function is called again; after a
+    `HostsUpdatedInterrupt` it is called with the state as it is.
 
     Args:
         func: The function. Its first argument is a `State`.

@@ -48,7 +48,7 @@ def analyze(folder: Path, ranks: tuple[int, ...], threads: bool, last: int, as_j
     with TFDDL_DUMP_DIR also when the job fails. For a job that hangs:
 
     \b
-      pkill -USR1 tfddlrun
+      kill -USR1 PID    (of tfddlrun)
       tfddl analyze tfddl-dump
 
     \b

@@ -19,7 +19,8 @@ _NEAR = 600.0
 _FILE = re.compile(r"rank(\d+)\.json")
 _HOW = (
     "Pass the folder TFDDL_DUMP_DIR of the job, by default tfddl-dump in its current directory. Each rank writes "
-    "rank<N>.json there when its job stalls, on the signal SIGUSR1 (pkill -USR1 tfddlrun), and in hvd.write_flight_record()."
+    "rank<N>.json there when its job stalls, on the signal SIGUSR1 (kill -USR1 PID, of tfddlrun), and in "
+    "hvd.write_flight_record()."
 )
 
 
