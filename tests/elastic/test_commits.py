@@ -56,6 +56,22 @@ def test_a_full_disk_leaves_the_older_commit(hvd, tmp_path):
 
 
 @on_ranks(2)
+def test_a_newer_commit_on_a_disk(hvd, tmp_path):
+    from tfddl.elastic.commits import Commits
+
+    memory, disk = Commits(tmp_path / "memory"), Commits(tmp_path / "disk", on_disk=True)
+    state = hvd.elastic.ObjectState(step=0)
+    memory.write(4, (2, {"step": 4}))
+    disk.write(5, (2, {"step": 5}))
+    hvd.barrier()
+    assert state.restore_from([memory, disk]) and state.step == 5
+    state.step = 6
+    state.commit()
+    hvd.barrier()
+    assert memory.newest_number() == disk.newest_number() == 6
+
+
+@on_ranks(2)
 def test_a_rank_without_the_newest_commit_gets_it(hvd, tmp_path):
     import tensorflow as tf
 
@@ -71,12 +87,12 @@ def test_a_rank_without_the_newest_commit_gets_it(hvd, tmp_path):
         _write_on_any_rank(commits, number, content)
     resets = []
     state.register_reset_callbacks([lambda: resets.append(hvd.size())])
-    assert state.restore_from(commits)
+    assert state.restore_from([commits])
     assert (state.step, weight.numpy().tolist(), resets) == (5, [5.0, 0.0], [2])
 
     other = hvd.elastic.TensorFlowState([tf.Variable(1.0)], step=0)
     with pytest.raises(ValueError, match="other variables than this program"):
-        other.restore_from(commits)
+        other.restore_from([commits])
 
 
 def _write_on_any_rank(commits, number, content):

@@ -118,6 +118,22 @@ def test_a_rank_is_lost_in_the_recovery(run):
     assert [sizes for sizes, _, _ in done] == [[1] * 12]
 
 
+@pytest.mark.slow
+def test_the_whole_job_is_lost(run, tmp_path):
+    """The same command goes on from the disk, with another number of processes; after its end nothing is left there."""
+    folder = tmp_path / "state"
+    result, done = run(
+        2, {"2": [6, [0, 1], "step"], "once": True}, "--min-np", "2", "--state-dir", str(folder)
+    )
+    assert result.code == 137 and not done, result.output
+    assert len(list(folder.glob("*/commit-1-*"))) == 1
+    result, done = run(3, {}, "--state-dir", str(folder))
+    assert result.code == 0, result.output
+    assert [sizes for sizes, _, _ in done] == [[2] * 4 + [3] * 8] * 3
+    assert "going on from commit 1..." in result.output and "reset to 3" in result.output
+    assert [each.name for each in folder.iterdir()] == ["lock"]
+
+
 TWO_STATES = """
 import os, signal, sys
 import tensorflow as tf

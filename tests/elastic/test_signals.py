@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.support import running
+from tests.launch.support import running, tfddlrun
 
 # Rank 1 dies when the file is there; rank 0 does not listen to SIGTERM, so that tfddlrun waits for it.
 PROGRAM = """
@@ -61,3 +61,15 @@ def test_commits_do_not_outlive_a_killed_tfddlrun(job):
     os.kill(job.process.pid, signal.SIGKILL)
     assert not job.wait_until_gone(60.0)
     assert not job.commits.exists()
+
+
+def test_two_jobs_do_not_share_a_folder(tmp_path):
+    (tmp_path / "state").mkdir()
+    command = ["--elastic", "--state-dir", str(tmp_path / "state"), "-np", "1", sys.executable, "-c"]
+    with running([*command, "import time; print('up', flush=True); time.sleep(500)"]) as first:
+        assert first.process.stdout.readline() == b"[0] up\n"
+        second = tfddlrun(*command, "pass")
+        assert second.code == 2
+        assert "Another job keeps its commits there: choose another folder. Received: " in second.stderr
+        first.process.send_signal(signal.SIGINT)
+    assert tfddlrun(*command, "pass").code == 0

@@ -1,7 +1,8 @@
 """Commits in files: they outlive the processes, so that a job that starts again goes on from the newest.
 
-Each host has a folder of its own, in memory, and its first rank writes there. A file's name holds the number of the commit
-and the checksum of its content. A file gets its name when it is complete, and the last two stay.
+Each host has a folder of its own, in memory, where its first rank writes. The folder of `tfddlrun --state-dir` is on a disk,
+and rank 0 writes there. A file's name holds the number of the commit and the checksum of its content. A file gets its name
+when it is complete, and the last two stay.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 import cloudpickle
 
-from tfddl.launch.rank_shim import COMMITS_VARIABLE
+from tfddl.launch.rank_shim import COMMITS_VARIABLE, STATE_VARIABLE
 from tfddl.runtime import basics
 from tfddl.runtime.log import warn_on_each_host
 
@@ -30,26 +31,32 @@ class Commits:
 
     Args:
         folder: Where they lie. It is made if it does not exist.
+        on_disk: Whether all hosts share the folder, and a commit has to outlive them.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, on_disk: bool = False) -> None:
+        self._folder, self._on_disk = folder, on_disk
 
     @classmethod
-    def of_state(cls, kind: str) -> Commits | None:
-        """Those of this host for one more state; None if `tfddlrun --elastic` has not started the job.
+    def of_state(cls, kind: str) -> list[Commits]:
+        """Those of one more state, in memory and perhaps on a disk; none if `tfddlrun --elastic` has not started the job.
 
         Args:
             kind: What tells the state from others of the program. Of states of one kind the order tells them apart.
         """
-        folder = os.environ.get(COMMITS_VARIABLE)
-        if not folder:
-            return None
+        given = [os.environ.get(name) for name in (COMMITS_VARIABLE, STATE_VARIABLE)]
+        if not given[0]:
+            return []
         _kinds[kind] += 1
-        return cls(Path(folder, f"{zlib.crc32(kind.encode()):08x}-{_kinds[kind]}"))
+        name = f"{zlib.crc32(kind.encode()):08x}-{_kinds[kind]}"
+        return [
+            cls(Path(folder, name), on_disk)
+            for folder, on_disk in zip(given, (False, True), strict=True)
+            if folder
+        ]
 
     def write(self, number: int, content: Any) -> None:
-        """Keeps a commit, on the first rank of the host. If there is no room, a warning says so, and older ones stay.
+        """Keeps a commit, on the rank that writes. If there is no room, a warning says so, and older ones stay.
 
         Args:
             number: Its number, larger than those before.
@@ -58,7 +65,7 @@ class Commits:
         Raises:
             TypeError: cloudpickle does not take it.
         """
-        if basics.local_rank() != 0:
+        if (basics.rank() if self._on_disk else basics.local_rank()) != 0:
             return
         part = self._folder / "part"
         try:
@@ -68,6 +75,9 @@ class Commits:
             with part.open("wb") as file:
                 writer = _Checked(file)
                 cloudpickle.dump(content, writer, protocol=5)
+                if self._on_disk:
+                    file.flush()
+                    os.fsync(file.fileno())
             part.rename(self._path(number, f"{writer.checksum:08x}"))
         except (TypeError, pickle.PicklingError) as error:
             raise TypeError(

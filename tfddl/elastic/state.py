@@ -33,7 +33,7 @@ class State:
     ) -> None:
         self._bcast_object, self._rank = bcast_object, get_rank
         self._reset_callbacks: list[Callable[[], None]] = []
-        self._commits: Commits | None = None
+        self._commits: Sequence[Commits] = ()
         self._number = 0
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
@@ -56,29 +56,32 @@ class State:
         """
         self.save()
         self._number += 1
-        if self._commits is not None:
-            self._commits.write(self._number, (basics.size(), self.content()))
+        for commits in self._commits:
+            commits.write(self._number, (basics.size(), self.content()))
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
         """Nothing yet: the hosts of a job change only when tfddlrun starts it again."""
 
-    def restore_from(self, commits: Commits) -> bool:
+    def restore_from(self, commits: Sequence[Commits]) -> bool:
         """Takes the newest commit of all hosts. All ranks call it, before anything else of the state.
 
         Args:
-            commits: Where this and later commits are kept.
+            commits: Where commits are kept.
 
         Returns:
             Whether there was one.
         """
         self._commits = commits
-        own = commits.newest_number()
+        newest = {
+            each.newest_number(): each for each in reversed(commits)
+        }  # rather from memory than from a disk
+        own = max(newest)
         numbers = allgather_object(own, name="elastic.numbers")
         self._number = max(numbers)
         if self._number == 0:
             return False
-        content: Any = commits.read(own) if own == self._number else None
+        content: Any = newest[own].read(own) if own == self._number else None
         if min(numbers) < self._number:
             content = broadcast_object(content, numbers.index(self._number), name="elastic.content")
         size, saved = content
@@ -92,7 +95,7 @@ class State:
     @property
     def is_kept(self) -> bool:
         """Whether `commit` keeps the state outside of the processes."""
-        return self._commits is not None
+        return bool(self._commits)
 
     def kind(self) -> str:
         """Tells the commits of this state from those of the program's other states."""

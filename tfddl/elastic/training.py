@@ -45,7 +45,7 @@ def run(func: _Function) -> _Function:
     def train(state: State, *arguments: Any, **options: Any) -> Any:
         if not state.is_kept:
             commits = Commits.of_state(f"{func.__module__}.{func.__qualname__} {state.kind()}")
-            if commits is not None:
+            if commits:
                 state.restore_from(commits)
         synchronize = True
         while True:

@@ -75,6 +75,7 @@ class Options:
     min_np: int | None
     reset_limit: int | None
     replace: bool
+    state_dir: Path | None
     verbose: bool
     dry_run: bool
 
@@ -245,6 +246,13 @@ _OPTIONS = [
         "--replace",
         is_flag=True,
         help="With --elastic: start as many processes again as before, on the hosts that are left.",
+    ),
+    click.option(
+        "--state-dir",
+        type=click.Path(file_okay=False, path_type=Path, resolve_path=True),
+        metavar="FOLDER",
+        help="With --elastic: keep the commits in this folder too, which all hosts see. The same command goes on from "
+        "there if the whole job was lost.",
     ),
     click.option(
         "--config-file",

@@ -45,6 +45,7 @@ CONNECT_S = 5.0  # for each of tfddlrun's addresses
 LOOK_S = 1.0  # between two looks whether the rank waits
 
 COMMITS_VARIABLE = "TFDDL_COMMITS"  # the folder of an elastic job's commits, on each host
+STATE_VARIABLE = "TFDDL_STATE_DIR"  # a folder on a disk for the same
 JOB_VARIABLE = "TFDDL_JOB"  # the job's name, for the ranks
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")

@@ -8,13 +8,14 @@ import random
 import shlex
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from tfddl.launch import allocation, variables
+from tfddl.launch.elastic.folder import state_folder
 from tfddl.launch.elastic.restart import Placement
 from tfddl.launch.hints import hint, hint_before
 from tfddl.launch.hosts import Host, parse_hosts, read_hostfile
@@ -71,11 +72,24 @@ def main(command: tuple[str, ...], **values: Any) -> None:
         given = [f"{name}={value}" for name, value in added.items()]
         click.echo(shlex.join([*(["env", *given] if given else []), *job.line(placement)]))
         return
-    with _rank_files(options.output, count) as files:
+    with _rank_files(options.output, count) as files, _state_folder(options.state_dir):
         verdict = job.run(
             placement, files, lambda verdict: hint(verdict.errors, count, command, options.horovod)
         )
     sys.exit(verdict.code)
+
+
+@contextlib.contextmanager
+def _state_folder(path: Path | None) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        if path is not None:
+            try:
+                stack.enter_context(state_folder(path))
+            except (OSError, ValueError) as error:
+                raise click.UsageError(
+                    f"--state-dir takes a folder of one job at a time: choose one that you may write to. {error}"
+                ) from None
+        yield
 
 
 def _check_elastic(options: Options) -> None:
@@ -83,6 +97,7 @@ def _check_elastic(options: Options) -> None:
         "--min-np": options.min_np is not None,
         "--reset-limit": options.reset_limit is not None,
         "--replace": options.replace,
+        "--state-dir": options.state_dir is not None,
     }
     for name, used in given.items():
         if used and not options.elastic:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfddl.launch.channel import Listener
-from tfddl.launch.elastic.folder import commits_folder
+from tfddl.launch.elastic.folder import commits_folder, forget
 from tfddl.launch.elastic.restart import Limits, Placement, next_placement
 from tfddl.launch.hosts import Host, all_local
 from tfddl.launch.job import Job, wait_for_signal
@@ -24,7 +24,7 @@ from tfddl.launch.options import Options
 from tfddl.launch.outcome import Verdict
 from tfddl.launch.output import Output
 from tfddl.launch.rank_files import RankFiles
-from tfddl.launch.rank_shim import COMMITS_VARIABLE
+from tfddl.launch.rank_shim import COMMITS_VARIABLE, STATE_VARIABLE
 from tfddl.launch.scratch import Scratch, scratch
 
 # A job that ends sooner each time starts again after a growing wait.
@@ -76,12 +76,19 @@ class Starts:
             How it ended.
         """
         if not self.options.elastic:
-            os.environ.pop(COMMITS_VARIABLE, None)  # of an elastic job that has started this one
+            for name in (COMMITS_VARIABLE, STATE_VARIABLE):
+                os.environ.pop(name, None)  # of an elastic job that has started this one
             verdict, printer = self._once(place, files)
             _say(printer, verdict.words, advise(verdict))
             return verdict
-        with commits_folder() as folder, _set({COMMITS_VARIABLE: str(folder)}):
+        state = self.options.state_dir
+        with (
+            commits_folder() as folder,
+            _set({COMMITS_VARIABLE: str(folder)} | ({STATE_VARIABLE: str(state)} if state else {})),
+        ):
             verdict = self._until_the_end(place, files, advise)
+            if state and verdict.code == 0:
+                forget(state)
             for host in place.hosts:  # one by one, since a host may be gone
                 if not all_local([host]):
                     self._run_on(host, ["rm", "-rf", str(folder)])

@@ -1,15 +1,18 @@
-"""The folder that keeps the commits of an elastic job in the memory of each host, until the job ends."""
+"""The folders that keep the commits of an elastic job: in the memory of each host until the job ends, and on a disk."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import re
 import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+_STATE = re.compile(r"[0-9a-f]{8}-\d+")  # the folder of one state (`tfddl.elastic.commits`)
 _SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -22,3 +25,29 @@ def commits_folder() -> Iterator[Path]:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def state_folder(path: Path) -> Iterator[None]:
+    """Keeps a folder of `--state-dir` for one job at a time.
+
+    Raises:
+        OSError: The folder cannot be made or written.
+        ValueError: Another job uses it.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    with (path / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"Another job keeps its commits there: choose another folder. Received: {path}"
+            ) from None
+        yield
+
+
+def forget(path: Path) -> None:
+    """Removes the commits of a job that has ended well from the folder of `--state-dir`."""
+    for child in path.iterdir():
+        if _STATE.fullmatch(child.name):
+            shutil.rmtree(child, ignore_errors=True)
