@@ -37,8 +37,8 @@ class Rank:
     host: str = ""
     status: int | None = None  # exit code; -n for a death by signal n; None: it has not reported its end
     stopped: bool = False  # it was sent a signal before it ended
-    abandoned: bool = False  # its supervisor did not answer when the job ended
     errors: bytearray = field(default_factory=bytearray)  # the end of its stderr
+    abandoned: bool = False  # its supervisor did not answer when the job ended
 
     @property
     def failed(self) -> bool:
