@@ -51,7 +51,9 @@ def main() -> None:
             model.train_on_batch(x, x)
             state.step += 1
             if killed is not None and hvd.rank() == 0:
-                print(f"{time.time() - killed:.1f} s from the kill to the next step, number of ranks: {hvd.size()}")
+                print(
+                    f"{time.time() - killed:.1f} s from the kill to the next step, number of ranks: {hvd.size()}"
+                )
             killed = None
             if state.step == 12 and hvd.rank() == hvd.size() - 1 > 0:
                 mark.write_text(repr(time.time()))
