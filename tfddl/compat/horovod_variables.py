@@ -44,13 +44,10 @@ def translated(environment: MutableMapping[str, str]) -> dict[str, str]:
     """The variables of tfddl for those of Horovod, as `take` sets them."""
     found = {}
     timeline = environment.get("HOROVOD_TIMELINE", "")
-    if timeline not in (
-        "",
-        "DYNAMIC",
-    ):  # with DYNAMIC the program calls start_timeline(), which needs nothing here
-        found["TFDDL_TIMELINE"] = os.path.abspath(
-            timeline
-        )  # the program may change its directory before init()
+    # With DYNAMIC the program calls start_timeline(), which needs no setting here.
+    if timeline and timeline != "DYNAMIC":
+        # The program may change its directory before init().
+        found["TFDDL_TIMELINE"] = os.path.abspath(timeline)
     if environment.get("HOROVOD_TIMELINE_MARK_CYCLES"):
         found["TFDDL_TIMELINE_MARK_CYCLES"] = environment["HOROVOD_TIMELINE_MARK_CYCLES"]
     settings = {}
