@@ -73,3 +73,24 @@ def test_two_jobs_do_not_share_a_folder(tmp_path):
         assert "Another job keeps its commits there: choose another folder. Received: " in second.stderr
         first.process.send_signal(signal.SIGINT)
     assert tfddlrun(*command, "pass").code == 0
+
+
+STOPPED = """
+import os, signal, sys, time
+rank, size = (int(os.environ.get(f"OMPI_COMM_WORLD_{n}", os.environ.get(f"PMI_{n}"))) for n in ("RANK", "SIZE"))
+if size == 2 and rank == 1:
+    open(sys.argv[1], "w").close()
+    os.kill(os.getpid(), signal.SIGSTOP)
+while size == 2 and not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+time.sleep(0.5)
+sys.exit("rank 1 is silent" if size == 2 else 0)
+"""
+
+
+def test_a_stopped_rank_is_lost_once_another_gives_up(tmp_path):
+    """As after TFDDL_STALL_LIMIT."""
+    ended = tfddlrun("--elastic", "-np", "2", sys.executable, "-c", STOPPED, str(tmp_path / "stopped"))
+    assert ended.code == 0, ended.stderr
+    assert "rank 1 is silent" in ended.stderr
+    assert ended.last_line == "tfddlrun: the job has ended well, though rank 1 of 2 was lost"

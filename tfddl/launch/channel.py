@@ -52,6 +52,7 @@ class Ended:
 
     status: int  # exit code; -n for a death by signal n
     stopped: bool  # tfddlrun had sent it a signal, so its status does not show an error of its own
+    frozen: bool = False  # it had been stopped by SIGSTOP or the like when tfddlrun ended it
 
 
 class Link:

@@ -215,7 +215,8 @@ class Job:
                 case Waits():
                     self._waiting.append(self._ranks[link.rank])
                     self._stop()
-                case Ended(status, stopped):
+                case Ended(status, stopped, frozen):
+                    self._ranks[link.rank].frozen = frozen
                     self._on_ended(self._ranks[link.rank], status, stopped)
 
     def _on_output(self, rank: Rank, stream: str, data: bytes) -> None:

@@ -38,6 +38,7 @@ class Rank:
     status: int | None = None  # exit code; -n for a death by signal n; None: it has not reported its end
     stopped: bool = False  # it was sent a signal before it ended
     errors: bytearray = field(default_factory=bytearray)  # the end of its stderr
+    frozen: bool = False  # it did not run when tfddlrun ended it, because of SIGSTOP or the like
     abandoned: bool = False  # its supervisor did not answer when the job ended
 
     @property
@@ -66,7 +67,7 @@ class Verdict:
     words: str = ""  # the last message; empty after a success
     errors: str = ""  # the end of what the rank that failed first wrote to stderr
     ranks: tuple[Rank, ...] = ()  # all that have started, in order
-    lost: tuple[Rank, ...] = ()  # those that a signal has killed, or whose host went away
+    lost: tuple[Rank, ...] = ()  # those that a signal has killed or stopped, or whose host went away
 
 
 @dataclass
@@ -93,7 +94,7 @@ def judge(record: Record) -> Verdict:
     """
     verdict = _judge(record)
     # Another rank may notice a loss first, and fail because of it.
-    killed = [rank for rank in record.ended if rank.failed and _is_killed(rank.status or 0)]
+    killed = [rank for rank in record.ended if rank.frozen or (rank.failed and _is_killed(rank.status or 0))]
     answered = {rank.host for rank in record.ended}
     gone = [rank for rank in record.lost if not rank.abandoned or rank.host not in answered]
     verdict.lost = tuple(sorted((*killed, *gone), key=lambda rank: rank.number))

@@ -93,6 +93,7 @@ class Supervisor:
         self._look_at = float("inf")
         self._alone = False  # without tfddlrun
         self._told = False  # to end its rank
+        self._frozen = False
         self._looks = 0  # that have found the rank in hvd.init()
         self._terminate_at = self._kill_at = float("inf")
         self._terminated = False
@@ -112,7 +113,8 @@ class Supervisor:
             self._turn(min(self._signal_when_due(), self._look_when_due()))
             self._reap()
         self._drain()
-        self._send(ENDED, json.dumps({"status": status, "stopped": self._terminated}).encode())
+        ended = {"status": status, "stopped": self._terminated, "frozen": self._frozen}
+        self._send(ENDED, json.dumps(ended).encode())
         self._end_descendants(gently=status == 0 and self._kill_at == float("inf"))
         if self._alone:
             for directory in self._settings["scratch"]:
@@ -251,6 +253,7 @@ class Supervisor:
         now = time.monotonic()
         if now >= self._terminate_at and not self._terminated:
             self._terminated = True
+            self._frozen = _is_frozen(self._pid)
             _signal_group(self._pid, signal.SIGTERM)
         if now >= self._kill_at:
             self._terminated = True
@@ -284,6 +287,13 @@ class Supervisor:
 
 def _rank() -> int:
     return int(next(os.environ[name] for name in RANK_VARIABLES if name in os.environ))
+
+
+def _is_frozen(pid: int) -> bool:
+    """Whether a process has been stopped, by SIGSTOP or a debugger."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", errors="replace") as stat:
+        return stat.read().rpartition(")")[2].split()[0] in ("T", "t")
+    return False
 
 
 def _is_in_init(job: str) -> bool:
