@@ -1,4 +1,4 @@
-"""What a loss costs: seconds from the kill of a rank to the next step of the others, and the speed of commits.
+"""Times a loss: seconds from the kill of a rank to the next step of the others, and the speed of commits.
 
     tfddlrun --elastic -np 3 python benchmarks/elastic.py [--layers 8]
 

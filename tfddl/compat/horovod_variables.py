@@ -8,6 +8,7 @@ import re
 from collections.abc import MutableMapping
 
 from tfddl.launch import horovod_settings
+from tfddl.launch.rank_shim import RANK_VARIABLES
 
 # A program reads these itself, Horovod's launcher sets them, its installation did, or tfddl needs nothing like them.
 _NOT_A_SETTING = re.compile(
@@ -21,7 +22,7 @@ _SETTINGS = {
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": ("stall-check-shutdown-time-seconds", 1),
 }
 _READ = {*_SETTINGS, "HOROVOD_TIMELINE", "HOROVOD_TIMELINE_MARK_CYCLES", "HOROVOD_HIERARCHICAL_ALLREDUCE"}
-_RANKS = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+_RANKS = (*RANK_VARIABLES, "SLURM_PROCID")
 
 
 def take(environment: MutableMapping[str, str]) -> None:

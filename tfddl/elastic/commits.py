@@ -39,10 +39,13 @@ class Commits:
 
     @classmethod
     def of_state(cls, kind: str) -> list[Commits]:
-        """Those of one more state, in memory and perhaps on a disk; none if `tfddlrun --elastic` has not started the job.
+        """Makes room for one more state, in memory and perhaps on a disk.
 
         Args:
-            kind: What tells the state from others of the program. Of states of one kind the order tells them apart.
+            kind: The name of states of this kind. States of one kind are told apart by their order.
+
+        Returns:
+            The commits of the state; none if `tfddlrun --elastic` has not started the job.
         """
         given = [os.environ.get(name) for name in (COMMITS_VARIABLE, STATE_VARIABLE)]
         if not given[0]:
@@ -55,6 +58,11 @@ class Commits:
             if folder
         ]
 
+    @property
+    def are_written_here(self) -> bool:
+        """Whether this rank writes them: the first of the host, or of the job if all hosts share the folder."""
+        return (basics.rank() if self._on_disk else basics.local_rank()) == 0
+
     def write(self, number: int, content: Any) -> None:
         """Keeps a commit, on the rank that writes. If there is no room, a warning says so, and older ones stay.
 
@@ -65,7 +73,7 @@ class Commits:
         Raises:
             TypeError: cloudpickle does not take it.
         """
-        if (basics.rank() if self._on_disk else basics.local_rank()) != 0:
+        if not self.are_written_here:
             return
         part = self._folder / "part"
         try:

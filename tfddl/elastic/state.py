@@ -19,7 +19,7 @@ from tfddl.runtime import basics
 
 
 class State:
-    """What training has reached. The base class, for states of your own.
+    """A point that training has reached. The base class, for states of your own.
 
     Args:
         bcast_object: Function that sends an object from rank 0 to all. Defaults to `tfddl.broadcast_object`.
@@ -56,8 +56,10 @@ class State:
         """
         self.save()
         self._number += 1
-        for commits in self._commits:
-            commits.write(self._number, (basics.size(), self.content()))
+        written = [commits for commits in self._commits if commits.are_written_here]
+        content = (basics.size(), self.content()) if written else None
+        for commits in written:
+            commits.write(self._number, content)
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -73,9 +75,8 @@ class State:
             Whether there was one.
         """
         self._commits = commits
-        newest = {
-            each.newest_number(): each for each in reversed(commits)
-        }  # rather from memory than from a disk
+        # Of two equal numbers the last one stays: memory, which is faster than a disk.
+        newest = {each.newest_number(): each for each in reversed(commits)}
         own = max(newest)
         numbers = allgather_object(own, name="elastic.numbers")
         self._number = max(numbers)
@@ -102,7 +103,7 @@ class State:
         return type(self).__qualname__
 
     def content(self) -> Any:
-        """What the last `save` has saved, for a file. A class of your own returns what cloudpickle takes.
+        """Returns the copy of the last `save`, for a file. A class of your own returns what cloudpickle takes.
 
         Raises:
             NotImplementedError: The class has no such method.

@@ -25,7 +25,7 @@ from tfddl.launch.outcome import Rank, Record, Verdict, judge
 from tfddl.launch.output import Output as Printer
 from tfddl.launch.rank_files import RankFiles
 
-# Of all starts of an elastic job, so that a signal between two of them ends the second.
+# All starts of an elastic job share the pipe, so that a signal between two of them ends the second.
 _signal_pipe: list[int] = []
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A shim needs GRACE_S to end its rank, then LEFTOVER_S twice. After this time the shim itself or its host is gone.

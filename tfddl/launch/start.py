@@ -33,7 +33,7 @@ _SOON_S, _LONGEST_WAIT_S = 30.0, 60.0
 
 @dataclass(frozen=True)
 class Starts:
-    """What all starts of a job have in common.
+    """The starts of one job, and the settings that they share.
 
     Attributes:
         mpirun: The mpirun.

@@ -4,10 +4,13 @@ import functools
 import logging
 import sys
 import warnings
+from types import FrameType
 
 from tfddl.runtime import basics
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, members
 
+LIBRARIES = ("tfddl", "keras", "tensorflow")
+"""Packages whose lines nobody is asked to change."""
 _logger = logging.getLogger("tfddl")
 
 
@@ -29,12 +32,19 @@ def warn_once(message: str, process_set: ProcessSet = global_process_set) -> Non
     warn(message, process_set)
 
 
+def program_frame() -> tuple[FrameType, int]:
+    """Finds the line of the program that is being run.
+
+    Returns:
+        The innermost frame outside of tfddl and the libraries below it, and its distance: 1 is the caller of this function.
+    """
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in LIBRARIES:
+        level, frame = level + 1, frame.f_back
+    return frame, level
+
+
 def warn_deprecated(message: str) -> None:
     """Gives a `DeprecationWarning` for the line of the program that called tfddl, on rank 0."""
-    if basics.is_initialized() and basics.rank() != 0:
-        return
-    level, frame = 2, sys._getframe(1)
-    libraries = ("tfddl", "tensorflow", "keras")
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in libraries:
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, DeprecationWarning, stacklevel=level)
+    if not basics.is_initialized() or basics.rank() == 0:
+        warnings.warn(message, DeprecationWarning, stacklevel=program_frame()[1])

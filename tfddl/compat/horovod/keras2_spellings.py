@@ -32,10 +32,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.runtime.log import warn_once
+from tfddl.runtime.log import LIBRARIES, program_frame, warn_once
 
 VARIABLE = "TFDDL_KERAS2_SPELLINGS"
-_LIBRARIES = ("tfddl", "keras", "tensorflow")  # whose lines nobody is asked to change
 _TF_KERAS = "keras._tf_keras.keras"  # the module behind tf.keras
 # Method -> arguments after the generator that programs give by position to Keras 2's method for generators.
 _BEFORE_CALLBACKS = {
@@ -214,9 +213,7 @@ def _warn(old: str, new: str) -> None:
 
 def _line() -> str:
     """File and line of the program that is being run."""
-    frame = sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _LIBRARIES:
-        frame = frame.f_back
+    frame, _ = program_frame()
     if "__autograph_generated_file" in frame.f_code.co_filename:
         return _line_in_autograph()
     return f"{os.path.relpath(frame.f_code.co_filename)}:{frame.f_lineno}"
@@ -226,7 +223,7 @@ def _line_in_autograph() -> str:
     """The same in a tf.function, where Python runs a file that AutoGraph has made; operations know the program's lines."""
     with tf.Graph().as_default():
         lines = [(line.filename, line.lineno) for line in tf.no_op().traceback]
-    folders = [os.path.dirname(sys.modules[name].__file__ or "") + os.sep for name in _LIBRARIES]
+    folders = [os.path.dirname(sys.modules[name].__file__ or "") + os.sep for name in LIBRARIES]
     own = [line for line in lines if not line[0].startswith(tuple(folders))]
     name, number = (own or lines)[-1]
     return f"{os.path.relpath(name)}:{number}"

@@ -40,7 +40,7 @@ class Limits:
 def next_placement(
     verdict: Verdict, before: Placement, limits: Limits, restarts: int
 ) -> tuple[Placement | None, str]:
-    """What follows the end of a job.
+    """Decides how a job goes on after its end.
 
     Args:
         verdict: How the job ended.
