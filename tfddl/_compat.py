@@ -323,6 +323,11 @@ def build_metrics(model: Any, specs: Any) -> None:
         model._symbolic_build(data_batch=specs)
 
 
+def epoch_iterator() -> Any:
+    """Keras 3's class of iterators over the batches of an epoch, which has no public name."""
+    return importlib.import_module("keras.src.trainers.epoch_iterator").EpochIterator
+
+
 def losses_module() -> Any:
     """The module of Keras 3 with the denominators of losses, which has no public name."""
     return importlib.import_module("keras.src.losses.loss")

@@ -1,4 +1,7 @@
 """Callbacks for `fit`: `from tfddl.callbacks import BroadcastGlobalVariablesCallback`."""
 
+from tfddl.elastic.fit import ElasticCallback
+from tfddl.keras import callbacks as _callbacks
 from tfddl.keras.callbacks import *  # noqa: F403
-from tfddl.keras.callbacks import __all__ as __all__
+
+__all__ = [*_callbacks.__all__, "ElasticCallback"]

@@ -1,9 +1,14 @@
 """shard_arrays: this rank's rows of arrays in memory."""
 
+import weakref
 from typing import Any
+
+import numpy as np
 
 from tfddl.data import shards
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
+
+_wholes: dict[int, tuple[Any, tuple[int, int]]] = {}
 
 
 def shard_arrays(
@@ -47,4 +52,24 @@ def shard_arrays(
         )
     end = shards.shard_size(lengths[0], size, "drop", "rows") * size
     parts = tuple(array[rank:end:size] for array in arrays)
+    for part, array in zip(parts, arrays, strict=True):
+        if isinstance(part, np.ndarray):
+            _remember(part, array, (rank, size))
     return parts if len(parts) > 1 else parts[0]
+
+
+def whole_of(part: Any, share: tuple[int, int]) -> Any:
+    """The array of which `shard_arrays` has taken this part; None if `part` is something else.
+
+    Args:
+        part: Perhaps a NumPy array that `shard_arrays` has returned.
+        share: The rank and the size that it has taken the part for.
+    """
+    whole, found = _wholes.get(id(part), (None, None))
+    return whole if found == share else None
+
+
+def _remember(part: np.ndarray, whole: np.ndarray, share: tuple[int, int]) -> None:
+    """Remembers the whole array as long as the part, a view that keeps its memory, lives."""
+    _wholes[id(part)] = whole, share
+    weakref.finalize(part, _wholes.pop, id(part), None)

@@ -39,6 +39,8 @@ class ShardedPyDataset(PyDataset):
     Attributes:
         epoch: The epoch that determines the order; `on_epoch_end` adds one. To resume an interrupted job, set it to the
             epoch to resume at, on all ranks.
+        start: The number of batches of the whole data, at the beginning of this epoch, that all ranks together have trained
+            on before. `on_epoch_end` sets it to 0.
 
     Raises:
         TypeError: `dataset` is not a `keras.utils.PyDataset`.
@@ -78,7 +80,7 @@ class ShardedPyDataset(PyDataset):
                 "Received: num_batches=None, shuffle=True"
             )
         self.dataset = dataset
-        self.epoch = 0
+        self.epoch = self.start = 0
         self._shuffle, self._seed, self._remainder = shuffle, seed, remainder
         self._rank, self._size = shards.resolve(rank, size, process_set)
         self._within_epoch = False
@@ -90,7 +92,19 @@ class ShardedPyDataset(PyDataset):
     def num_batches(self) -> int | None:
         """Batches per epoch and rank; None if endless."""
         count = _compat.num_batches(self.dataset)
-        return None if count is None else shards.shard_size(count, self._size, self._remainder, "batches")
+        return None if count is None else self._shard_size(count)
+
+    def done_after(self, batches: int) -> int:
+        """The number of batches of the whole data that are done after so many batches of each rank in this epoch."""
+        count = _compat.num_batches(self.dataset)
+        done = self.start + batches * self._size
+        return done if count is None else min(done, count)
+
+    def _shard_size(self, count: int) -> int:
+        left = count - self.start
+        if self._remainder == "repeat":
+            return -(-left // self._size)
+        return left // self._size
 
     def __len__(self) -> int:
         count = self.num_batches
@@ -100,7 +114,7 @@ class ShardedPyDataset(PyDataset):
 
     def __getitem__(self, index: int) -> Any:
         count = _compat.num_batches(self.dataset)
-        position = index * self._size + self._rank
+        position = self.start + index * self._size + self._rank
         if count is None:
             return self.dataset[position]
         if not 0 <= index < len(self):
@@ -108,8 +122,8 @@ class ShardedPyDataset(PyDataset):
                 f"There are {len(self)} batches: pass an index below that. Received: index={index}"
             )
         if position >= count:
-            start = count - count % self._size
-            position = start + (position - start) % (count - start)
+            last = count - (count - self.start) % self._size
+            position = last + (position - last) % (count - last)
         return self.dataset[int(self._deal(count)[position])]
 
     def on_epoch_begin(self) -> None:
@@ -121,7 +135,8 @@ class ShardedPyDataset(PyDataset):
         """Calls the wrapped dataset's; the next epoch has an order of its own."""
         self.dataset.on_epoch_end()
         # Keras also calls this before training if the model is not built yet: that call ends no epoch.
-        self.epoch += self._within_epoch or not _compat.tells_epoch_begin()
+        if self._within_epoch or not _compat.tells_epoch_begin():
+            self.epoch, self.start = self.epoch + 1, 0
         self._within_epoch = False
 
     def _deal(self, count: int) -> np.ndarray:

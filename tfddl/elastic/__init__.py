@@ -3,7 +3,8 @@
     state.py       what a program wants to keep: ObjectState, TensorFlowState, KerasState
     commits.py     commits in files outside the processes
     training.py    run: restores, trains, and restores again
-    callbacks.py   commits during fit
+    fit.py         ElasticCallback: fit goes on in the middle of an epoch; fit_data.py, callback_states.py
+    callbacks.py   commits during fit, with Horovod's names
     errors.py      the exceptions that make run restore a state
 
 `tfddlrun --elastic` starts a job again on the ranks that are left (`tfddl.launch.elastic`).
@@ -11,6 +12,7 @@
 
 from tfddl.elastic.callbacks import CommitStateCallback, UpdateBatchStateCallback, UpdateEpochStateCallback
 from tfddl.elastic.errors import HorovodInternalError, HostsUpdatedInterrupt
+from tfddl.elastic.fit import add_to_every_fit as add_to_every_fit
 from tfddl.elastic.state import KerasState, ObjectState, State, TensorFlowKerasState, TensorFlowState
 from tfddl.elastic.training import run
 

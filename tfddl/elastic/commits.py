@@ -37,6 +37,11 @@ class Commits:
     def __init__(self, folder: Path, on_disk: bool = False) -> None:
         self._folder, self._on_disk = folder, on_disk
 
+    @staticmethod
+    def are_kept() -> bool:
+        """Whether `tfddlrun --elastic` has started the job."""
+        return bool(os.environ.get(COMMITS_VARIABLE))
+
     @classmethod
     def of_state(cls, kind: str) -> list[Commits]:
         """Makes room for one more state, in memory and perhaps on a disk.

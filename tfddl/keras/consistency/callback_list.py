@@ -28,9 +28,36 @@ class ListedCallback(Callback):
         raise NotImplementedError
 
 
+class PreparingCallback(Callback):
+    """A callback that is called before `fit` looks at its arguments."""
+
+    def prepare(self, model: Any, arguments: dict[str, Any]) -> None:
+        """Called at the beginning of `fit`.
+
+        Args:
+            model: The model.
+            arguments: Those of `fit`, which may be changed.
+        """
+        raise NotImplementedError
+
+
 def watch() -> None:
-    """Has every `keras.callbacks.CallbackList` that Keras makes checked and completed."""
+    """Has every `keras.callbacks.CallbackList` that Keras makes checked and completed, and prepares calls of `fit`."""
     patches.watch_callback_lists(_complete)
+    patches.prepare_fits(_prepare)
+
+
+def callbacks_of(arguments: dict[str, Any]) -> list[Any]:
+    """The callbacks among the arguments of `fit`."""
+    given = arguments.get("callbacks")
+    given = getattr(given, "callbacks", given)  # a CallbackList
+    return [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
+
+
+def _prepare(model: Any, arguments: dict[str, Any]) -> None:
+    for callback in callbacks_of(arguments):
+        if isinstance(callback, PreparingCallback):
+            callback.prepare(model, arguments)
 
 
 def ours_among(callbacks: list[Any]) -> list[str]:

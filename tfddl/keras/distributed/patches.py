@@ -11,6 +11,8 @@ same as before for programs without tfddl's optimizers and callbacks:
 | `LossScaleOptimizer.apply_gradients` | 2 | it drops the variables without a gradient before the hook for combining |
 | `Model.fit`, `.train_on_batch`, `.evaluate`, `.test_on_batch`, `.predict`, `.predict_on_batch`, \
 `._maybe_symbolic_build` | 3 | `DataParallel` divides batches |
+| `Model.fit` | 2, 3 | `ElasticCallback` says with which epoch and with which rows it begins |
+| `EpochIterator._enumerate_iterator` | 3 | the epoch that goes on is shorter than the others |
 | `reduce_values` and `apply_mask` of losses | 3 | their denominators are those of the whole batch |
 | `BatchNormalization._moments` | 3 | so are its statistics |
 | `metrics.Mean.update_state` | 3 | a number for the whole batch counts by rows |
@@ -32,6 +34,7 @@ The subclass that `adoption.py` makes for the class of an optimizer overrides th
 """
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -95,6 +98,36 @@ def divide_training(parallel: Any) -> None:
         _replace_everywhere(getattr(saving, name), parallel.reads)
     if hasattr(model, "_maybe_symbolic_build"):
         model._maybe_symbolic_build = parallel.build(model._maybe_symbolic_build)
+
+
+@functools.cache
+def prepare_fits(prepare: Callable[[Any, dict[str, Any]], None]) -> None:
+    """`Model.fit` calls `prepare(model, arguments)` first, which may change its arguments."""
+    model = _compat.keras().Model
+    plain = model.fit
+    signature = inspect.signature(plain)
+
+    @functools.wraps(plain)
+    def fit(self: Any, *arguments: Any, **options: Any) -> Any:
+        call = signature.bind(self, *arguments, **options)
+        prepare(self, call.arguments)
+        return plain(*call.args, **call.kwargs)
+
+    model.fit = fit
+
+
+@functools.cache
+def prepare_epochs(prepare: Callable[[Any], None]) -> None:
+    """Keras 3: calls `prepare` with each iterator over the batches of an epoch, before it begins."""
+    kind = _compat.epoch_iterator()
+    plain = kind._enumerate_iterator
+
+    @functools.wraps(plain)
+    def enumerate_iterator(self: Any) -> Any:
+        prepare(self)
+        return plain(self)
+
+    kind._enumerate_iterator = enumerate_iterator
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.keras.consistency import model_contents
-from tfddl.keras.consistency.callback_list import ours_among
+from tfddl.keras.consistency.callback_list import PreparingCallback, ours_among
 from tfddl.keras.distributed.status import is_distributed
 
 
@@ -28,10 +28,11 @@ def check_program(model: Any, callbacks: list[Any]) -> None:
         _refuse("a tf.distribute strategy divides it already. Leave the strategy and its scope out")
     if _compat.keras().distribution.distribution() is not None:
         _refuse("keras.distribution divides it already. Leave keras.distribution.set_distribution() out")
-    if ours_among(callbacks):
+    ours = ours_among([each for each in callbacks if not isinstance(each, PreparingCallback)])
+    if ours:
         _refuse(
             "it adds tfddl's callbacks by itself. Give fit all the data, the global batch size, and none of them. "
-            f"Received: {', '.join(ours_among(callbacks))}"
+            f"Received: {', '.join(ours)}"
         )
 
 

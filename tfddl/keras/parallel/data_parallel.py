@@ -96,6 +96,7 @@ class DataParallel:
         self.has_divided = False
         DataParallel._active = self
         atexit.register(_warn_of_no_training, self)
+        callback_list.watch()
         patches.divide_training(_METHODS)
         patches.divide_losses(losses.with_global_sums, losses.with_global_masks)
         patches.divide_means(losses.with_rows_as_weight)
@@ -133,8 +134,7 @@ class _Methods:
 
         def fit(model: Any, *arguments: Any, **options: Any) -> Any:
             call = signature.bind(model, *arguments, **options)
-            given = call.arguments.get("callbacks")
-            listed = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
+            listed = callback_list.callbacks_of(call.arguments)
             checks.check_program(model, listed)
             order = self._order = OrderCallback(shows_batch=call.arguments.get("verbose", "auto") != 0)
             streams = seeds.StreamsCallback(self._generators)
@@ -231,7 +231,6 @@ class _Methods:
             each for each in model_contents.optimizers_of(model) if id(each) not in self._distributed
         ]
         checks.check_optimizers(model, set(self._distributed))
-        callback_list.watch()
         for optimizer in optimizers:
             settings = Settings("DataParallel", _OfOneProcess(), 1, False)
             self._distributed[id(optimizer)] = distribute(optimizer, settings)

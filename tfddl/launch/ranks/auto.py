@@ -1,6 +1,6 @@
 """One rank of `tfddlrun --auto`: `python -m tfddl.launch.ranks.auto train.py ARGUMENTS` runs a program as `python` does.
 
-When the program imports Keras, it gets `tfddl.DataParallel`.
+When the program imports Keras, it gets `tfddl.DataParallel`, and in an elastic job `ElasticCallback`s.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
 from typing import Any
+
+from tfddl.launch.rank_shim import COMMITS_VARIABLE
 
 SEED = "TFDDL_SEED"
 _WITH_VALUE = ("-W", "-X")
@@ -64,6 +66,8 @@ class _AfterKeras(MetaPathFinder, Loader):
         import tfddl
 
         tfddl.DataParallel(seed=self._seed)
+        if COMMITS_VARIABLE in os.environ:
+            tfddl.elastic.add_to_every_fit()
 
     def get_code(self, name: str) -> CodeType | None:
         code: CodeType | None = self._plain.get_code(name)

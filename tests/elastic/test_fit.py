@@ -1,0 +1,295 @@
+"""`fit` with ElasticCallback: rows that count once, and what goes on after a loss."""
+
+import functools
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.elastic.test_states import model_of
+from tests.harness import long, on_ranks, run_script
+from tfddl import _compat
+
+TFDDLRUN = [sys.executable, "-m", "tfddl.launch.run", "--elastic"]
+
+# Each row has a weight of its own, which loses 1 each time that the row is in a batch.
+ROWS = """
+import json, os, signal, sys
+import keras
+import numpy as np
+import tensorflow as tf
+import tfddl as hvd
+
+hvd.init()
+rank, size, kind, plan = hvd.rank(), hvd.size(), sys.argv[1], json.loads(sys.argv[2])
+x = np.eye(126, dtype="float32")
+
+class Batches(keras.utils.PyDataset):
+    num_batches = 42
+
+    def __getitem__(self, index):
+        return x[3 * index : 3 * index + 3], x[3 * index : 3 * index + 3, :1]
+
+class Kill(keras.callbacks.Callback):
+    batches = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.batches += 1
+        if [size, rank, self.batches] in plan:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+class Count(keras.callbacks.Callback):
+    epochs = 0
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.epochs += 1
+
+model = keras.Sequential([keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
+model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(3.0), op=hvd.Sum), lambda y, p: keras.ops.mean(p))
+elements = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(3)
+data = {
+    "arrays": lambda: {"x": hvd.data.shard(x), "y": hvd.data.shard(x[:, :1]), "batch_size": 3},
+    "pydataset": lambda: {"x": hvd.data.ShardedPyDataset(Batches(), shuffle=True)},
+    "dataset": lambda: {"x": hvd.data.shard(elements)},
+}[kind]()
+count, kill = Count(), Kill()
+elastic = hvd.callbacks.ElasticCallback(commit_every=2)
+for epochs in (1, 2):  # two calls of fit
+    history = model.fit(**data, epochs=epochs, verbose=0, callbacks=[elastic, count, kill])
+    print("history", history.epoch, len(history.history["loss"]), flush=True)
+weights = model.get_weights()[0][:, 0]
+assert len(set(map(str, hvd.allgather_object(weights.tolist())))) == 1
+print("done", size, count.epochs, json.dumps(sorted({float(weight) for weight in weights})), flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["arrays", long("pydataset"), "dataset"])
+def test_each_row_counts_once_in_an_epoch(kind):
+    """Rank 1 of 3 dies in the second call of `fit`, then rank 0 of 2; the count of batches goes on."""
+    plan = [[3, 1, 14 + 5], [2, 0, 31]]
+    result = run_script(3, ROWS, kind, json.dumps(plan), launcher=[*TFDDLRUN, "-np", "3"])
+    assert result.code == 0, result.output
+    assert re.findall(r"going on from commit (\d+)", result.output) == ["11", "17"]
+    (done,) = re.findall(r"done (.*)", result.output)
+    assert done == "1 3 [-3.0]", result.output
+    assert result.output.count("history [0] 1") == 6 and "history [0, 1] 2" in result.output
+
+
+AUTO = """
+import json, os, signal, sys
+import keras
+import numpy as np
+
+x = np.random.default_rng(0).normal(size=(70, 4)).astype("float32")
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)])
+model.compile(keras.optimizers.Adam(0.01), "mse")
+
+class Kill(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        size = os.environ.get("OMPI_COMM_WORLD_SIZE", os.environ.get("PMI_SIZE"))
+        if epoch == 1 and size == "3" and os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) == "2":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+stop = keras.callbacks.EarlyStopping("loss", min_delta=1e9, patience=3)
+options = {"epochs": 9, "batch_size": 16, "validation_split": 0.2, "verbose": 0}
+history = model.fit(x, x[:, 0], callbacks=[Kill(), stop], **options).history
+print("done", json.dumps([history, model.get_weights()[0].tolist()]), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_script_without_tfddl_goes_on_with_the_numbers_of_one_process():
+    """The global batch, and the patience of EarlyStopping, outlast the loss of rank 2 of 3."""
+    found = []
+    for size in (3, 1):
+        launcher = [*TFDDLRUN, "--auto", "-np", str(size), sys.executable]
+        result = run_script(size, AUTO, launcher=launcher[:-1], environment={"TFDDL_SEED": "1"})
+        assert result.code == 0, result.output
+        found.append(json.loads(re.findall(r"done (.*)", result.output)[0]))
+        assert ("going on from commit" in result.output) == (size == 3)
+    (history, weights), (expected_history, expected_weights) = found
+    assert len(history["loss"]) == 4
+    for name, values in expected_history.items():
+        assert history[name] == pytest.approx(values, rel=1e-4), name
+    np.testing.assert_allclose(weights, expected_weights, rtol=1e-4, atol=1e-6)
+
+
+@on_ranks(1, 2, 3)
+@pytest.mark.parametrize("start", [0, 7, 20])
+def test_rows_dataset_deals_the_rest(hvd, start):
+    from tfddl.data.rows import RowsDataset
+
+    x = np.arange(20.0)
+    dataset = RowsDataset(
+        ({"a": x}, -x), batch_size=2, shuffle=True, seed=5, rank=hvd.rank(), size=hvd.size()
+    )
+    order = np.concatenate([each[0]["a"] for each in _one_rank(dataset).epoch(0)])
+    assert sorted(order) == x.tolist() and order.tolist() != x.tolist()
+    dataset.start = start
+    batches = [dataset[index] for index in range(dataset.num_batches)]
+    mine = [batch[0]["a"].tolist() for batch in batches]
+    assert all(batch[0]["a"].dtype == "float32" and (batch[0]["a"] == -batch[1]).all() for batch in batches)
+    rows = [[row for batch in each for row in batch] for each in hvd.allgather_object(mine)]
+    each = (20 - start) // hvd.size()
+    assert np.array(rows).T.reshape(-1).tolist() == order[start : start + each * hvd.size()].tolist()
+    assert [len(batch) for batch in mine] == [2] * (each // 2) + [1] * (each % 2)
+    assert [dataset.done_after(number) for number in (0, 1, 99)] == [
+        start,
+        start + min(2, each) * hvd.size(),
+        start + each * hvd.size(),
+    ]
+    dataset.on_epoch_begin()
+    dataset.on_epoch_end()
+    assert (dataset.epoch, dataset.start) == (1, 0)
+
+
+class _one_rank:
+    """The batches of an epoch in a job of one rank."""
+
+    def __init__(self, dataset):
+        self._arrays, self._seed = dataset._arrays, dataset._seed
+
+    def epoch(self, number):
+        from tfddl.data.rows import RowsDataset
+
+        whole = RowsDataset(self._arrays, batch_size=3, shuffle=True, seed=self._seed, rank=0, size=1)
+        whole.epoch = number
+        return [whole[index] for index in range(whole.num_batches)]
+
+
+@on_ranks(1, 2, 3)
+def test_sharded_py_dataset_deals_the_rest(hvd):
+    import keras
+
+    class Batches(keras.utils.PyDataset):
+        num_batches = 11
+
+        def __getitem__(self, index):
+            return np.full([1, 1], index)
+
+    for remainder in ("drop", "repeat"):
+        dataset = hvd.data.ShardedPyDataset(Batches(), remainder=remainder)
+        dataset.start = 4
+        mine = [int(dataset[index][0, 0]) for index in range(dataset.num_batches)]
+        found = sorted(index for each in hvd.allgather_object(mine) for index in each)
+        left = 7 - 7 % hvd.size()
+        expected = [*range(4, 4 + left)] if remainder == "drop" else [*range(4, 11)]
+        assert sorted(set(found)) == expected
+        assert len(found) == -(-len(expected) // hvd.size()) * hvd.size()
+        assert dataset.done_after(1) == 4 + hvd.size() and dataset.done_after(99) == 11
+
+
+@on_ranks(2)
+def test_the_data_of_fit(hvd):
+    """Arrays of `shard` become whole again; the validation split is a fixed part of the rows."""
+    from tfddl.elastic import fit_data
+
+    x, y = np.arange(40.0).reshape(20, 2), np.arange(20)
+    parts = dict(zip(("x", "y"), hvd.data.shard(x, y), strict=True))
+    arguments = {**parts, "batch_size": 4, "validation_split": 0.25, "epochs": 2}
+    data = fit_data.take(arguments, seed=0)
+    assert isinstance(data, fit_data.OrderedData) and arguments["x"].num_batches == 2
+    assert (arguments["y"], arguments["shuffle"], arguments["validation_batch_size"]) == (None, False, 4)
+    assert arguments["validation_data"][1].tolist() == y[15 + hvd.rank() :: 2].tolist()
+    assert data.go_on(0, 4) and arguments["x"].num_batches == 2 and not data.go_on(0, 14)
+
+    others = [
+        {"x": x[hvd.rank() :: 2], "y": y[hvd.rank() :: 2]},
+        {"x": iter([])},
+        {"x": [parts["x"], x]},
+        {"x": hvd.data.shard_arrays(x, rank=0, size=4)},
+    ]
+    for arguments in others:
+        assert type(fit_data.take(arguments, seed=0)) is fit_data.FitData
+    dataset = tf.data.Dataset.range(8)
+    for arguments in ({"x": dataset}, {"x": dataset, "steps_per_epoch": 3}):
+        assert fit_data.take(arguments, seed=0).done_after(2) == 4
+
+
+@on_ranks(1, 2)
+def test_options_that_contradict(hvd, tmp_path, monkeypatch):
+    import keras
+
+    with pytest.raises(ValueError, match=r"commit_every must be 1 or more: pass one\. Received: 0"):
+        hvd.callbacks.ElasticCallback(0)
+    monkeypatch.setenv("TFDDL_COMMITS", str(tmp_path / "commits"))
+    model = model_of(hvd)
+    x = np.ones((8, 3), "float32")
+    fit = functools.partial(model.fit, x, x[:, :1], verbose=0)
+    backup = keras.callbacks.BackupAndRestore(str(tmp_path / "backup"))
+    with pytest.raises(ValueError, match="leave BackupAndRestore out"):
+        fit(callbacks=[hvd.callbacks.ElasticCallback(), backup])
+    rate = keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.9)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(rate)), "mse")
+    with pytest.raises(ValueError, match="cannot be set: leave scale_learning_rate out"):
+        fit(callbacks=[hvd.callbacks.ElasticCallback(scale_learning_rate=True)])
+
+
+@on_ranks(1, 2)
+def test_a_fit_that_was_cut_goes_on(hvd, tmp_path, monkeypatch):
+    """With steps_per_execution, accumulation, the learning rate scaled, and the counts of callbacks."""
+    import keras
+
+    from tfddl.elastic import commits, fit
+
+    monkeypatch.setenv("TFDDL_COMMITS", str(hvd.broadcast_object(str(tmp_path), 0)))
+    x = np.random.default_rng(0).normal(size=(48 * hvd.size(), 3)).astype("float32")
+    data = dict(zip("xy", hvd.data.shard(x, x[:, :1].copy()), strict=True))
+    options = {**data, "epochs": 2, "initial_epoch": 1, "batch_size": 4, "verbose": 0}
+
+    class Cut(Exception):
+        pass
+
+    class Cutting(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            seen.append(batch)
+            if batch == 9 and len(seen) == 5:
+                raise Cut
+
+    def start():
+        commits._kinds.clear()
+        fit._trainings.clear()
+        model = model_of(hvd, dropout=0.5)
+        optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
+        model.compile(
+            hvd.DistributedOptimizer(optimizer, backward_passes_per_step=2), "mse", steps_per_execution=2
+        )
+        elastic = hvd.callbacks.ElasticCallback(5, scale_learning_rate=True)
+        stop = keras.callbacks.EarlyStopping("loss", patience=9, min_delta=1e9)
+        return model, stop, {**options, "callbacks": [elastic, stop, Cutting()]}
+
+    seen = []
+    model, stop, arguments = start()
+    with pytest.raises(Cut):
+        model.fit(**arguments)
+    state = fit._trainings[id(model), id(model.optimizer)].state
+    assert (seen, state.epoch, state.done, state.fit) == ([1, 3, 5, 7, 9], 1, 6 * 4 * hvd.size(), 1)
+    state.size, state.callbacks = 2 * hvd.size(), {("EarlyStopping", 0): {"wait": 3, "best": 0.0}}
+    state.commit()  # as if a job of twice the size had made it
+    counts, weights = state.counts, state.content()[1]
+
+    seen = []
+    model, stop, arguments = start()
+    began = []
+    arguments["callbacks"].append(
+        keras.callbacks.LambdaCallback(
+            on_train_begin=lambda logs: began.extend(
+                np.array(each) for each in fit._trainings[id(model), id(model.optimizer)].state.variables
+            )
+        )
+    )
+    history = model.fit(**arguments)
+    assert seen == [1, 3, 5]  # 6 of 12 batches were left
+    rate = [
+        each for each in range(len(began)) if began[each].shape == () and began[each] == np.float32(0.005)
+    ]
+    assert len(rate) == 1
+    assert all(
+        np.array_equal(a, b) for i, (a, b) in enumerate(zip(began, weights, strict=True)) if i not in rate
+    )
+    assert counts and history.epoch == [1] and stop.wait == 4
+    assert _compat.steps_taken(model.optimizer) == 10 + 6  # the commit was made after 10

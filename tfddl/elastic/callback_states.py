@@ -1,0 +1,74 @@
+"""What callbacks have found out during `fit`, such as the best loss of an EarlyStopping: it goes on with the training."""
+
+import copy
+import inspect
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+_PLAIN = (bool, int, float, str, type(None), np.ndarray, np.generic)
+_first: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+
+
+class CallbackStates:
+    """Attributes of callbacks that have changed since a `fit` began for the first time with them.
+
+    Args:
+        callbacks: Those of `fit`, in the moment when training begins.
+    """
+
+    def __init__(self, callbacks: Sequence[Any]) -> None:
+        self._callbacks = callbacks
+        for callback in callbacks:
+            if callback not in _first:
+                _first[callback] = copy.deepcopy(_plain_attributes(callback))
+
+    def changed(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """The values that differ from the first ones, by class and number of the callback in its class, and by name."""
+        return {
+            key: {
+                name: value
+                for name, value in _plain_attributes(callback).items()
+                if name not in _first[callback] or not _equal(_first[callback][name], value)
+            }
+            for key, callback in self._numbered()
+        }
+
+    def restore(self, changed: dict[tuple[str, int], dict[str, Any]]) -> None:
+        """Sets what `changed` has returned in a process before."""
+        for key, callback in self._numbered():
+            for name, value in changed.get(key, {}).items():
+                setattr(callback, name, copy.deepcopy(value))
+
+    def _numbered(self) -> Iterator[tuple[tuple[str, int], Any]]:
+        seen: Counter[str] = Counter()
+        for callback in self._callbacks:
+            kind = type(callback).__qualname__
+            yield (kind, seen[kind]), callback
+            seen[kind] += 1
+
+
+def _plain_attributes(callback: Any) -> dict[str, Any]:
+    """The attributes with plain values, less those named like arguments of the constructor: these are settings.
+
+    Keras changes the sign of EarlyStopping's `min_delta`, once for each process.
+    """
+    settings = {name for kind in type(callback).__mro__[:-1] for name in inspect.signature(kind).parameters}
+    return {
+        name: value for name, value in vars(callback).items() if name not in settings and _is_plain(value)
+    }
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return isinstance(value, _PLAIN)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return type(one) is type(other) and np.array_equal(one, other)

@@ -1,0 +1,285 @@
+"""ElasticCallback: a `fit` that goes on after a loss, in the middle of an epoch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfddl import _compat
+from tfddl.elastic import fit_data
+from tfddl.elastic.callback_states import CallbackStates
+from tfddl.elastic.commits import Commits
+from tfddl.elastic.state import TensorFlowKerasState
+from tfddl.keras.consistency.callback_list import PreparingCallback, callbacks_of
+from tfddl.keras.distributed import patches
+from tfddl.keras.distributed.status import passes_done
+from tfddl.keras.parallel.data_parallel import DataParallel
+from tfddl.runtime import basics
+
+_COMMIT_EVERY = 100
+
+
+class ElasticCallback(PreparingCallback):
+    """Lets `fit` go on after a loss, in a job of `tfddlrun --elastic`. In other jobs it does nothing.
+
+        model.fit(x, y, epochs=10, callbacks=[hvd.callbacks.ElasticCallback()])
+
+    A commit holds the weights, the optimizer, the history, the counts of callbacks such as EarlyStopping, and how far the
+    epoch is done. After a loss the program runs again from its first line. Calls of `fit` that had ended train no more, and
+    the one that was cut goes on from the newest commit.
+
+    Each row counts once in an epoch if `fit` gets NumPy arrays of `hvd.data.shard`, or an `hvd.data.ShardedPyDataset`: then
+    all ranks draw one order of the rows, and the rows that are left are dealt to the ranks that are left. Of a
+    `tf.data.Dataset` the batches that are done are skipped, divided by the new number of ranks. Other data, and Keras 2,
+    begin the epoch anew. Under `DataParallel` arrays and a `keras.utils.PyDataset` are whole, and the global batch stays
+    the same after a loss.
+
+    Place it on all ranks; it works as the last of the list.
+
+    Args:
+        commit_every: The number of batches between two commits. The end of an epoch is a commit too. With gradient
+            accumulation the commit comes with the next update. Defaults to 100.
+        scale_learning_rate: Whether the learning rate is multiplied by the new number of ranks over the old one, because the
+            global batch changes by that factor (the linear scaling rule, arXiv 1706.02677).
+        seed: int, of the order of rows. Defaults to 0.
+
+    Raises:
+        ValueError: `commit_every` is not positive. In `fit`: a `BackupAndRestore` restores too; or `scale_learning_rate` is
+            set, and the learning rate is computed by a schedule, or DataParallel keeps the global batch.
+    """
+
+    def __init__(
+        self, commit_every: int = _COMMIT_EVERY, *, scale_learning_rate: bool = False, seed: int = 0
+    ) -> None:
+        super().__init__()
+        if commit_every < 1:
+            raise ValueError(f"commit_every must be 1 or more: pass one. Received: {commit_every!r}")
+        self._commit_every, self._scales, self._seed = commit_every, scale_learning_rate, seed
+        self._training: _Training | None = None
+
+    def prepare(self, model: Any, arguments: dict[str, Any]) -> None:
+        """Restores the newest commit, and makes `fit` begin where it was made. All ranks call it.
+
+        Args:
+            model: The compiled model.
+            arguments: Those of `fit`; changed.
+        """
+        if not Commits.are_kept():
+            return
+        self._check(model, arguments)
+        training = self._training = _training_of(model, arguments.get("x"))
+        self._data = fit_data.take(arguments, self._seed)
+        first, epochs = arguments.get("initial_epoch", 0), arguments.get("epochs", 1)
+        state = training.state
+        self._found = training.begin_fit(first, self._data.order)
+        if training.is_over:
+            first = epochs
+        elif self._found:
+            first = state.epoch
+            if first < epochs and not self._data.go_on(state.order, state.done):
+                first, state.epoch, state.done = first + 1, state.epoch + 1, 0
+                self._data.go_on(state.order + 1, 0)
+            if self._scales and state.size != basics.size():
+                rate = model.optimizer.learning_rate
+                rate.assign(rate * (basics.size() / state.size))
+        state.size = basics.size()
+        arguments["initial_epoch"] = first
+        self._others = [each for each in callbacks_of(arguments) if each is not self]
+        arguments["callbacks"] = [*self._others, self]
+        self._since = self._last = 0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Gives other callbacks back what they have found out."""
+        if self._training is None:
+            return
+        self._states = CallbackStates(self._others)
+        if self._found and not self._training.is_over:
+            self._states.restore(self._training.state.callbacks)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Tells Keras how many batches the epoch has."""
+        if self._training is None:
+            return
+        self._give_history_back()
+        self._last = 0
+        fit_data.shorten_next(self._data)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Commits if it is time."""
+        if self._training is None:
+            return
+        self._since, self._last = self._since + batch + 1 - self._last, batch + 1
+        self._commit_when_due(self._data.done_after(batch + 1))
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Commits."""
+        if self._training is None:
+            return
+        self._training.state.epoch = epoch + 1
+        self._training.note(epoch, logs or {})
+        self._since = self._commit_every
+        self._commit_when_due(0)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Commits what other callbacks have made of the weights at the end."""
+        if self._training is None:
+            return
+        self._give_history_back()
+        if not self._training.is_over:
+            self._training.state.over = True
+            self._commit()
+
+    def _commit_when_due(self, done: int) -> None:
+        # Sums of gradients are each rank's own, and no part of a commit.
+        due = self._since >= self._commit_every and passes_done(self.model.optimizer) == 0
+        if self._training is not None and due:
+            self._training.state.done = done
+            self._commit()
+
+    def _commit(self) -> None:
+        assert self._training is not None
+        self._since = 0
+        state = self._training.state
+        state.order = self._data.order
+        state.callbacks = self._states.changed()
+        state.commit()
+
+    def _give_history_back(self) -> None:
+        if self._found and self._training is not None:
+            self._training.fill_history(self.model.history)
+        self._found = False
+
+    def _check(self, model: Any, arguments: dict[str, Any]) -> None:
+        if any(isinstance(each, _backup()) for each in callbacks_of(arguments)):
+            raise ValueError(
+                "Both restore the model: leave BackupAndRestore out in a job of tfddlrun --elastic. "
+                "Received: callbacks with ElasticCallback and BackupAndRestore"
+            )
+        if self._scales and DataParallel.divides():
+            raise ValueError(
+                "DataParallel keeps the global batch: leave scale_learning_rate out. Received: scale_learning_rate=True"
+            )
+        if self._scales and _compat.settable_learning_rate(model.optimizer) is None:
+            raise ValueError(
+                "The learning rate of the optimizer cannot be set: leave scale_learning_rate out, and compute the rate from "
+                f"hvd.size(). Received: learning_rate={model.optimizer.learning_rate!r}"
+            )
+
+
+class _State(TensorFlowKerasState):
+    """A state whose random layers go on too: each rank with its own seed, all with the count of rank 0."""
+
+    def save(self) -> None:
+        self.counts = [int(np.asarray(each)[1]) for each in self._streams()]
+        super().save()
+
+    def load(self, content: Any) -> None:
+        super().load(content)
+        for variable, count in zip(self._streams(), self.counts, strict=False):
+            variable.assign([int(np.asarray(variable)[0]), count])
+
+    def _streams(self) -> list[Any]:
+        return [each for each in self.model.variables if _compat.is_seed_state(each)]
+
+
+class _Training:
+    """All calls of `fit` for one model and optimizer.
+
+    Attributes:
+        state: Their state: `fit` is the number of the call, `histories` are the metrics of all calls.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.state: Any = _State(
+            model,
+            fit=0,
+            epoch=0,
+            done=0,
+            order=0,
+            size=basics.size(),
+            over=False,
+            histories={},
+            callbacks={},
+            counts=[],
+        )
+        self.model, self.optimizer = model, model.optimizer
+        self._fits = 0
+        self._restored = self.state.restore_from(Commits.of_state(f"ElasticCallback {self.state.kind()}"))
+        self.state.sync()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the call that is under way had ended before, or has ended."""
+        return self._fits < self.state.fit or bool(self.state.over)
+
+    def begin_fit(self, first: int, order: int) -> bool:
+        """Counts a call of `fit`. Returns whether a commit of this or a later call has been restored."""
+        self._fits += 1
+        if self._restored and self._fits <= self.state.fit:
+            return True
+        self._restored = False
+        state = self.state
+        state.fit, state.epoch, state.done, state.order, state.over = self._fits, first, 0, order, False
+        state.callbacks = {}
+        return False
+
+    def note(self, epoch: int, logs: dict[str, Any]) -> None:
+        """Keeps the metrics of an epoch of this call, as Keras' History does, which comes later."""
+        epochs, values = self.state.histories.get(self._fits, ([], {}))
+        values = values | {name: [*values.get(name, []), value] for name, value in logs.items()}
+        self.state.histories = self.state.histories | {self._fits: ([*epochs, epoch], values)}
+
+    def fill_history(self, history: Any) -> None:
+        """Gives Keras' History the metrics that were kept for this call."""
+        epochs, values = self.state.histories.get(self._fits, ([], {}))
+        history.epoch = list(epochs)
+        history.history = {name: list(each) for name, each in values.items()}
+
+
+_trainings: dict[tuple[int, int], _Training] = {}
+
+
+def add_to_every_fit() -> None:
+    """`tfddlrun --auto --elastic`: each `fit` gets an ElasticCallback, unless it has one or a BackupAndRestore."""
+    patches.prepare_fits(_add)
+
+
+def _add(model: Any, arguments: dict[str, Any]) -> None:
+    listed = callbacks_of(arguments)
+    if not any(isinstance(each, (ElasticCallback, _backup())) for each in listed):
+        arguments["callbacks"] = [*listed, ElasticCallback()]
+
+
+def _backup() -> Any:
+    return _compat.keras().callbacks.BackupAndRestore
+
+
+def _training_of(model: Any, data: Any) -> _Training:
+    key = (id(model), id(model.optimizer))
+    if key not in _trainings:
+        if not model.built:
+            _build(model, data)
+        _trainings[key] = _Training(model)
+    return _trainings[key]
+
+
+def _build(model: Any, data: Any) -> None:
+    """Makes the variables of a model by one batch.
+
+    Raises:
+        ValueError: The data has no first batch that can be read without losing it.
+    """
+    if isinstance(data, tf.data.Dataset):
+        batch = next(iter(data), None)
+    elif hasattr(data, "__getitem__") and hasattr(data, "num_batches"):
+        batch = data[0]
+    elif all(hasattr(each, "shape") for each in tf.nest.flatten(data)):
+        batch = (tf.nest.map_structure(lambda each: each[:1], data),)
+    else:
+        raise ValueError(
+            "ElasticCallback restores the model before the first batch: call model.build(input_shape) before fit. "
+            f"Received: {model!r}"
+        )
+    model(batch[0] if isinstance(batch, (list, tuple)) else batch)
