@@ -99,6 +99,7 @@ test-core: setup
 	$(CTEST) --test-dir build/core
 
 # The engine and its tests for another processor, on an emulator: apt install g++-aarch64-linux-gnu qemu-user.
+# Two tests skip themselves there: qemu-user makes up /proc/self/stat (liveness_test), and ignores madvise (map_up_to_test).
 test-aarch64: setup
 	$(CMAKE) -B build/aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
 	  -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \

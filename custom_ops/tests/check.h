@@ -1,4 +1,4 @@
-// The check that ends a test.
+// The check that ends a test, and the exit code of a test that cannot run here.
 #pragma once
 
 #include <cstdio>
@@ -11,3 +11,9 @@
       std::abort();                                                                      \
     }                                                                                    \
   } while (false)
+
+// The exit code that ctest reports as "Skipped" (SKIP_RETURN_CODE in CMakeLists.txt): main() returns it.
+inline int Skip(const char* why) {
+  std::printf("skipped: %s\n", why);
+  return 77;
+}

@@ -11,14 +11,15 @@
 namespace fake {
 namespace {
 
-// Starts this executable again, to run the function `program` as a rank. The id comes through a pipe.
 struct Child {
   pid_t process;
   int id_from = -1;  // the id of rank 0
   int id_to = -1;
 };
 
-Child StartRank(int rank, const char* program, const char* devices) {
+// Forks a process that runs `program` as a rank. This process has not called the doubles, whose state begins
+// at the first call. The id comes through a pipe.
+Child StartRank(int rank, int (*program)(int rank), const char* devices) {
   int from[2], to[2];
   CHECK(!pipe(from) && !pipe(to));
   const pid_t process = fork();
@@ -26,8 +27,7 @@ Child StartRank(int rank, const char* program, const char* devices) {
   if (process == 0) {
     CHECK(dup2(to[0], 0) == 0 && dup2(from[1], 3) == 3);
     setenv("CUDA_VISIBLE_DEVICES", devices, 1);
-    execl("/proc/self/exe", "rank", program, rank ? "1" : "0", nullptr);
-    _exit(127);
+    std::exit(program(rank));
   }
   close(from[1]);
   close(to[0]);
@@ -102,7 +102,8 @@ int Share(int number) {
   return 0;
 }
 
-void TestJob(const char* program, const char* first_devices, const char* second_devices, int second_status) {
+void TestJob(int (*program)(int rank), const char* first_devices, const char* second_devices,
+             int second_status) {
   const Child first = StartRank(0, program, first_devices);
   const Child second = StartRank(1, program, second_devices);
   Introduce(first, second);
@@ -113,15 +114,8 @@ void TestJob(const char* program, const char* first_devices, const char* second_
 }  // namespace
 }  // namespace fake
 
-int main(int argc, char** argv) {
-  if (argc == 3) {
-    const std::string program = argv[1];
-    const int rank = std::atoi(argv[2]);
-    return program == "reduce" ? fake::ReduceAndExchange(rank)
-           : program == "die"  ? fake::Die(rank)
-                               : fake::Share(rank);
-  }
-  fake::TestJob("reduce", "3", "1,2", 0);
-  fake::TestJob("die", "0", "1", SIGKILL);
-  fake::TestJob("share", "5", "5,6", 0);
+int main() {
+  fake::TestJob(fake::ReduceAndExchange, "3", "1,2", 0);
+  fake::TestJob(fake::Die, "0", "1", SIGKILL);
+  fake::TestJob(fake::Share, "5", "5,6", 0);
 }

@@ -1,12 +1,6 @@
-// Conclusions from the wait states of all ranks, and whether a process still exists.
+// Conclusions from the wait states of all ranks.
 #include "core/watchdog/wait_state.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <csignal>
-
-#include "core/watchdog/liveness.h"
 #include "tests/engine/job.h"
 
 namespace tfddl {
@@ -119,34 +113,6 @@ void TestMessage() {
   CHECK(cut.waiting.size() == 2 && cut.left_out == 2 && cut.Has("second") && !cut.Has("last"));
 }
 
-void TestGone() {
-  int ends[2];
-  CHECK(pipe(ends) == 0);
-  const pid_t child = fork();
-  CHECK(child >= 0);
-  if (child == 0) {
-    const std::string mine = ProcessId::Mine().value().Encode();
-    if (write(ends[1], mine.data(), mine.size()) < 0) _exit(1);
-    alarm(60);  // a check that fails ends its parent alone
-    for (;;) pause();
-  }
-  char bytes[1000];
-  const ssize_t length = read(ends[0], bytes, sizeof bytes);
-  CHECK(length > 0);
-  ProcessId id = ProcessId::Decode(std::string(bytes, static_cast<size_t>(length)));
-  CHECK(id.pid == child && id.host == ProcessId::Mine().value().host);
-  CHECK(!id.Gone());
-  ++id.started;  // an earlier process with this PID
-  CHECK(id.Gone());
-  --id.started;
-  CHECK(kill(child, SIGKILL) == 0);
-  siginfo_t info;
-  CHECK(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);
-  CHECK(id.Gone());  // a zombie
-  CHECK(waitpid(child, nullptr, 0) == child);
-  CHECK(id.Gone());
-}
-
 }  // namespace
 }  // namespace tfddl
 
@@ -156,7 +122,6 @@ int main() {
   tfddl::TestJoined();
   tfddl::TestDescribe();
   tfddl::TestMessage();
-  tfddl::TestGone();
   std::puts("wait state: ok");
   return 0;
 }

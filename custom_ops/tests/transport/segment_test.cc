@@ -1,10 +1,7 @@
 // The members of a host share memory, or all of them fall back.
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
@@ -182,40 +179,6 @@ void TestRoomForOthers(const ShmOptions& files) {
   CHECK(arena->Allocate(kBlock));
 }
 
-// The number of pages that this process can touch without a fault.
-size_t Present(const char* memory, size_t pages, size_t page_bytes) {
-  std::vector<uint64_t> entries(pages);
-  const int map = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-  const size_t bytes = pages * sizeof(uint64_t);
-  const size_t at = reinterpret_cast<uintptr_t>(memory) / page_bytes * sizeof(uint64_t);
-  CHECK(pread(map, entries.data(), bytes, static_cast<off_t>(at)) == static_cast<ssize_t>(bytes));
-  close(map);
-  return static_cast<size_t>(
-      std::count_if(entries.begin(), entries.end(), [](uint64_t entry) { return entry >> 63; }));
-}
-
-// MapUpTo() enters the pages of a peer, if the system can do so.
-void TestMapUpTo() {
-  constexpr size_t kPage = 4096, kPages = 512;
-  constexpr int kPopulateRead = 22;
-  Meeting meeting(1);
-  const auto gather = [&](const std::string& mine) { return meeting.Gather(0, mine); };
-  const auto arenas = ShareArenas(0, kPages * kPage, gather, {});
-  const auto block = arenas.mine->Allocate(kPages * kPage);
-  char* const there = static_cast<char*>(mremap(block.get(), 0, kPages * kPage, MREMAP_MAYMOVE));
-  CHECK(there != MAP_FAILED);
-  if (madvise(there, kPage, kPopulateRead) == 0) {
-    CHECK(MapUpTo(there, 0, 2 * kPage + 1) == 3 * kPage);
-    CHECK(MapUpTo(there, 3 * kPage, kPage) == 3 * kPage);
-    CHECK(Present(there, kPages, kPage) < kPages / 2);  // the system may map neighbours as well
-    CHECK(MapUpTo(there, 3 * kPage, kPages * kPage) == kPages * kPage);
-    CHECK(Present(there, kPages, kPage) == kPages);
-    there[kPages * kPage - 1] = 1;
-    CHECK(block.get()[kPages * kPage - 1] == 1);
-  }
-  munmap(there, kPages * kPage);
-}
-
 // In another process namespace the path of a peer's memory may lead to memory of some other process.
 void TestMemoryOfAnotherProcess() {
   const auto gather = [](const std::string& mine) {
@@ -238,7 +201,6 @@ int main() {
   tfddl::TestArenas({both, both, both}, true);
   tfddl::TestArenas({both, files, both}, true);
   tfddl::TestArenas({both, none}, false);
-  tfddl::TestMapUpTo();
   tfddl::TestMemoryOfAnotherProcess();
   tfddl::TestRoomForOthers(files);
   CHECK(std::filesystem::is_empty(directory));
