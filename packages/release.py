@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 import venv
 from pathlib import Path
 
@@ -33,9 +34,11 @@ def main(wheel_options: str, recompile: bool, untagged: bool, output: Path) -> N
     """Builds the files of a release: source distribution, wheel, bill of materials, checksums.
 
     The version is that of tfddl/__init__.py. CHANGELOG.md has to have its section with a date, and the checked-out commit
-    its tag. Both files are built twice, and have to be equal byte for byte.
+    its tag. No file may differ from the commit. Both files are built twice, and have to be equal byte for byte.
     """
     version = check_version(untagged)
+    check_clean()
+    began = time.monotonic()
     options = shlex.split(wheel_options)
     work = ROOT / "build" / "release"
     shutil.rmtree(work, ignore_errors=True)
@@ -44,6 +47,7 @@ def main(wheel_options: str, recompile: bool, untagged: bool, output: Path) -> N
     for one, other in zip(first, second, strict=True):
         if digest(one) != digest(other):
             raise click.ClickException(f"Two builds of {one.name} differ: compare {one} and {other}")
+        click.echo(f"{one.name}: two builds are equal")
     _python("-m", "twine", "check", "--strict", *map(str, first))
     _python("-m", "check_wheel_contents", str(first[1]))
     output.mkdir(parents=True, exist_ok=True)
@@ -53,6 +57,9 @@ def main(wheel_options: str, recompile: bool, untagged: bool, output: Path) -> N
     sums.write_text("".join(f"{digest(path)}  {path.name}\n" for path in files))
     for path in [*files, sums]:
         click.echo(f"{path.stat().st_size / 1e6:8.2f} MB  {path}")
+    commit, minutes = _git("rev-parse", "--short", "HEAD").strip(), (time.monotonic() - began) / 60
+    tag = "not tagged" if untagged else f"tag v{version}"
+    click.echo(f"Version {version} of commit {commit}, {tag}: {minutes:.1f} minutes")
 
 
 def check_version(untagged: bool) -> str:
@@ -76,6 +83,22 @@ def check_version(untagged: bool) -> str:
             f"release with --untagged. Received: tags {', '.join(tags) or 'none'}"
         )
     return version
+
+
+def check_clean() -> None:
+    """Refuses files that differ from the commit, or that it does not have: they would be packed with the commit's time.
+
+    Raises:
+        click.ClickException: See above.
+    """
+    changed = _git("status", "--porcelain").splitlines()
+    if changed:
+        more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+        raise click.ClickException(
+            "Some files differ from the checked-out commit: commit them, or git stash -u. Received: "
+            + ", ".join(line[3:] for line in changed[:5])
+            + more
+        )
 
 
 def build(directory: Path, wheel_options: list[str]) -> tuple[Path, Path]:
