@@ -1,5 +1,6 @@
 """The refusals of `make release`, and archives that are equal if their contents are."""
 
+import re
 import subprocess
 import tarfile
 from pathlib import Path
@@ -7,7 +8,17 @@ from pathlib import Path
 import click
 import pytest
 
+import tfddl
 from packages import release
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+# Where else the version stands, each with what stands around it.
+VERSIONS = {
+    "README.md": (r"tfddl-([\d.]+)-py3-none-",),
+    "docs/install.md": (r"tfddl-([\d.]+)-py3-none-",),
+    "packages/tfddl-horovod/pyproject.toml": (r'^version = "(.+)"$', r'"tfddl==(.+)"'),
+    "deploy/conda-forge/recipe.yaml": (r"^  version: ([\d.]+)$",),
+}
 
 
 def _git(*arguments: str, where: Path) -> None:
@@ -26,6 +37,15 @@ def checkout(tmp_path, monkeypatch):
     _git("commit", "--quiet", "--message", "first", where=tmp_path)
     monkeypatch.setattr(release, "ROOT", tmp_path)
     return tmp_path
+
+
+@pytest.mark.parametrize("file", VERSIONS)
+def test_every_file_names_the_version(file):
+    for pattern in VERSIONS[file]:
+        found = re.findall(pattern, (REPOSITORY / file).read_text(), re.MULTILINE)
+        assert found == [tfddl.__version__], (
+            f"{file}, {pattern}: the version of tfddl/__init__.py belongs here"
+        )
 
 
 def test_a_release_has_a_tag_and_a_dated_section(checkout):
