@@ -143,12 +143,10 @@ def set_times(archive: Path, epoch: int) -> None:
 
 def bill_of_materials(wheel: Path, output: Path, environment: Path) -> Path:
     """Writes the CycloneDX list of the wheel and of all that it installs, with versions and licenses."""
-    venv.create(environment, with_pip=True)
+    venv.create(environment, with_pip=False)  # an environment's own pip and setuptools would be on the list
     python = str(environment / "bin" / "python")
-    subprocess.run(
-        [python, "-m", "pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), str(wheel)],
-        check=True,
-    )
+    install = ["-m", "pip", "--python", python, "install", "--quiet"]
+    _python(*install, "-c", str(ROOT / "constraints.txt"), str(wheel))
     _python(
         "-m", "cyclonedx_py", "environment", "--output-reproducible", "--output-file", str(output), python
     )
