@@ -150,6 +150,8 @@ def bill_of_materials(wheel: Path, output: Path, environment: Path) -> Path:
     _python(
         "-m", "cyclonedx_py", "environment", "--output-reproducible", "--output-file", str(output), python
     )
+    # pip has noted where the wheel lay on this machine.
+    output.write_text(output.read_text().replace(wheel.as_uri(), wheel.name))
     return output
 
 
