@@ -10,7 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
+from tfddl.elastic import hand_over
 from tfddl.elastic.commits import Commits
+from tfddl.elastic.errors import HostsUpdatedInterrupt
 from tfddl.keras.consistency.model_contents import optimizers_of, variable_id
 from tfddl.keras.keras2 import optimizer_state
 from tfddl.ops.objects import allgather_object, broadcast_object
@@ -54,16 +56,28 @@ class State:
         Raises:
             HostsUpdatedInterrupt: The hosts of the job have changed.
         """
+        self._keep()
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Ends this start of the job if its hosts have changed, so that tfddlrun starts it again on the new ones.
+
+        All ranks call it, and `commit` does. Under `tfddlrun --elastic` it takes one small allreduce, else it does nothing.
+
+        Raises:
+            HostsUpdatedInterrupt: The hosts have changed. The state is kept, and `tfddl.elastic.run` ends the process.
+        """
+        if self._commits and hand_over.agree():
+            self._keep()
+            raise HostsUpdatedInterrupt
+
+    def _keep(self) -> None:
         self.save()
         self._number += 1
         written = [commits for commits in self._commits if commits.are_written_here]
         content = (basics.size(), self.content()) if written else None
         for commits in written:
             commits.write(self._number, content)
-        self.check_host_updates()
-
-    def check_host_updates(self) -> None:
-        """Nothing yet: the hosts of a job change only when tfddlrun starts it again."""
 
     def restore_from(self, commits: Sequence[Commits]) -> bool:
         """Takes the newest commit of all hosts. All ranks call it, before anything else of the state.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from tfddl.elastic import hand_over
 from tfddl.elastic.commits import Commits
 from tfddl.elastic.errors import HorovodInternalError, HostsUpdatedInterrupt
 from tfddl.elastic.state import State
@@ -30,9 +32,12 @@ def run(func: _Function) -> _Function:
     Under `tfddlrun --elastic` the state takes the newest commit before the function is called, if a job before has left one;
     where that job had another number of ranks, the state's `on_reset` follows. Then all ranks take the state of rank 0.
 
-    A loss ends the processes, so tfddl itself raises none of Horovod's exceptions. A program may raise them, on all ranks.
-    After a `HorovodInternalError` the state goes back to its last commit, and the function is called again; after a
-    `HostsUpdatedInterrupt` it is called with the state as it is.
+    A loss ends the processes, so tfddl itself raises no `HorovodInternalError`. When hosts come or go, a commit raises
+    `HostsUpdatedInterrupt` on all ranks. The processes then end by `SystemExit`, and tfddlrun starts the program again
+    on the new hosts.
+
+    A program may raise both errors itself, on all ranks. After a `HorovodInternalError` the state goes back to its last
+    commit, and the function is called again; after a `HostsUpdatedInterrupt` it is called with the state as it is.
 
     Args:
         func: The function. Its first argument is a `State`.
@@ -52,11 +57,13 @@ def run(func: _Function) -> _Function:
             try:
                 if synchronize:
                     state.sync()
-                return func(state, *arguments, **options)
+                with hand_over.possible() if state.is_kept else contextlib.nullcontext():
+                    return func(state, *arguments, **options)
             except HorovodInternalError:
                 state.restore()
                 synchronize = True
             except HostsUpdatedInterrupt as interrupt:
+                hand_over.end_if_agreed()
                 synchronize = not interrupt.skip_sync
             basics.shutdown()
             basics.init()

@@ -47,12 +47,18 @@ class Waits:
 
 
 @dataclass(frozen=True)
+class Leaves:
+    """The host of a rank will go away soon."""
+
+
+@dataclass(frozen=True)
 class Ended:
     """A rank has ended."""
 
     status: int  # exit code; -n for a death by signal n
     stopped: bool  # tfddlrun had sent it a signal, so its status does not show an error of its own
     frozen: bool = False  # it had been stopped by SIGSTOP or the like when tfddlrun ended it
+    handed_over: bool = False  # it has ended so that the job starts again on other hosts
 
 
 class Link:
@@ -76,7 +82,7 @@ class Link:
     def fileno(self) -> int:
         return self._connection.fileno()
 
-    def receive(self) -> list[Hello | Output | Waits | Ended] | None:
+    def receive(self) -> list[Hello | Output | Waits | Leaves | Ended] | None:
         """Reads the data that has arrived. Returns whole messages in order, or None at the end of the connection.
 
         A message that no shim would send is such an end, so a stranger cannot disturb the job.
@@ -103,7 +109,7 @@ class Link:
     def close(self) -> None:
         self._connection.close()
 
-    def _messages(self) -> Iterator[Hello | Output | Waits | Ended]:
+    def _messages(self) -> Iterator[Hello | Output | Waits | Leaves | Ended]:
         header = rank_shim.HEADER
         while len(self._buffer) >= header.size:
             kind, length = header.unpack_from(self._buffer)
@@ -116,13 +122,15 @@ class Link:
             del self._buffer[:end]
             yield self._decode(kind, payload)
 
-    def _decode(self, kind: bytes, payload: bytes) -> Hello | Output | Waits | Ended:
+    def _decode(self, kind: bytes, payload: bytes) -> Hello | Output | Waits | Leaves | Ended:
         if self.rank < 0:
             return self._greeted(json.loads(payload) if kind == rank_shim.HELLO else None)
         if kind == rank_shim.ENDED:
             return Ended(**json.loads(payload))
         if kind == rank_shim.WAITS:
             return Waits()
+        if kind == rank_shim.LEAVES:
+            return Leaves()
         return Output("stderr" if kind == rank_shim.ERROR else "stdout", payload)
 
     def _greeted(self, hello: object) -> Hello:

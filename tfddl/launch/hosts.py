@@ -34,7 +34,7 @@ def parse_hosts(text: str) -> list[Host]:
     Raises:
         ValueError: `text` does not have this form, or names a host twice.
     """
-    return _once_each([_parse_host(item.strip(), text) for item in text.split(",")])
+    return _once_each([host_of(item.strip(), text) for item in text.split(",")])
 
 
 def read_hostfile(path: Path) -> list[Host]:
@@ -60,7 +60,7 @@ def read_hostfile(path: Path) -> list[Host]:
             raise ValueError(
                 f"A line of the host file is not a host: write 'node1 slots=4' or 'node1:4'. Received: {where}"
             )
-        host = _parse_host(match["host"], where)
+        host = host_of(match["host"], where)
         hosts.append(Host(host.name, int(match["slots"])) if match["slots"] else host)
     if not hosts:
         raise ValueError(
@@ -76,13 +76,23 @@ def all_local(hosts: Sequence[Host]) -> bool:
     return all(host.name in local or host.name.startswith("127.") for host in hosts)
 
 
-def _parse_host(text: str, received: str) -> Host:
+def host_of(text: str, received: str, slots: int = 1) -> Host:
+    """Reads `host` or `host:slots`.
+
+    Args:
+        text: The host.
+        received: What an error quotes.
+        slots: The slots of a host without a number.
+
+    Raises:
+        ValueError: `text` does not have this form.
+    """
     match = _HOST.fullmatch(text)
     if match is None:
         raise ValueError(
             f"A host is not a name with a whole number of slots: write 'node1:4,node2:4'. Received: {received}"
         )
-    return Host(match["name"], int(match["slots"] or 1))
+    return Host(match["name"], int(match["slots"] or slots))
 
 
 def _once_each(hosts: list[Host]) -> list[Host]:

@@ -20,7 +20,8 @@ from functools import partial
 from typing import IO
 
 from tfddl.launch import rank_shim
-from tfddl.launch.channel import Ended, Hello, Link, Listener, Output, Waits
+from tfddl.launch.channel import Ended, Hello, Leaves, Link, Listener, Output, Waits
+from tfddl.launch.elastic.hand_over import HandOver
 from tfddl.launch.outcome import Rank, Record, Verdict, judge
 from tfddl.launch.output import Output as Printer
 from tfddl.launch.rank_files import RankFiles
@@ -51,6 +52,7 @@ class Job:
         remote: whether ranks may run on other hosts.
         start_timeout: seconds that all ranks have to start in. None: no limit.
         files: `RankFiles`, if ranks get files of their own.
+        hand_over: a `HandOver`, if the job goes over to other hosts when they change.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Job:
         remote: bool,
         start_timeout: float | None = None,
         files: RankFiles | None = None,
+        hand_over: HandOver | None = None,
     ):
         self._line = line
         self._processes = processes
@@ -73,6 +76,7 @@ class Job:
         self._remote = remote
         self._start_timeout = start_timeout
         self._files = files
+        self._hand_over = hand_over
         self._selector = selectors.DefaultSelector()
         self._plan: list[tuple[float, int, Callable[[], None]]] = []
         self._links: set[Link] = set()  # to the shims
@@ -93,6 +97,8 @@ class Job:
         self._watch_signals()
         self._start_mpirun()
         self._selector.register(self._listener, selectors.EVENT_READ, self._on_connection)
+        if self._hand_over is not None:
+            self._selector.register(self._hand_over, selectors.EVENT_READ, self._on_hosts)
         if self._start_timeout is not None:
             self._after(self._start_timeout, self._on_start_timeout)
         while self._mpirun.poll() is None or self._links:
@@ -111,7 +117,7 @@ class Job:
         self._close_all()
         verdict = self._stopped_by or judge(record)
         if self._interrupted:
-            verdict.lost = ()
+            verdict.lost, verdict.handed_over = (), False
         return verdict
 
     def _close_all(self) -> None:
@@ -210,14 +216,29 @@ class Job:
                         link.command(rank_shim.TERMINATE)
                     elif self._ended:
                         link.command(rank_shim.LOOK)
+                    else:
+                        self._on_hosts()
                 case Output(stream, data):
                     self._on_output(self._ranks[link.rank], stream, data)
                 case Waits():
                     self._waiting.append(self._ranks[link.rank])
                     self._stop()
-                case Ended(status, stopped, frozen):
+                case Leaves() if self._hand_over is not None:
+                    self._hand_over.leaves(self._ranks[link.rank])
+                case Ended(status, stopped, frozen, handed_over):
                     self._ranks[link.rank].frozen = frozen
+                    self._ranks[link.rank].handed_over = handed_over
                     self._on_ended(self._ranks[link.rank], status, stopped)
+
+    def _on_hosts(self) -> None:
+        """Tells the ranks once if the job is to go over to other hosts."""
+        if self._hand_over is None:
+            return
+        all_run = len(self._ranks) >= self._processes and not (self._ended or self._stopping)
+        if self._hand_over.is_due(list(self._ranks.values()) if all_run else []):
+            self._command(rank_shim.HAND_OVER)
+        for line in self._hand_over.lines():
+            self._print(lambda line=line: self._printer.message(f"tfddlrun: {line}"))  # type: ignore[misc]
 
     def _on_output(self, rank: Rank, stream: str, data: bytes) -> None:
         if stream == "stderr":
@@ -318,12 +339,18 @@ class Job:
                 self._stop()
 
 
-def wait_for_signal(seconds: float) -> None:
-    """Waits between two jobs. A signal ends the wait, and then the second job."""
+def wait_for_signal(seconds: float) -> int:
+    """Waits between two jobs. A signal ends the wait, and then the second job.
+
+    Returns:
+        The signal; 0 if there was none.
+    """
     ours, theirs = _signal_pipe
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0 and select.select([ours], [], [], left)[0]:
         numbers = os.read(ours, 512)
-        if set(numbers) & set(_SIGNALS):
+        ends = [number for number in numbers if number in _SIGNALS]
+        if ends:
             os.write(theirs, numbers)
-            return
+            return ends[0]
+    return 0

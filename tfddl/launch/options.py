@@ -12,6 +12,7 @@ from click.shell_completion import CompletionItem
 
 from tfddl.launch import config_file, horovod_settings
 from tfddl.launch.check_build import print_build
+from tfddl.launch.elastic.set_aside import LEAST_S, MOST_S
 from tfddl.launch.mpirun import MpirunError, find_mpirun
 
 HELP = """Runs COMMAND as several processes that train together.
@@ -36,6 +37,8 @@ Examples:
       a program that imports horovod, without Horovod and unchanged
   tfddlrun --elastic -np 8 -H node1:4,node2:4 python train.py
       goes on with the processes that are left after a loss
+  tfddlrun --elastic --host-discovery-script ./hosts.sh python train.py
+      on the hosts that hosts.sh prints, also when they change
 
 Start one process for each GPU, or for each group of cores. Options of tfddlrun come before COMMAND. Each line
 of output starts with the rank that wrote it, such as [1]. Processes cannot read from the terminal.
@@ -76,6 +79,11 @@ class Options:
     reset_limit: int | None
     replace: bool
     state_dir: Path | None
+    discovery: str | None
+    max_np: int | None
+    slots: int
+    elastic_timeout: float
+    cooldown: tuple[float, float] | None
     verbose: bool
     dry_run: bool
 
@@ -253,6 +261,44 @@ _OPTIONS = [
         metavar="FOLDER",
         help="With --elastic: keep the commits in this folder too, which all hosts see. The same command goes on from "
         "there if the whole job was lost.",
+    ),
+    click.option(
+        "--host-discovery-script",
+        "discovery",
+        metavar="COMMAND",
+        help="With --elastic: a command that prints a line 'host' or 'host:slots' for each host. tfddlrun runs it every "
+        "second; the job starts again at its next commit when hosts come or go.",
+    ),
+    click.option(
+        "--max-np",
+        "--max-num-proc",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="With --host-discovery-script: the most processes. Defaults to all slots.",
+    ),
+    click.option(
+        "--slots",
+        "--slots-per-host",
+        type=click.IntRange(min=1),
+        metavar="N",
+        default=1,
+        help="With --host-discovery-script: the slots of a host for which it prints none. Defaults to 1.",
+    ),
+    click.option(
+        "--elastic-timeout",
+        type=click.FloatRange(min=0),
+        metavar="SECONDS",
+        default=600.0,
+        help="With --host-discovery-script: end the job after waiting so long for hosts. Defaults to 600.",
+    ),
+    click.option(
+        "--blacklist-cooldown-range",
+        "cooldown",
+        type=click.FloatRange(LEAST_S, MOST_S),
+        nargs=2,
+        metavar="SECONDS SECONDS",
+        help="With --host-discovery-script: the shortest and the longest time for which a host that has failed is not used. "
+        "The time doubles with each failure. Defaults to 1 3600.",
     ),
     click.option(
         "--config-file",

@@ -40,6 +40,7 @@ class Rank:
     errors: bytearray = field(default_factory=bytearray)  # the end of its stderr
     frozen: bool = False  # it did not run when tfddlrun ended it, because of SIGSTOP or the like
     abandoned: bool = False  # its supervisor did not answer when the job ended
+    handed_over: bool = False  # it has ended so that the job starts again on other hosts
 
     @property
     def failed(self) -> bool:
@@ -68,6 +69,7 @@ class Verdict:
     errors: str = ""  # the end of what the rank that failed first wrote to stderr
     ranks: tuple[Rank, ...] = ()  # all that have started, in order
     lost: tuple[Rank, ...] = ()  # those that a signal has killed or stopped, or whose host went away
+    handed_over: bool = False  # no rank has failed: the job is to start again on other hosts
 
 
 @dataclass
@@ -98,6 +100,9 @@ def judge(record: Record) -> Verdict:
     answered = {rank.host for rank in record.ended}
     gone = [rank for rank in record.lost if not rank.abandoned or rank.host not in answered]
     verdict.lost = tuple(sorted((*killed, *gone), key=lambda rank: rank.number))
+    verdict.handed_over = any(rank.handed_over for rank in record.ended) and not (
+        verdict.lost or any(rank.failed for rank in record.ended)
+    )
     verdict.ranks = tuple(sorted((*record.ended, *record.lost), key=lambda rank: rank.number))
     return verdict
 

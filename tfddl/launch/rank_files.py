@@ -19,14 +19,23 @@ class RankFiles:
     """
 
     def __init__(self, folder: Path, processes: int):
-        digits = len(str(processes - 1))
+        self._folder, self._digits = folder, len(str(processes - 1))
         self._files: dict[tuple[int, str], io.FileIO] = {}
+        self.add(processes)
+
+    def add(self, processes: int) -> None:
+        """Makes the files that a start with so many processes needs besides.
+
+        Raises:
+            OSError: A file cannot be made.
+        """
         for rank in range(processes):
-            own = folder / f"rank.{rank:0{digits}d}"
+            own = self._folder / f"rank.{rank:0{self._digits}d}"
             own.mkdir(parents=True, exist_ok=True)
             for stream in ("stdout", "stderr"):
-                # Without a buffer: a reader sees the newest line, and nothing is left to write where the disk is full.
-                self._files[rank, stream] = io.FileIO(own / stream, "wb")
+                if (rank, stream) not in self._files:
+                    # Without a buffer: a reader sees the newest line, and nothing is left to write where the disk is full.
+                    self._files[rank, stream] = io.FileIO(own / stream, "wb")
 
     def write(self, rank: int, stream: str, data: bytes) -> str:
         """Writes bytes of a rank.

@@ -32,9 +32,10 @@ from functools import partial
 # JSON: hosts, port, token, job, scratch: [directory], terminal: [stdout, stderr], columns, rows
 VARIABLE = "TFDDL_LAUNCH"
 HEADER = struct.Struct(">cI")  # kind and length of each message to tfddlrun
-HELLO, OUTPUT, ERROR, WAITS, ENDED = b"H", b"O", b"E", b"W", b"X"
+HELLO, OUTPUT, ERROR, WAITS, LEAVES, ENDED = b"H", b"O", b"E", b"W", b"V", b"X"
 # From tfddlrun, one byte each. LOOK: a rank has ended, so say it if this rank waits for all ranks.
-TERMINATE, KILL, LOOK = b"T", b"K", b"L"
+# HAND_OVER: the job is to end at its next commit, and starts again on other hosts.
+TERMINATE, KILL, LOOK, HAND_OVER = b"T", b"K", b"L", b"U"
 # Signals that tfddlrun passes on to ranks that wait for them; the first one asks for a flight record.
 PASSED_ON = {b"1": signal.SIGUSR1, b"2": signal.SIGUSR2}
 
@@ -43,10 +44,14 @@ ABORT_S = 0.3  # mpirun also kills the rank that called MPI_Abort: time for it t
 LEFTOVER_S = 2.0  # for processes that a rank leaves behind, before each stronger signal
 CONNECT_S = 5.0  # for each of tfddlrun's addresses
 LOOK_S = 1.0  # between two looks whether the rank waits
+LEAVE_S = 120.0  # for a commit, after the host has been told to leave
 
 COMMITS_VARIABLE = "TFDDL_COMMITS"  # the folder of an elastic job's commits, on each host
 STATE_VARIABLE = "TFDDL_STATE_DIR"  # a folder on a disk for the same
-JOB_VARIABLE = "TFDDL_JOB"  # the job's name, for the ranks
+JOB_VARIABLE = "TFDDL_JOB"  # the name of this start of the job, for the ranks
+# Files in the folder of the commits, by which the supervisor and its rank talk, each behind the job's name. The last two
+# are followed by the rank's session.
+HAND_OVER_FILE, HANDED_OVER_FILE, CATCHES_FILE = "hand-over", "handed-over", "catches"
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -97,6 +102,9 @@ class Supervisor:
         self._looks = 0  # that have found the rank in hvd.init()
         self._terminate_at = self._kill_at = float("inf")
         self._terminated = False
+        self._elastic = COMMITS_VARIABLE in os.environ
+        self._sigterm = False  # in an elastic job, from elsewhere than tfddlrun: the host leaves
+        self._leaves_at = float("inf")  # then the rank is ended
 
     def run(self, command: list[str]) -> int:
         """Runs the command to its end. Returns its exit status: 128 + n after signal n."""
@@ -111,9 +119,16 @@ class Supervisor:
         self._selector.register(self._stub, selectors.EVENT_READ, self._on_stub_gone)
         while (status := self._status) is None:
             self._turn(min(self._signal_when_due(), self._look_when_due()))
+            if self._sigterm and self._leaves_at == float("inf"):
+                self._leave()
             self._reap()
         self._drain()
-        ended = {"status": status, "stopped": self._terminated, "frozen": self._frozen}
+        ended = {
+            "status": status,
+            "stopped": self._terminated and self._terminate_at != self._leaves_at,
+            "frozen": self._frozen,
+            "handed_over": self._elastic and os.path.exists(self._file(HANDED_OVER_FILE, self._pid)),
+        }
         self._send(ENDED, json.dumps(ended).encode())
         self._end_descendants(gently=status == 0 and self._kill_at == float("inf"))
         if self._alone:
@@ -176,6 +191,8 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self._stop(0))
+        if self._elastic:
+            signal.signal(signal.SIGTERM, lambda *_: setattr(self, "_sigterm", True))
         for number in PASSED_ON.values():
             signal.signal(number, lambda received, _: _pass_on(self._pid, received) if self._pid else None)
         self._selector.register(ours, selectors.EVENT_READ, lambda: os.read(ours, 512))
@@ -221,6 +238,9 @@ class Supervisor:
         if command in PASSED_ON:
             _pass_on(self._pid, PASSED_ON[command])
             return
+        if command == HAND_OVER:
+            self._ask_for_hand_over()
+            return
         if not command:
             self._selector.unregister(self._connection)
             self._alone = True
@@ -229,6 +249,27 @@ class Supervisor:
         self._stop(0)
         if command == KILL:
             self._kill_at = 0.0
+
+    def _file(self, kind: str, session: int | None = None) -> str:
+        return rank_file(os.environ.get(COMMITS_VARIABLE, ""), self._settings["job"], kind, session)
+
+    def _ask_for_hand_over(self) -> None:
+        path = self._file(HAND_OVER_FILE)
+        with contextlib.suppress(OSError):  # without room for the file the job goes on where it is
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            open(path, "w").close()
+
+    def _leave(self) -> None:
+        """Says that the host leaves. If the job does not hand over in time, the rank dies of the signal."""
+        self._send(LEAVES, b"")
+        self._leaves_at = time.monotonic() + LEAVE_S
+        self._terminate_at = min(self._terminate_at, self._leaves_at)
+        self._kill_at = min(self._kill_at, self._terminate_at + GRACE_S)
+
+    def _kill_if_it_catches(self) -> None:
+        """Kills a rank that would take SIGTERM as a notice that its host leaves (`tfddl.elastic.hand_over`)."""
+        with contextlib.suppress(OSError, ValueError), open(self._file(CATCHES_FILE, self._pid)) as file:
+            os.kill(int(file.read()), signal.SIGKILL)
 
     def _on_stub_gone(self) -> None:
         self._selector.unregister(self._stub)
@@ -255,6 +296,8 @@ class Supervisor:
             self._terminated = True
             self._frozen = _is_frozen(self._pid)
             _signal_group(self._pid, signal.SIGTERM)
+            if self._elastic:
+                self._kill_if_it_catches()
         if now >= self._kill_at:
             self._terminated = True
             _signal_group(self._pid, signal.SIGKILL)
@@ -283,6 +326,11 @@ class Supervisor:
                     signalled.add(child)
                 self._turn(0.02)
         self._drain()
+
+
+def rank_file(folder: str, job: str, kind: str, session: int | None = None) -> str:
+    """The path of a file by which a supervisor and its rank talk."""
+    return os.path.join(folder, "-".join([job, kind, *([] if session is None else [str(session)])]))
 
 
 def _rank() -> int:
@@ -354,6 +402,20 @@ def _children(process: int) -> set[int]:
     return set()  # a kernel without this list: only the rank's own session is ended
 
 
+def _follow(supervisor: int, signals: set[signal.Signals]) -> int:
+    """Waits for the supervisor's end. SIGTERM from mpirun ends the stub; from elsewhere it means that the host leaves."""
+    while True:
+        received = signal.sigwaitinfo(signals)
+        if received.si_signo == signal.SIGTERM:
+            if received.si_pid == os.getppid():
+                os._exit(128 + signal.SIGTERM)
+            os.kill(supervisor, signal.SIGTERM)
+            continue
+        ended, status = os.waitpid(supervisor, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+
+
 def main(command: list[str]) -> int:
     """Runs the command as one rank. Returns the exit code for mpirun."""
     found = os.environ.pop(VARIABLE, None)
@@ -363,6 +425,8 @@ def main(command: list[str]) -> int:
     for number in PASSED_ON.values():
         signal.signal(number, lambda *_: None)
     alive, held_by_stub = os.pipe()
+    watched = {signal.SIGTERM, signal.SIGCHLD} if COMMITS_VARIABLE in os.environ else set()
+    signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     supervisor = os.fork()
     if supervisor:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -370,7 +434,10 @@ def main(command: list[str]) -> int:
             signal.signal(number, lambda received, _: os.kill(supervisor, received))
         os.closerange(3, held_by_stub)
         os.closerange(held_by_stub + 1, 65536)
+        if watched:
+            return _follow(supervisor, watched)
         return os.waitstatus_to_exitcode(os.waitpid(supervisor, 0)[1])
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)
     os.close(held_by_stub)
     os.setsid()
     settings = json.loads(found)

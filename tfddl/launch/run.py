@@ -15,7 +15,9 @@ from typing import Any
 import click
 
 from tfddl.launch import allocation, variables
+from tfddl.launch.elastic.discovery import Script, wait_for_hosts
 from tfddl.launch.elastic.folder import state_folder
+from tfddl.launch.elastic.pool import filled
 from tfddl.launch.elastic.restart import Placement
 from tfddl.launch.hints import hint, hint_before
 from tfddl.launch.hosts import Host, parse_hosts, read_hostfile
@@ -98,10 +100,46 @@ def _check_elastic(options: Options) -> None:
         "--reset-limit": options.reset_limit is not None,
         "--replace": options.replace,
         "--state-dir": options.state_dir is not None,
+        "--host-discovery-script": options.discovery is not None,
     }
     for name, used in given.items():
         if used and not options.elastic:
             raise click.UsageError(f"{name} is for --elastic: give --elastic as well.")
+    _check_discovery(options)
+
+
+def _check_discovery(options: Options) -> None:
+    if options.discovery is None:
+        needs = {
+            "--max-np": options.max_np is not None,
+            "--slots": options.slots != 1,
+            "--elastic-timeout": options.elastic_timeout != 600.0,
+            "--blacklist-cooldown-range": options.cooldown is not None,
+        }
+        for name, used in needs.items():
+            if used:
+                raise click.UsageError(
+                    f"{name} is for jobs that get new hosts: give --host-discovery-script as well."
+                )
+        return
+    if options.hosts is not None or options.hostfile is not None:
+        raise click.UsageError(
+            "Give the hosts by --host-discovery-script, or by -H or --hostfile, not by both."
+        )
+    if options.replace:
+        raise click.UsageError(
+            "Leave --replace out: with --host-discovery-script the job takes all slots of the hosts."
+        )
+    least, most = max(options.processes or 1, options.min_np or 1), options.max_np
+    if most is not None and most < least:
+        raise click.UsageError(
+            f"--max-np is less than the job needs to start: raise it. Received: --max-np {most} for {least} processes"
+        )
+    if options.cooldown is not None and options.cooldown[0] > options.cooldown[1]:
+        raise click.UsageError(
+            "--blacklist-cooldown-range takes the shorter time first: change the order. "
+            f"Received: {options.cooldown[0]:g} {options.cooldown[1]:g}"
+        )
 
 
 def _auto(command: tuple[str, ...]) -> tuple[str, ...]:
@@ -129,6 +167,8 @@ def _seed(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _place(options: Options) -> tuple[int, list[Host]]:
     """The number of processes and their hosts. Without hosts mpirun asks a scheduler, or takes this host."""
+    if options.discovery is not None:
+        return _discover(options, options.discovery)
     hosts = _hosts(options.hosts, options.hostfile)
     if not hosts:
         try:
@@ -150,6 +190,23 @@ def _place(options: Options) -> tuple[int, list[Host]]:
             + ",".join(f"{host.name}:{host.slots}" for host in hosts)
         )
     return count, hosts
+
+
+def _discover(options: Options, command: str) -> tuple[int, list[Host]]:
+    """The hosts that the script names, as soon as they have enough slots."""
+    least = max(options.processes or 1, options.min_np or 1)
+    try:
+        found = wait_for_hosts(
+            Script(command, options.slots),
+            least,
+            options.elastic_timeout,
+            lambda line: click.echo(f"tfddlrun: {line}", err=True),
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    place = filled(found, options.max_np)
+    click.echo(f"tfddlrun: {allocation.Choice(place.hosts, '--host-discovery-script')}", err=True)
+    return place.processes, place.hosts
 
 
 def _hosts(hosts: str | None, hostfile: Path | None) -> list[Host]:

@@ -10,15 +10,21 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 from tfddl.launch.channel import Listener
+from tfddl.launch.elastic.discovery import Poll, Script
 from tfddl.launch.elastic.folder import commits_folder, forget
-from tfddl.launch.elastic.restart import Limits, Placement, next_placement
+from tfddl.launch.elastic.hand_over import HandOver
+from tfddl.launch.elastic.pool import HostPool
+from tfddl.launch.elastic.restart import Limits, Placement
+from tfddl.launch.elastic.session import Session
+from tfddl.launch.elastic.set_aside import SetAside
 from tfddl.launch.hosts import Host, all_local
-from tfddl.launch.job import Job, wait_for_signal
+from tfddl.launch.job import Job
 from tfddl.launch.mpirun import OPEN_MPI, Mpirun, command_line, forwarded_variables, scheduled
 from tfddl.launch.options import Options
 from tfddl.launch.outcome import Verdict
@@ -27,8 +33,7 @@ from tfddl.launch.rank_files import RankFiles
 from tfddl.launch.rank_shim import COMMITS_VARIABLE, STATE_VARIABLE
 from tfddl.launch.scratch import Scratch, scratch
 
-# A job that ends sooner each time starts again after a growing wait.
-_SOON_S, _LONGEST_WAIT_S = 30.0, 60.0
+_RUN_ON_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -86,46 +91,58 @@ class Starts:
             commits_folder() as folder,
             _set({COMMITS_VARIABLE: str(folder)} | ({STATE_VARIABLE: str(state)} if state else {})),
         ):
-            verdict = self._until_the_end(place, files, advise)
+            verdict = self._elastic(place, files, advise, folder)
             if state and verdict.code == 0:
                 forget(state)
-            for host in place.hosts:  # one by one, since a host may be gone
-                if not all_local([host]):
-                    self._run_on(host, ["rm", "-rf", str(folder)])
             return verdict
 
-    def _run_on(self, host: Host, command: list[str]) -> None:
+    def _elastic(
+        self, place: Placement, files: RankFiles | None, advise: Callable[[Verdict], str], folder: Path
+    ) -> Verdict:
+        options = self.options
+        limits = Limits(options.min_np or 1, options.reset_limit, options.replace, options.max_np)
+        remove = ["rm", "-rf", str(folder)]
+
+        def prepare(host: Host) -> bool:
+            return all_local([host]) or self._run_on(
+                host, remove if pool.has_old_commits(host.name) else ["true"]
+            )
+
+        def once(place: Placement, hand_over: HandOver) -> tuple[Verdict, Callable[..., None]]:
+            if files is not None:
+                files.add(place.processes)
+            verdict, printer = self._once(place, files, hand_over)
+            return verdict, partial(_say, printer)
+
+        discovered = options.discovery is not None
+        aside = SetAside(*(options.cooldown or ()))
+        with contextlib.closing(
+            HostPool(limits, aside, prepare, discovered, options.state_dir is not None)
+        ) as pool:
+            with contextlib.ExitStack() as stack:
+                if options.discovery is not None:
+                    poll = Poll(Script(options.discovery, options.slots), pool.found, pool.say)
+                    stack.enter_context(contextlib.closing(poll))
+                    poll.start()
+                verdict = Session(once, advise, limits, pool, options.elastic_timeout).run(place)
+            for host in pool.used:  # one by one, since a host may be gone
+                if not all_local([host]):
+                    self._run_on(host, remove)
+        return verdict
+
+    def _run_on(self, host: Host, command: list[str]) -> bool:
+        """Runs a command on a host. Returns whether it has ended well."""
         interfaces, ssh, more = self.options.interfaces, self.ssh, self.more
         once = [Host(host.name)]
         line = command_line(self.mpirun, 1, once, command, [], interfaces, ssh, more, supervised=False)
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=20)
+            ended = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=_RUN_ON_S)
+            return ended.returncode == 0
+        return False
 
-    def _until_the_end(
-        self, place: Placement, files: RankFiles | None, advise: Callable[[Verdict], str]
-    ) -> Verdict:
-        limits = Limits(self.options.min_np or 1, self.options.reset_limit, self.options.replace)
-        lost: list[str] = []
-        soon = 0
-        while True:
-            begun = time.monotonic()
-            verdict, printer = self._once(place, files)
-            after, line = next_placement(verdict, place, limits, len(lost))
-            soon = soon + 1 if time.monotonic() - begun < _SOON_S else 0
-            wait = min(2.0 ** (soon - 2), _LONGEST_WAIT_S) if soon > 1 else 0.0
-            later = f" in {wait:g} s" if after and wait else ""
-            _say(
-                printer, verdict.words, "" if after else advise(verdict), line and f"tfddlrun: {line}{later}"
-            )
-            if after is None:
-                if verdict.code == 0 and lost:
-                    _say(printer, f"tfddlrun: the job has ended well, though {'; '.join(lost)}")
-                return verdict
-            wait_for_signal(wait)
-            lost.append(line.partition(";")[0])
-            place = after
-
-    def _once(self, place: Placement, files: RankFiles | None) -> tuple[Verdict, Output]:
+    def _once(
+        self, place: Placement, files: RankFiles | None, hand_over: HandOver | None = None
+    ) -> tuple[Verdict, Output]:
         options, processes, remote = self.options, place.processes, _is_remote(place)
         line = self.line(place)
         made: Scratch = contextlib.nullcontext(({}, []))
@@ -154,6 +171,7 @@ class Starts:
                 remote=remote,
                 start_timeout=options.start_timeout,
                 files=files,
+                hand_over=hand_over,
             )
             verdict = job.run()
         printer.finish()

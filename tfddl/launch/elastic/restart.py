@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tfddl.launch.hosts import Host
-from tfddl.launch.outcome import Verdict
+from tfddl.launch.outcome import Rank, Verdict
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,13 @@ class Limits:
         least: The smallest number of processes.
         restarts: How often the job may start again. None: without limit.
         replace: Whether lost processes are started again, where their host is left.
+        most: The largest number of processes, for a job that gets new hosts. None: without limit.
     """
 
     least: int
     restarts: int | None
     replace: bool
+    most: int | None = None
 
 
 def next_placement(
@@ -54,21 +57,33 @@ def next_placement(
     """
     if not verdict.lost:
         return None, ""
-    lost = _lost(verdict)
+    lost = lost_ranks(verdict)
     if limits.restarts is not None and restarts >= limits.restarts:
         return None, f"{lost}; --reset-limit {limits.restarts} lets the job start again no more"
     after = _without(verdict, before, limits.replace)
-    several = after.processes != 1
-    number = f"{after.processes} process{'es' if several else ''}"
+    number = processes(after.processes)
     if after.processes < max(limits.least, 1):
         return (
             None,
-            f"{lost}; {number} {'are' if several else 'is'} left, and --min-np asks for {limits.least}",
+            f"{lost}; {number} {'is' if after.processes == 1 else 'are'} left, and --min-np asks for {limits.least}",
         )
     return after, f"{lost}; starting again with {number}, restart {restarts + 1}"
 
 
-def _lost(verdict: Verdict) -> str:
+def processes(number: int) -> str:
+    """`1 process`, `2 processes`."""
+    return f"{number} process{'' if number == 1 else 'es'}"
+
+
+def host_of_each(ranks: Iterable[Rank], place: Placement) -> dict[int, str]:
+    """The host of each rank, by the name that the placement has for it."""
+    # mpirun fills the slots of the hosts in their order. A host may have been named by an address.
+    slots = [host.name for host in place.hosts for _ in range(host.slots)]
+    return {rank.number: slots[rank.number] if slots else rank.host for rank in ranks}
+
+
+def lost_ranks(verdict: Verdict) -> str:
+    """Says which ranks were lost."""
     several = len({rank.host for rank in verdict.ranks}) > 1
     ranks = ", ".join(
         f"{rank.number} on {rank.host}" if several else str(rank.number) for rank in verdict.lost
@@ -79,9 +94,7 @@ def _lost(verdict: Verdict) -> str:
 
 def _without(verdict: Verdict, before: Placement, replace: bool) -> Placement:
     """The processes that are left, or with `replace` those of the hosts that are left."""
-    # mpirun fills the slots of the hosts in their order. A host may have been named by an address.
-    slots = [host.name for host in before.hosts for _ in range(host.slots)]
-    place = {rank.number: slots[rank.number] if slots else rank.host for rank in verdict.ranks}
+    place = host_of_each(verdict.ranks, before)
     gone = _hosts_gone(verdict, place)
     if len(set(place.values())) < 2:
         left = before.processes - (0 if replace else len(verdict.lost))

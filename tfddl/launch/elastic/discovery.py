@@ -1,0 +1,184 @@
+"""The script of `--host-discovery-script`: it prints the hosts that a job may use, and tfddlrun runs it once a second."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+
+from tfddl.launch.hosts import Host, host_of
+
+EVERY_S = 1.0
+LIMIT_S = 60.0
+_OUTPUT_CHARACTERS = 300  # of the script, in an error
+
+
+class Script:
+    """A command of a shell that prints a line `host` or `host:slots` for each host.
+
+    Args:
+        command: The command.
+        slots: The slots of a host without a number.
+        limit: The seconds that the command may take.
+    """
+
+    def __init__(self, command: str, slots: int, limit: float = LIMIT_S) -> None:
+        self._command, self._slots, self._limit = command, slots, limit
+        self._running: subprocess.Popen[str] | None = None
+
+    def hosts(self) -> list[Host]:
+        """Runs the script.
+
+        Returns:
+            The hosts, in the order of the lines. There may be none.
+
+        Raises:
+            ValueError: The script has failed, took too long, or printed something else.
+        """
+        process = subprocess.Popen(
+            self._command,
+            shell=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._running = process
+        try:
+            said, errors = process.communicate(timeout=self._limit)
+        except subprocess.TimeoutExpired:
+            self.end()
+            raise ValueError(
+                f"The script of --host-discovery-script takes too long: let it answer within {self._limit:g} s. "
+                f"Received: {self._command}"
+            ) from None
+        finally:
+            self._running = None
+        if process.returncode != 0:
+            raise ValueError(
+                "The script of --host-discovery-script has failed: run it by hand, and make it executable. "
+                f"Received: {self._command}, which ended with exit code {process.returncode}: "
+                f"{(errors or said).strip()[-_OUTPUT_CHARACTERS:]}"
+            )
+        return parse(said, self._slots)
+
+    def end(self) -> None:
+        """Ends a script that runs, with all of its processes."""
+        process = self._running
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def parse(text: str, slots: int) -> list[Host]:
+    """Reads what a script has printed.
+
+    Args:
+        text: Lines `host` or `host:slots`. A host with 0 slots is left out, a line that is repeated counts once.
+        slots: The slots of a host without a number.
+
+    Returns:
+        The hosts, in the order of the lines.
+
+    Raises:
+        ValueError: A line is no host, or a host has two numbers of slots.
+    """
+    found: dict[str, int] = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        name, _, count = line.partition(":")
+        number = 0 if count == "0" else host_of(line, line, slots).slots
+        if found.setdefault(name, number) != number:
+            raise ValueError(
+                f"The script of --host-discovery-script gives a host two numbers of slots: print one line for each host. "
+                f"Received: {name}:{found[name]} and {line}"
+            )
+    return [Host(name, number) for name, number in found.items() if number]
+
+
+def wait_for_hosts(script: Script, least: int, limit: float, say: Callable[[str], None]) -> list[Host]:
+    """Runs a script until its hosts have enough slots.
+
+    Args:
+        script: The script.
+        least: The number of slots.
+        limit: Seconds to wait.
+        say: Prints a line.
+
+    Returns:
+        The hosts.
+
+    Raises:
+        ValueError: The script has failed, or its hosts have too few slots after the limit.
+    """
+    deadline, said = time.monotonic() + limit, False
+    while True:
+        hosts = script.hosts()
+        count = sum(host.slots for host in hosts)
+        if count >= least:
+            return hosts
+        if time.monotonic() >= deadline:
+            raise ValueError(
+                f"The script of --host-discovery-script names too few slots: wait longer with --elastic-timeout, or ask for "
+                f"fewer processes. Received: {_text(hosts)} after {limit:g} s, and the job needs {least} slots"
+            )
+        if not said:
+            say(f"waiting for hosts: the script names {count} of {least} slots")
+            said = True
+        time.sleep(min(EVERY_S, max(0.0, deadline - time.monotonic())))
+
+
+class Poll:
+    """A thread that runs a script again and again.
+
+    Args:
+        script: The script.
+        found: Gets the hosts after each run.
+        failed: Gets the reason when the script fails; not again before it has worked.
+        every: The seconds between two runs.
+    """
+
+    def __init__(
+        self,
+        script: Script,
+        found: Callable[[list[Host]], None],
+        failed: Callable[[str], None],
+        every: float = EVERY_S,
+    ) -> None:
+        self._script, self._found, self._failed, self._every = script, found, failed, every
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tfddlrun-hosts", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread, and a script that runs."""
+        self._ended.set()
+        while self._thread.is_alive():
+            self._script.end()
+            self._thread.join(0.1)
+
+    def _run(self) -> None:
+        works = True
+        while not self._ended.wait(self._every):
+            try:
+                hosts = self._script.hosts()
+            except (OSError, ValueError) as error:
+                if works and not self._ended.is_set():
+                    self._failed(str(error))
+                works = False
+            else:
+                works = True
+                self._found(hosts)
+
+
+def _text(hosts: list[Host]) -> str:
+    return ", ".join(f"{host.name}:{host.slots}" for host in hosts) or "no host"

@@ -1,0 +1,142 @@
+"""The starts of an elastic job: after a loss, and when hosts come and go."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+
+from tfddl.launch.elastic.hand_over import HandOver
+from tfddl.launch.elastic.pool import HostPool
+from tfddl.launch.elastic.restart import (
+    Limits,
+    Placement,
+    host_of_each,
+    lost_ranks,
+    next_placement,
+    processes,
+)
+from tfddl.launch.job import wait_for_signal
+from tfddl.launch.outcome import Verdict
+
+# A job that ends sooner each time starts again after a growing wait.
+_SOON_S, _LONGEST_WAIT_S = 30.0, 60.0
+_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGTERM)
+_LOOK_S = 0.2  # between two looks whether enough hosts are there
+
+
+class Session:
+    """An elastic job from its first start to its end.
+
+    Args:
+        once: Runs the job at a place. Returns how it ended, and a function that prints lines.
+        advise: Makes the line after the error of a rank; empty for none.
+        limits: Those of the user.
+        pool: The hosts.
+        patience: For how many seconds the job waits for hosts, if there are too few.
+    """
+
+    def __init__(
+        self,
+        once: Callable[[Placement, HandOver], tuple[Verdict, Callable[..., None]]],
+        advise: Callable[[Verdict], str],
+        limits: Limits,
+        pool: HostPool,
+        patience: float,
+    ) -> None:
+        self._once, self._advise, self._limits = once, advise, limits
+        self._pool, self._patience = pool, patience
+        self._say: Callable[..., None] = print
+        self._restarts = 0
+        self._lost: list[str] = []
+
+    def run(self, place: Placement) -> Verdict:
+        """Runs the job to its end, and prints the last words.
+
+        Args:
+            place: Where it starts first.
+
+        Returns:
+            How it ended.
+        """
+        soon = 0
+        while True:
+            begun = time.monotonic()
+            self._pool.starts(place)
+            verdict, self._say = self._once(place, HandOver(self._pool, self._restarts))
+            if verdict.ranks:
+                self._pool.ran()
+            self._say(verdict.words)
+            if verdict.handed_over:
+                after, line, soon = *self._after_hand_over(verdict), 0
+            else:
+                after, line = self._after_end(verdict, place)
+                soon = soon + 1 if time.monotonic() - begun < _SOON_S else 0
+            wait = min(2.0 ** (soon - 2), _LONGEST_WAIT_S) if soon > 1 else 0.0
+            later = f" in {wait:g} s" if after and wait else ""
+            self._say("" if after else self._advise(verdict), line and f"tfddlrun: {line}{later}")
+            if after is None:
+                if verdict.code == 0 and self._lost:
+                    self._say(f"tfddlrun: the job has ended well, though {'; '.join(self._lost)}")
+                return verdict
+            wait_for_signal(wait)
+            self._restarts += 1
+            if verdict.lost:
+                self._lost.append(lost_ranks(verdict))
+            place = after
+
+    def _after_hand_over(self, verdict: Verdict) -> tuple[Placement | None, str]:
+        after = self._pool.next_placement(verdict.ranks)
+        changes = self._pool.changes(after) or "and have changed back"
+        if self._pool.too_few(after):  # hosts have gone since the ranks were told
+            return self._again(verdict, f"hosts changed ({changes})")
+        return after, f"hosts changed ({changes}); starting again with {processes(after.processes)}"
+
+    def _after_end(self, verdict: Verdict, place: Placement) -> tuple[Placement | None, str]:
+        if not self._pool.discovered:
+            after, line = next_placement(verdict, place, self._limits, self._restarts)
+            return (after and self._pool.without_leaving(after)), line
+        if not verdict.lost:
+            return self._after_failed_start(verdict, place)
+        lost = lost_ranks(verdict)
+        names = host_of_each(verdict.ranks, place)
+        self._pool.failed(sorted({names[rank.number] for rank in verdict.lost}))
+        return self._again(verdict, lost)
+
+    def _after_failed_start(self, verdict: Verdict, place: Placement) -> tuple[Placement | None, str]:
+        """Goes on without the hosts that do not answer, if mpirun has started no rank."""
+        if verdict.code == 0 or verdict.ranks or verdict.code - 128 in _SIGNALS:
+            return None, ""
+        silent = self._pool.unreachable(place.hosts)
+        return self._again(verdict, f"{', '.join(silent)} could not be reached") if silent else (None, "")
+
+    def _again(self, verdict: Verdict, reason: str) -> tuple[Placement | None, str]:
+        limit = self._limits.restarts
+        if limit is not None and self._restarts >= limit:
+            return None, f"{reason}; --reset-limit {limit} lets the job start again no more"
+        after = self._wait_for_hosts(verdict)
+        if lacks := self._pool.too_few(after):
+            return None, f"{reason}; {lacks}"
+        return (
+            after,
+            f"{reason}; starting again with {processes(after.processes)}, restart {self._restarts + 1}",
+        )
+
+    def _wait_for_hosts(self, verdict: Verdict) -> Placement:
+        """Waits until enough hosts are there, a signal comes, or the wait is too long.
+
+        Returns:
+            Where the job would start then.
+        """
+        deadline, said = time.monotonic() + self._patience, False
+        while True:
+            after = self._pool.next_placement(verdict.ranks)
+            self._say(*(f"tfddlrun: {line}" for line in self._pool.lines()))
+            lacks = self._pool.too_few(after)
+            if not lacks or not self._pool.discovered or time.monotonic() >= deadline:
+                return after
+            if not said:
+                self._say(f"tfddlrun: waiting {self._patience:g} s at most for more hosts: {lacks}")
+                said = True
+            if wait_for_signal(_LOOK_S):
+                return after
