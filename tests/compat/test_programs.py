@@ -207,11 +207,16 @@ def test_horovodrun(tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.count("['--epochs', '3'] 32.0 0.28.1") == 2
     assert result.stderr == "horovodrun: --mpi changes nothing in tfddl; leave it out\n"
-    refused = subprocess.run(
-        [*command, "--max-np", "4", "python"], capture_output=True, text=True, timeout=60, check=False
+    elastic = ["--host-discovery-script", "echo localhost", "--max-np", "4", "--slots-per-host", "2"]
+    found = subprocess.run(
+        [*command, *elastic, "--blacklist-cooldown-range", "5", "9", sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
-    assert refused.returncode == 2
-    assert "tfddl has no equivalent of --max-np" in refused.stderr
+    assert found.returncode == 0 and found.stdout.count("32.0 0.28.1") == 2, found.stdout + found.stderr
+    assert "tfddlrun: 2 processes (2 on localhost), by --host-discovery-script" in found.stderr
 
 
 def test_the_distribution_refuses_horovod(tmp_path):

@@ -38,6 +38,11 @@ FLAGS = {
     ("--reset-limit",): "N",
     ("--replace",): None,
     ("--state-dir",): "FOLDER",
+    ("--host-discovery-script",): "COMMAND",
+    ("--max-np", "--max-num-proc"): "N",
+    ("--slots", "--slots-per-host"): "N",
+    ("--elastic-timeout",): "SECONDS",
+    ("--blacklist-cooldown-range",): "SECONDS SECONDS",
     ("--config-file",): "FILE",
     ("--verbose",): None,
     ("--dry-run",): None,
@@ -58,7 +63,7 @@ def invoke(*arguments):
 def test_flags_are_frozen():
     """Scripts depend on flags: change this list only with a line in the changelog."""
     parameters = run.main.params
-    assert len(FLAGS) <= 27
+    assert len(FLAGS) <= 32
     assert {tuple(option.opts): option.metavar for option in parameters if option.name != "command"} | {
         ("--help",): None
     } == FLAGS
@@ -181,7 +186,33 @@ def test_printed_line_runs_by_hand(monkeypatch):
         (["-np", "2", "--timeline-mark-cycles", "true"], "add --timeline-filename FILE"),
         (["--gloo", "-np", "2", "true"], "No such option '--gloo'. Leave it out: tfddlrun always uses MPI."),
         (["--fusion-threshold-mb", "32", "true"], "Set TFDDL_BUCKET_MB instead."),
-        (["--max-np", "4", "true"], "Leave it out: a job of --elastic goes on with the hosts that are left"),
+        (
+            ["--elastic", "--max-np", "4", "true"],
+            "--max-np is for jobs that get new hosts: give --host-discovery",
+        ),
+        (
+            ["--host-discovery-script", "a", "true"],
+            "--host-discovery-script is for --elastic: give --elastic as well.",
+        ),
+        (
+            ["--elastic", "--host-discovery-script", "a", "-H", "b", "true"],
+            "or by -H or --hostfile, not by both.",
+        ),
+        (["--elastic", "--host-discovery-script", "a", "--replace", "true"], "Leave --replace out"),
+        (
+            ["--elastic", "--host-discovery-script", "a", "--max-np", "2", "-np", "3", "true"],
+            "raise it. Received: --max-np 2 for 3 processes",
+        ),
+        (
+            ["--elastic", "--host-discovery-script", "a", "--blacklist-cooldown-range", "9", "3", "true"],
+            "change the order. Received: 9 3",
+        ),
+        (["--elastic", "--host-discovery-script", "echo no; exit 3", "true"], "ended with exit code 3: no"),
+        (["--elastic", "--host-discovery-script", "echo a b", "true"], "Received: a b"),
+        (
+            ["--elastic", "--host-discovery-script", "echo a", "-np", "2", "--elastic-timeout", "0", "true"],
+            "Received: a:1 after 0 s, and the job needs 2 slots",
+        ),
         (["--min-np", "1", "-np", "2", "true"], "--min-np is for --elastic: give --elastic as well."),
         (["--elastic", "--min-np", "3", "-np", "2", "true"], "lower it. Received: --min-np 3 for 2"),
         (["--replace", "-np", "2", "true"], "--replace is for --elastic: give --elastic as well."),

@@ -37,14 +37,6 @@ WITHOUT_EFFECT = (
 )
 
 _MPI_OR_GLOO = ("gloo", "use-gloo", "mpi", "use-mpi", "jsrun", "use-jsrun")
-_NEW_HOSTS = (
-    "max-np",
-    "max-num-proc",
-    "slots-per-host",
-    "host-discovery-script",
-    "elastic-timeout",
-    "blacklist-cooldown-range",
-)
 
 
 def advice(option: str) -> str:
@@ -61,8 +53,6 @@ def advice(option: str) -> str:
         return f"Set {_VARIABLES[name]} instead."
     if name in _MPI_OR_GLOO:
         return "Leave it out: tfddlrun always uses MPI."
-    if name in _NEW_HOSTS:
-        return "Leave it out: a job of --elastic goes on with the hosts that are left, and gets no new ones."
     return "Leave it out: tfddl has nothing that it could change." if name in WITHOUT_EFFECT else ""
 
 

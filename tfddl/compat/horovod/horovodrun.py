@@ -46,14 +46,6 @@ _VALUES = [
     "--autotune-gaussian-process-noise",
     "--binding-args",
 ]
-_REFUSED = [
-    "--host-discovery-script",
-    "--max-np",
-    "--max-num-proc",
-    "--slots-per-host",
-    "--elastic-timeout",
-    "--blacklist-cooldown-range",
-]
 
 # Parameter -> option of tfddlrun.
 _PASSED_ON = {
@@ -69,6 +61,10 @@ _PASSED_ON = {
     "config_file": "--config-file",
     "timeline_filename": "--timeline-filename",
     "min_np": "--min-np",
+    "max_np": "--max-np",
+    "discovery": "--host-discovery-script",
+    "slots": "--slots",
+    "elastic_timeout": "--elastic-timeout",
     "reset_limit": "--reset-limit",
 }
 _PASSED_ON_FLAGS = {
@@ -84,19 +80,12 @@ Example:
   horovodrun -np 4 python train.py
 
 It is `tfddlrun --horovod` with Horovod's options. Options for parts of Horovod that tfddl does not have change nothing,
-and a line says so; so do options of elastic jobs that get new hosts, with an error. See `tfddlrun --help` for more."""
+and a line says so. See `tfddlrun --help` for more."""
 
 
 def _changes_nothing(_: click.Context, option: click.Parameter, value: Any) -> None:
     if value:
         click.echo(f"horovodrun: {option.opts[-1]} changes nothing in tfddl; leave it out", err=True)
-
-
-def _refuse(_: click.Context, option: click.Parameter, value: Any) -> None:
-    if value is not None:
-        raise click.UsageError(
-            f"tfddl has no equivalent of {option.opts[-1]}: leave it out, or start the program by mpirun. Received: {value}"
-        )
 
 
 def _with_options_of_horovod(command: Callable[..., None]) -> Callable[..., None]:
@@ -108,8 +97,6 @@ def _with_options_of_horovod(command: Callable[..., None]) -> Callable[..., None
         command = click.option(*name.split(), hidden=True, expose_value=False, callback=_changes_nothing)(
             command
         )
-    for name in _REFUSED:
-        command = click.option(*name.split(), hidden=True, expose_value=False, callback=_refuse)(command)
     return command
 
 
@@ -150,6 +137,17 @@ def _with_options_of_horovod(command: Callable[..., None]) -> Callable[..., None
     "--stall-check-shutdown-time-seconds", "limit", type=float, help="TFDDL_STALL_LIMIT; 0 for never."
 )
 @click.option("--min-np", "--min-num-proc", "min_np", help="Go on with as few processes, if others are lost.")
+@click.option("--max-np", "--max-num-proc", "max_np", help="The most processes, as new hosts come.")
+@click.option(
+    "--host-discovery-script", "discovery", help="Command that prints a line host:slots for each host."
+)
+@click.option(
+    "--slots-per-host", "--slots", "slots", help="Slots of a host for which the script prints none."
+)
+@click.option("--elastic-timeout", help="Seconds to wait for hosts.")
+@click.option(
+    "--blacklist-cooldown-range", "cooldown", nargs=2, help="Seconds for which a failed host is not used."
+)
 @click.option("--reset-limit", help="With --min-np: how often the job may start again.")
 @click.option("-cb", "--check-build", is_flag=True, help="Print what this tfddl can do.")
 @click.option("--verbose", is_flag=True, help="Print the mpirun line, and the starts and ends of processes.")
@@ -171,7 +169,11 @@ def main(command: tuple[str, ...], **options: Any) -> None:
         os.environ.update(horovod_settings.split(settings)[0])
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    line = ["--horovod"] + (["--elastic"] if options["min_np"] or options["reset_limit"] else [])
+    elastic = options["min_np"] or options["reset_limit"] or options["discovery"]
+    line = ["--horovod"] + (["--elastic"] if elastic else [])
+    if options["discovery"] and not options["min_np"]:  # as in Horovod
+        options["min_np"] = options["processes"]
+    line += ["--blacklist-cooldown-range", *options["cooldown"]] if options["cooldown"] else []
     line += [item for name, flag in _PASSED_ON.items() if options[name] for item in (flag, options[name])]
     line += [flag for name, flag in _PASSED_ON_FLAGS.items() if options[name]]
     run.main([*line, *command], prog_name="horovodrun")

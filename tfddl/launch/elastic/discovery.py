@@ -96,7 +96,7 @@ def parse(text: str, slots: int) -> list[Host]:
         number = 0 if count == "0" else host_of(line, line, slots).slots
         if found.setdefault(name, number) != number:
             raise ValueError(
-                f"The script of --host-discovery-script gives a host two numbers of slots: print one line for each host. "
+                f"The script of --host-discovery-script gives a host two numbers of slots: let it print one line for each. "
                 f"Received: {name}:{found[name]} and {line}"
             )
     return [Host(name, number) for name, number in found.items() if number]

@@ -1,0 +1,234 @@
+"""The script that names the hosts, the hosts that are set aside, and where a job goes on: without processes of a job."""
+
+import os
+import threading
+
+import pytest
+
+from tfddl.launch.elastic.discovery import Poll, Script, parse, wait_for_hosts
+from tfddl.launch.elastic.hand_over import HandOver
+from tfddl.launch.elastic.pool import HostPool, filled
+from tfddl.launch.elastic.restart import Limits, Placement
+from tfddl.launch.elastic.set_aside import SetAside
+from tfddl.launch.hosts import Host
+from tfddl.launch.outcome import Rank
+
+A, B, C = Host("a", 2), Host("b", 2), Host("c", 2)
+
+
+def test_lines_of_a_script():
+    text = "node1:4\n\n  node2\nnode1:4\nnode3:0\n10.0.0.1:1\n"
+    assert parse(text, 2) == [Host("node1", 4), Host("node2", 2), Host("10.0.0.1", 1)]
+    assert parse("\n", 1) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("node1 slots=4", "Received: node1 slots=4"),
+        ("node1:four", "Received: node1:four"),
+        ("node1:2\nnode1", "let it print one line for each. Received: node1:2 and node1"),
+    ],
+)
+def test_lines_that_are_no_hosts(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse(text, 1)
+
+
+def test_a_script_that_fails_or_hangs(tmp_path):
+    with pytest.raises(ValueError, match="Received: echo b; exit 4, which ended with exit code 4: b"):
+        Script("echo b; exit 4", 1).hosts()
+    with pytest.raises(ValueError, match=r"let it answer within 1 s\. Received: echo"):
+        Script(f"echo $$ > {tmp_path}/process; sleep 77; true", 1, limit=1.0).hosts()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "process").read_text()), 0)
+
+
+def test_waiting_for_slots(tmp_path):
+    said = []
+    script = Script(f"echo a:2; test -e {tmp_path}/b && echo b; touch {tmp_path}/b", 1)
+    with pytest.raises(ValueError, match="exit code 1"):
+        Script("echo a; false", 1).hosts()
+    assert wait_for_hosts(script, 3, 60.0, said.append) == [A, Host("b", 1)]
+    assert said == ["waiting for hosts: the script names 2 of 3 slots"]
+    with pytest.raises(ValueError, match="Received: a:2, b:1 after 0 s, and the job needs 9 slots"):
+        wait_for_hosts(script, 9, 0.0, said.append)
+
+
+def test_a_failure_is_said_once_and_ends_with_a_success():
+    answers = iter([[A], ValueError("first"), ValueError("second"), [B], ValueError("third")])
+    found, failed, ended = [], [], threading.Event()
+
+    class Answers(Script):
+        def hosts(self):
+            answer = next(answers, None)
+            if answer is None:
+                ended.set()
+                return []
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    poll = Poll(Answers("", 1), found.append, failed.append, every=0.001)
+    poll.start()
+    assert ended.wait(60)
+    poll.close()
+    assert found[:2] == [[A], [B]] and failed == ["first", "third"]
+
+
+def test_the_time_of_a_host_that_is_set_aside():
+    now = [0.0]
+    aside = SetAside(10.0, 100.0, clock=lambda: now[0], chance=lambda: 0.5)
+    assert [aside.add("a") for _ in range(5)] == [25.0, 45.0, 85.0, 100.0, 100.0]
+    assert aside.add("b") == 25.0 and not aside.holds("c")
+    now[0] = 24.9
+    assert aside.holds("b")
+    now[0] = 25.1
+    assert not aside.holds("b") and aside.holds("a")
+
+
+class Pool(HostPool):
+    """A pool of hosts that answer, except for those in `silent`."""
+
+    def __init__(self, limits=None, discovered=True, on_disk=False):
+        self.silent, self.asked = set(), []
+        aside = SetAside(10.0, 100.0, clock=lambda: self.now, chance=lambda: 0.0)
+        self.now = 0.0
+        super().__init__(limits or Limits(1, None, False), aside, self._answer, discovered, on_disk)
+
+    def _answer(self, host):
+        self.asked.append(host.name)
+        return host.name not in self.silent
+
+    def runs(self, *hosts):
+        """The job runs there. Returns its ranks."""
+        place = filled(hosts, None)
+        self.starts(place)
+        self.ran()
+        names = [host.name for host in hosts for _ in range(host.slots)]
+        return [Rank(number, name) for number, name in enumerate(names)]
+
+    def told(self, ranks, restarts=0):
+        """Whether the ranks are told, and the last line."""
+        due = HandOver(self, restarts).is_due(ranks)
+        return due, (self.lines() or [""])[-1]
+
+
+@pytest.fixture
+def pool():
+    pool = Pool()
+    yield pool
+    pool.close()
+
+
+def test_a_host_comes_and_another_one_goes(pool):
+    ranks = pool.runs(A, B)
+    assert pool.told(ranks) == (False, "")
+    pool.found([C, A])
+    assert pool.asked == ["c"]
+    after = pool.next_placement(ranks)
+    assert after == Placement(4, [A, C])
+    assert pool.changes(after) == "c:2 is new, b is gone"
+    assert pool.told(ranks) == (
+        True,
+        "hosts have changed (c:2 is new, b is gone); the job starts again after its next commit",
+    )
+    assert HandOver(pool, 0).is_due([]) is False  # while the ranks start or end
+
+
+def test_more_slots_up_to_the_most():
+    pool = Pool(Limits(1, None, False, 3))
+    ranks = pool.runs(A)
+    pool.found([Host("a", 4), B])
+    after = pool.next_placement(ranks)
+    assert after == Placement(3, [Host("a", 3)]) and pool.changes(after) == "a:3 was a:2"
+    ranks = pool.runs(Host("a", 3))
+    pool.found([B, Host("a", 4)])
+    assert pool.told(ranks) == (False, "")
+    pool.close()
+
+
+def test_ranks_are_not_told_of_a_start_that_may_not_be():
+    pool = Pool(Limits(3, 1, False))
+    ranks = pool.runs(A, B)
+    pool.found([A])
+    refused = "hosts have changed (b is gone), and the job goes on: 2 processes would be left, and --min-np asks for 3"
+    hand_over = HandOver(pool, 0)
+    assert [hand_over.is_due(ranks) for _ in range(2)] == [False, False]
+    assert pool.lines() == [refused]
+    pool.found([A, B, C])
+    assert pool.told(ranks, 0)[0]
+    assert pool.told(ranks, 1) == (
+        False,
+        "hosts have changed (c:2 is new), and the job goes on: --reset-limit 1 lets the job start again no more",
+    )
+    pool.close()
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_job_does_not_leave_all_of_its_commits(on_disk):
+    pool = Pool(on_disk=on_disk)
+    ranks = pool.runs(A, B)
+    pool.found([C])
+    due, line = pool.told(ranks)
+    assert due is on_disk
+    assert ("none of them would be left; see --state-dir" in line) is not on_disk
+    pool.close()
+
+
+def test_a_host_that_does_not_answer(pool):
+    ranks = pool.runs(A)
+    pool.silent = {"b"}
+    pool.found([A, B])
+    assert pool.told(ranks) == (False, "b does not answer and is set aside for 20 s")
+    pool.found([A, B])
+    assert pool.asked == ["b"]
+    pool.now, pool.silent = 21.0, set()
+    pool.found([A, B])
+    assert pool.told(ranks)[0]
+
+
+def test_a_host_that_has_failed_comes_back_later(pool):
+    ranks = pool.runs(A, B)
+    pool.failed(["b"])
+    assert pool.lines() == ["b has failed and is set aside for 20 s"]
+    assert pool.next_placement(ranks) == Placement(2, [A]) and not pool.has_old_commits("b")
+    ranks = pool.runs(A)
+    assert pool.has_old_commits("b") and not pool.has_old_commits("c")
+    pool.now = 21.0
+    pool.found([A, B])
+    assert pool.next_placement(ranks) == Placement(4, [A, B])
+
+
+def test_a_host_that_leaves_is_used_when_the_script_names_it_anew(pool):
+    ranks = pool.runs(A, B)
+    pool.leaves(ranks[3])
+    after = pool.next_placement(ranks)
+    assert after == Placement(2, [A]) and pool.changes(after) == "b leaves"
+    for hosts, expected in (([A, B], [A]), ([A], [A]), ([A, B], [A, B])):
+        pool.found(hosts)
+        assert pool.next_placement(ranks).hosts == expected
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_host_leaves_a_job_without_a_script(named):
+    """Where mpirun has the hosts from a scheduler, only the ranks know them."""
+    pool = Pool(discovered=False)
+    ranks = pool.runs(A, B)
+    if not named:
+        pool.starts(Placement(4, []))
+    assert pool.told(ranks) == (False, "")
+    pool.leaves(ranks[0])
+    assert pool.told(ranks)[0]
+    assert pool.next_placement(ranks) == Placement(2, [B])
+    assert pool.without_leaving(Placement(3, [Host("a", 1), B])) == Placement(2, [B])
+    pool.leaves(ranks[3])
+    assert "0 processes would be left" in pool.told(ranks)[1]
+    pool.close()
+
+
+def test_a_start_that_has_failed(pool):
+    pool.starts(filled([A, B], None))
+    pool.silent = {"b"}
+    assert pool.unreachable([A, B]) == ["b"]
+    assert pool.next_placement([]) == Placement(2, [A])

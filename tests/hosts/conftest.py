@@ -1,0 +1,31 @@
+"""The fixture of tests on two hosts."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.harness import ScriptResult, run_script
+from tests.harness.mpirun import is_open_mpi
+from tests.hosts.lab import lab_command
+
+
+@pytest.fixture
+def on_hosts(tmp_path: Path) -> Callable[..., ScriptResult]:
+    """Runs a script under a launcher on host A, and finds nothing left running on either host."""
+    if not is_open_mpi():
+        pytest.skip("the stand-in for ssh is Open MPI's")
+    lab = lab_command(tmp_path)
+    probe = subprocess.run([*lab, "true"], capture_output=True, text=True, timeout=120)
+    if probe.returncode != 0:
+        pytest.skip(f"no two hosts without user and network namespaces: {probe.stderr.strip()[-300:]}")
+
+    def run(script: str, *launcher: str, **environment: str) -> ScriptResult:
+        # The harness has a place for shared memory that these hosts do not see; they have their own.
+        variables = {"OMPI_MCA_btl_sm_backing_directory": None, **environment}
+        result = run_script(0, script, launcher=[*lab, *launcher], environment=variables)
+        assert "left running" not in result.output, result.output
+        return result
+
+    return run
