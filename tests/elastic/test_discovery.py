@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from tfddl.launch.elastic.children import Children
 from tfddl.launch.elastic.discovery import Poll, Script, parse, wait_for_hosts
 from tfddl.launch.elastic.hand_over import HandOver
 from tfddl.launch.elastic.pool import HostPool, filled
@@ -69,7 +70,7 @@ def test_a_failure_is_said_once_and_ends_with_a_success():
                 raise answer
             return answer
 
-    poll = Poll(Answers("", 1), found.append, failed.append, every=0.001)
+    poll = Poll(Answers("", 1), found.append, failed.append, Children(), every=0.001)
     poll.start()
     assert ended.wait(60)
     poll.close()

@@ -285,7 +285,8 @@ def test_an_elastic_job_loses(on_hosts, loss, rank, left):
     result = on_hosts(script, *TFDDLRUN, "--elastic", "-np", "4", "-H", "10.77.0.1:2,hostB:2")
     assert result.code == 0, result.output
     begun = re.findall(rf"rank (\d) of {len(left)} on host(.) begins with step ([46])\b", result.output)
-    assert sorted(each[:2] for each in begun) == [(str(number), host) for number, host in enumerate(left)]
+    places = sorted(each[:2] for each in begun)
+    assert places == [(str(number), host) for number, host in enumerate(left)], result.output
     assert len({step for *_, step in begun}) == 1  # 6 if the loss came after the others' commit
     assert result.output.count("done 8 1") == len(left)
     lost = f"rank {rank} on hostB of 4 was" if len(left) == 3 else "ranks 2 on hostB, 3 on hostB of 4 were"

@@ -3,6 +3,7 @@
     state.py       what a program wants to keep: ObjectState, TensorFlowState, KerasState
     commits.py     commits in files outside the processes
     training.py    run: restores, trains, and restores again
+    hand_over.py   the end of a start at a commit, when hosts come or go
     fit.py         ElasticCallback: fit goes on in the middle of an epoch; fit_data.py, callback_states.py
     callbacks.py   commits during fit, with Horovod's names
     errors.py      the exceptions that make run restore a state

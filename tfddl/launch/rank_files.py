@@ -27,7 +27,7 @@ class RankFiles:
         """Makes the files that a start with so many processes needs besides.
 
         Raises:
-            OSError: A file cannot be made.
+            OSError: A file cannot be made. Output without a file is dropped.
         """
         for rank in range(processes):
             own = self._folder / f"rank.{rank:0{self._digits}d}"
@@ -43,8 +43,8 @@ class RankFiles:
         Returns:
             A sentence if that failed. The file is closed then, and the rest of its output is dropped.
         """
-        file = self._files[rank, stream]
-        if file.closed:
+        file = self._files.get((rank, stream))
+        if file is None or file.closed:
             return ""
         try:
             while data:

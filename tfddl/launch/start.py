@@ -8,7 +8,6 @@ import io
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from tfddl.launch.channel import Listener
+from tfddl.launch.elastic.children import Children
 from tfddl.launch.elastic.discovery import Poll, Script
 from tfddl.launch.elastic.folder import commits_folder, forget
 from tfddl.launch.elastic.hand_over import HandOver
@@ -99,45 +99,48 @@ class Starts:
     def _elastic(
         self, place: Placement, files: RankFiles | None, advise: Callable[[Verdict], str], folder: Path
     ) -> Verdict:
-        options = self.options
+        options, children = self.options, Children()
         limits = Limits(options.min_np or 1, options.reset_limit, options.replace, options.max_np)
         remove = ["rm", "-rf", str(folder)]
 
         def prepare(host: Host) -> bool:
-            return all_local([host]) or self._run_on(
-                host, remove if pool.has_old_commits(host.name) else ["true"]
-            )
+            if all_local([host]):
+                return True
+            return self._run_on(host, remove if pool.has_old_commits(host.name) else ["true"], children)
 
         def once(place: Placement, hand_over: HandOver) -> tuple[Verdict, Callable[..., None]]:
             if files is not None:
-                files.add(place.processes)
+                try:
+                    files.add(place.processes)
+                except OSError as error:  # a full disk must not end a training of days
+                    pool.say(
+                        f"cannot write the output of all ranks to files: make room there. Received: {error}"
+                    )
             verdict, printer = self._once(place, files, hand_over)
             return verdict, partial(_say, printer)
 
-        discovered = options.discovery is not None
         aside = SetAside(*(options.cooldown or ()))
-        with contextlib.closing(
-            HostPool(limits, aside, prepare, discovered, options.state_dir is not None)
-        ) as pool:
+        pool = HostPool(limits, aside, prepare, options.discovery is not None, options.state_dir is not None)
+        with contextlib.closing(pool):
             with contextlib.ExitStack() as stack:
                 if options.discovery is not None:
-                    poll = Poll(Script(options.discovery, options.slots), pool.found, pool.say)
+                    script = Script(options.discovery, options.slots, children=children)
+                    poll = Poll(script, pool.found, pool.say, children)
                     stack.enter_context(contextlib.closing(poll))
                     poll.start()
                 verdict = Session(once, advise, limits, pool, options.elastic_timeout).run(place)
             for host in pool.used:  # one by one, since a host may be gone
                 if not all_local([host]):
-                    self._run_on(host, remove)
+                    self._run_on(host, remove, Children())
         return verdict
 
-    def _run_on(self, host: Host, command: list[str]) -> bool:
+    def _run_on(self, host: Host, command: list[str], children: Children) -> bool:
         """Runs a command on a host. Returns whether it has ended well."""
         interfaces, ssh, more = self.options.interfaces, self.ssh, self.more
         once = [Host(host.name)]
         line = command_line(self.mpirun, 1, once, command, [], interfaces, ssh, more, supervised=False)
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            ended = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=_RUN_ON_S)
-            return ended.returncode == 0
+        with contextlib.suppress(OSError):
+            return children.run(line, _RUN_ON_S)[0] == 0
         return False
 
     def _once(

@@ -1,5 +1,11 @@
-"""`tfddlrun --elastic`: starts a job again after a rank or a host is lost.
+"""`tfddlrun --elastic`: starts a job again after a rank or a host is lost, and when hosts come and go.
 
-restart.py   whether to start again, with how many processes, and on which hosts
-folder.py    the folder of the commits, which outlives the processes
+session.py     the starts of a job, one after the other
+restart.py     whether to start again after a loss, with how many processes, and on which hosts
+folder.py      the folder of the commits, which outlives the processes
+discovery.py   the script that names the hosts
+children.py    short commands beside the job: the script, and a look whether a host answers
+pool.py        the hosts that the job may use
+set_aside.py   hosts that have failed, and for how long they are not used
+hand_over.py   whether a start is to end at its next commit
 """

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable
 
+from tfddl.launch.elastic.children import Children
 from tfddl.launch.hosts import Host, host_of
 
 EVERY_S = 1.0
@@ -24,11 +21,14 @@ class Script:
         command: The command.
         slots: The slots of a host without a number.
         limit: The seconds that the command may take.
+        children: Runs the command.
     """
 
-    def __init__(self, command: str, slots: int, limit: float = LIMIT_S) -> None:
+    def __init__(
+        self, command: str, slots: int, limit: float = LIMIT_S, children: Children | None = None
+    ) -> None:
         self._command, self._slots, self._limit = command, slots, limit
-        self._running: subprocess.Popen[str] | None = None
+        self._children = children or Children()
 
     def hosts(self) -> list[Host]:
         """Runs the script.
@@ -39,42 +39,19 @@ class Script:
         Raises:
             ValueError: The script has failed, took too long, or printed something else.
         """
-        process = subprocess.Popen(
-            self._command,
-            shell=True,
-            text=True,
-            errors="replace",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        self._running = process
-        try:
-            said, errors = process.communicate(timeout=self._limit)
-        except subprocess.TimeoutExpired:
-            self.end()
+        code, said, errors = self._children.run(self._command, self._limit)
+        if code is None:
             raise ValueError(
                 f"The script of --host-discovery-script takes too long: let it answer within {self._limit:g} s. "
                 f"Received: {self._command}"
-            ) from None
-        finally:
-            self._running = None
-        if process.returncode != 0:
+            )
+        if code != 0:
             raise ValueError(
                 "The script of --host-discovery-script has failed: run it by hand, and make it executable. "
-                f"Received: {self._command}, which ended with exit code {process.returncode}: "
+                f"Received: {self._command}, which ended with exit code {code}: "
                 f"{(errors or said).strip()[-_OUTPUT_CHARACTERS:]}"
             )
         return parse(said, self._slots)
-
-    def end(self) -> None:
-        """Ends a script that runs, with all of its processes."""
-        process = self._running
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 def parse(text: str, slots: int) -> list[Host]:
@@ -141,6 +118,7 @@ class Poll:
         script: The script.
         found: Gets the hosts after each run.
         failed: Gets the reason when the script fails; not again before it has worked.
+        children: Runs the script and what `found` runs.
         every: The seconds between two runs.
     """
 
@@ -149,10 +127,11 @@ class Poll:
         script: Script,
         found: Callable[[list[Host]], None],
         failed: Callable[[str], None],
+        children: Children,
         every: float = EVERY_S,
     ) -> None:
         self._script, self._found, self._failed, self._every = script, found, failed, every
-        self._ended = threading.Event()
+        self._children, self._ended = children, threading.Event()
         self._thread = threading.Thread(target=self._run, name="tfddlrun-hosts", daemon=True)
 
     def start(self) -> None:
@@ -160,11 +139,10 @@ class Poll:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread, and a script that runs."""
+        """Ends the thread, and the commands that it runs."""
         self._ended.set()
-        while self._thread.is_alive():
-            self._script.end()
-            self._thread.join(0.1)
+        self._children.end()
+        self._thread.join()
 
     def _run(self) -> None:
         works = True

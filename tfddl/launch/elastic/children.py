@@ -1,0 +1,74 @@
+"""Short commands that tfddlrun runs beside a job, and can end at any time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+
+_GRACE_S = 2.0  # between SIGTERM and SIGKILL
+
+
+class Children:
+    """Runs commands, each in a session of its own. Several threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[str]] = set()
+        self._ended = False
+
+    def run(self, command: str | list[str], limit: float) -> tuple[int | None, str, str]:
+        """Runs a command to its end.
+
+        Args:
+            command: A list of words, or a text for a shell.
+            limit: Seconds that it may take.
+
+        Returns:
+            Its exit code, or None if it has been ended, and what it has written to stdout and stderr.
+
+        Raises:
+            OSError: There is no such command.
+        """
+        with self._lock:
+            if self._ended:
+                return None, "", ""
+            process = subprocess.Popen(
+                command,
+                shell=isinstance(command, str),
+                text=True,
+                errors="replace",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+            self._running.add(process)
+        try:
+            said, errors = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            process.communicate()
+            return None, "", ""
+        finally:
+            with self._lock:
+                self._running.discard(process)
+        return None if self._ended else process.returncode, said, errors
+
+    def end(self) -> None:
+        """Ends all commands that run, and runs no more."""
+        with self._lock:
+            self._ended = True
+            running = list(self._running)
+        for process in running:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)
