@@ -106,3 +106,42 @@ def test_a_host_leaves(on_hosts, to):
     assert "tfddlrun: hosts changed (hostB leaves); starting again with 1 process" in result.output
     assert re.search(r"done 12 \[3, 3, 3, .*1\] 12", result.output), result.output
     assert "lost" not in result.output
+
+
+@pytest.mark.long
+def test_a_host_that_has_failed_comes_back(on_hosts):
+    """Its commits, which are older than those of the other host, do not count."""
+    plan = """
+        if host == "hostB" and state.step == 3:
+            state.commit()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if hvd.size() == 1:
+            state.step = min(state.step, 9)  # until the other host is back
+            time.sleep(0.1)
+    """
+    command = ["--host-discovery-script", "printf 'hostA\\nhostB\\n'"]
+    result = on_hosts(program(plan), *TFDDLRUN, *command)
+    assert result.code == 0, result.output
+    assert re.search(r"tfddlrun: hostB has failed and is set aside for [23] s", result.output)
+    assert (
+        "tfddlrun: rank 1 on hostB of 2 was lost; starting again with 1 process, restart 1" in result.output
+    )
+    assert "tfddlrun: hosts changed (hostB:1 is new); starting again with 2 processes" in result.output
+    assert [each[:3] for each in begun(result)][2:] == [("0", "1", "A"), ("0", "2", "A"), ("1", "2", "B")]
+    assert result.output.count("done 12 ") == 2
+
+
+@pytest.mark.slow
+def test_a_host_shuts_down(on_hosts):
+    """mpirun's daemon gets SIGTERM, and ends all processes of its host without a failure."""
+    plan = """
+        if hvd.rank() == 2 and state.step == 3:
+            os.kill(parent(parent(parent(os.getsid(0)))), signal.SIGTERM)
+        if hvd.size() == 3:
+            time.sleep(0.1)
+    """
+    result = on_hosts(program(plan), *TFDDLRUN, "-np", "3", "-H", "hostA:1,hostB:2")
+    assert result.code == 0, result.output
+    lost = "tfddlrun: ranks 1 on hostB, 2 on hostB of 3 were lost; starting again with 1 process, restart 1"
+    assert lost in result.output, result.output
+    assert re.search(r"done 12 \[3, .*1\] 12", result.output), result.output

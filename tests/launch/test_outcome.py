@@ -127,3 +127,25 @@ def test_an_mpirun_that_tfddlrun_has_ended_is_no_failure():
     )
     code, words = verdict(rank(1, stopped=True), rank(0, stopped=True), mpirun=None)
     assert (code, words) == (1, "tfddlrun: mpirun ended the ranks, and then did not end itself")
+
+
+LOST_DAEMON = """\
+PRTE has lost communication with a remote daemon.
+
+  HNP daemon   : [prterun-node1-16@0,0] on node node1
+  Remote daemon: [prterun-node1-16@0,1] on node node2
+"""
+
+
+def test_a_host_whose_daemon_of_mpirun_has_ended_is_lost():
+    """mpirun ends with exit code 0 then, when its daemon has got SIGTERM."""
+    ranks = [rank(0, -15, stopped=True), rank(1, -9, stopped=True, host="node2.site")]
+    record = Record(2, ranks, [], [], 0, LOST_DAEMON, True)
+    found = judge(record)
+    assert [each.number for each in found.lost] == [1] and found.code == 1
+    assert found.words.startswith("tfddlrun: rank 1 on node2.site was lost")
+
+
+def test_ranks_that_mpirun_has_ended_are_no_success():
+    code, words = verdict(rank(0, -15, stopped=True), rank(1, -15, stopped=True))
+    assert (code, words) == (1, "tfddlrun: mpirun ended, and its ranks with it")

@@ -21,6 +21,9 @@ _OPEN_MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank (\d+) in")
 _OPEN_MPI_PROCESS = re.compile(r"MPI_ABORT was invoked.*\n\s*Proc: \[\[\d+,\d+\],(\d+)\]")
 _OPEN_MPI_CODE = re.compile(r"MPI_ABORT was invoked.*(?:\n.*){0,2}[Ee]rrorcode:? (\d+)")
 _MPICH_ABORT = re.compile(r"^Abort\((\d+)\) on node \d+ \(rank .*$", re.MULTILINE)
+_DAEMON_GONE = re.compile(
+    r"lost communication with a remote daemon(?:.*\n){1,6}?\s*Remote daemon\s*: \[.*\] on node (\S+)"
+)
 _KILLS = (signal.SIGABRT, signal.SIGBUS, signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM)
 _OURS = "tfddl: "  # how a watchdog's line starts
 # Lines that only inform, such as the ones that TensorFlow prints at each start.
@@ -94,6 +97,7 @@ def judge(record: Record) -> Verdict:
     Returns:
         A `Verdict`.
     """
+    _lose_host_without_daemon(record)
     verdict = _judge(record)
     # Another rank may notice a loss first, and fail because of it.
     killed = [rank for rank in record.ended if rank.frozen or (rank.failed and _is_killed(rank.status or 0))]
@@ -105,6 +109,19 @@ def judge(record: Record) -> Verdict:
     )
     verdict.ranks = tuple(sorted((*record.ended, *record.lost), key=lambda rank: rank.number))
     return verdict
+
+
+def _lose_host_without_daemon(record: Record) -> None:
+    """Makes ranks lost ones if mpirun has lost its daemon on their host, and so has ended the job without an exit code."""
+    match = _DAEMON_GONE.search(record.mpirun_said)
+    if match is None or any(rank.failed for rank in record.ended):
+        return
+    node = match[1].partition(".")[0]
+    gone = [rank for rank in record.ended if rank.stopped and rank.host.partition(".")[0] == node]
+    for rank in gone:
+        rank.status = None
+    record.ended = [rank for rank in record.ended if rank not in gone]
+    record.lost += gone
 
 
 def _is_killed(status: int) -> bool:
@@ -153,6 +170,8 @@ def _judge_without_culprit(record: Record) -> Verdict:
         words = f"mpirun {how}"
     elif status is None and stopped:
         words = "mpirun ended the ranks, and then did not end itself"
+    elif stopped:
+        words = "mpirun ended, and its ranks with it"
     elif missing:
         words = f"only {len(record.ended)} of {record.processes} ranks ran; missing: rank {_listed(missing)}"
     else:
