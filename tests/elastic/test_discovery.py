@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from tfddl.launch.elastic import session
 from tfddl.launch.elastic.children import Children
 from tfddl.launch.elastic.discovery import Poll, Script, parse, wait_for_hosts
 from tfddl.launch.elastic.hand_over import HandOver
@@ -12,7 +13,7 @@ from tfddl.launch.elastic.pool import HostPool, filled
 from tfddl.launch.elastic.restart import Limits, Placement
 from tfddl.launch.elastic.set_aside import SetAside
 from tfddl.launch.hosts import Host
-from tfddl.launch.outcome import Rank
+from tfddl.launch.outcome import Rank, Verdict
 
 A, B, C = Host("a", 2), Host("b", 2), Host("c", 2)
 
@@ -228,8 +229,61 @@ def test_a_host_leaves_a_job_without_a_script(named):
     pool.close()
 
 
-def test_a_start_that_has_failed(pool):
-    pool.starts(filled([A, B], None))
+def starts(pool, place, *ends):
+    """Runs a session whose starts end so. Returns their places, and what was said."""
+    places, said, left = [], [], iter(ends)
+
+    def once(place, hand_over):
+        places.append(place)
+        return next(left), lambda *texts: said.extend(filter(None, texts))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "wait_for_signal", lambda seconds: 0)
+        session.Session(once, lambda verdict: "", pool._limits, pool, 0.0).run(place)
+    assert next(left, None) is None
+    return places, said
+
+
+def ranks_on(*names):
+    return tuple(Rank(number, name, 0) for number, name in enumerate(names))
+
+
+def test_a_start_that_no_rank_has_begun(pool):
+    """The host that does not answer is set aside; if all answer, the job has failed."""
     pool.silent = {"b"}
-    assert pool.unreachable([A, B]) == ["b"]
-    assert pool.next_placement([]) == Placement(2, [A])
+    failed = Verdict(1, "tfddlrun: mpirun ended with exit code 1")
+    places, said = starts(pool, filled([A, B], None), failed, failed)
+    assert places == [Placement(4, [A, B]), Placement(2, [A])]
+    assert said[1:3] == [
+        "tfddlrun: b does not answer and is set aside for 20 s",
+        "tfddlrun: b could not be reached; starting again with 2 processes, restart 1",
+    ]
+
+
+@pytest.mark.parametrize("least", [1, 3])
+def test_a_host_that_leaves_and_is_lost(least):
+    """Not all of its ranks: the others have ended in time."""
+    pool = Pool(Limits(least, None, False), discovered=False)
+    ranks = ranks_on("a", "a", "b", "b")
+    pool.starts(filled([A, B], None))
+    pool.leaves(ranks[2])
+    lost = Verdict(137, "", ranks=ranks, lost=ranks[3:])
+    places, said = starts(pool, filled([A, B], None), lost, *[Verdict(0, ranks=ranks[:2])] * (least == 1))
+    assert places[1:] == [Placement(2, [A])] * (least == 1)
+    end = "starting again with 2 processes, restart 1"
+    end = end if least == 1 else "2 processes would be left, and --min-np asks for 3"
+    assert said[0] == f"tfddlrun: rank 3 on b of 4 was lost; {end}"
+    pool.close()
+
+
+def test_a_hand_over_counts_as_a_restart():
+    pool = Pool(Limits(1, 1, False))
+    pool.starts(filled([A], None))
+    pool.found([A, B])
+    ranks = ranks_on("a", "a")
+    over, lost = Verdict(0, ranks=ranks, handed_over=True), Verdict(137, ranks=ranks, lost=ranks[1:])
+    places, said = starts(pool, filled([A], None), over, lost)
+    assert places[1:] == [Placement(4, [A, B])]
+    assert said[0] == "tfddlrun: hosts changed (b:2 is new); starting again with 4 processes"
+    assert said[-1] == "tfddlrun: rank 1 of 2 was lost; --reset-limit 1 lets the job start again no more"
+    pool.close()

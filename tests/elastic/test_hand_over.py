@@ -116,6 +116,23 @@ def test_too_few_hosts_after_a_loss(arguments):
     )
 
 
+def test_too_few_hosts_after_a_hand_over(arguments):
+    """The job has not come to its end."""
+    program = """
+names("localhost:2")
+while not os.path.exists(path(rank_shim.HAND_OVER_FILE)):
+    time.sleep(0.01)
+names("")
+time.sleep(2.5)
+hand_over()
+"""
+    ended = tfddlrun(*arguments(program, "--elastic-timeout", "0"))
+    assert ended.code == 1
+    assert ended.last_line == (
+        "tfddlrun: hosts changed (localhost is gone); 0 processes would be left, and --min-np asks for 1"
+    )
+
+
 def test_a_signal_while_tfddlrun_waits_for_hosts(arguments):
     with running(arguments("names(''); time.sleep(2.5); os.kill(os.getpid(), signal.SIGKILL)")) as job:
         while b"waiting 600 s at most" not in (line := job.process.stderr.readline()):

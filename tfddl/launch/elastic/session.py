@@ -76,6 +76,8 @@ class Session:
             later = f" in {wait:g} s" if after and wait else ""
             self._say("" if after else self._advise(verdict), line and f"tfddlrun: {line}{later}")
             if after is None:
+                if verdict.handed_over:  # the program has not come to its end
+                    verdict.code = 1
                 if verdict.code == 0 and self._lost:
                     self._say(f"tfddlrun: the job has ended well, though {'; '.join(self._lost)}")
                 return verdict
@@ -95,7 +97,8 @@ class Session:
     def _after_end(self, verdict: Verdict, place: Placement) -> tuple[Placement | None, str]:
         if not self._pool.discovered:
             after, line = next_placement(verdict, place, self._limits, self._restarts)
-            return (after and self._pool.without_leaving(after)), line
+            left = self._pool.without_leaving(after) if after else None
+            return self._to(left, lost_ranks(verdict)) if left and left != after else (after, line)
         if not verdict.lost:
             return self._after_failed_start(verdict, place)
         lost = lost_ranks(verdict)
@@ -114,13 +117,13 @@ class Session:
         limit = self._limits.restarts
         if limit is not None and self._restarts >= limit:
             return None, f"{reason}; --reset-limit {limit} lets the job start again no more"
-        after = self._wait_for_hosts(verdict)
+        return self._to(self._wait_for_hosts(verdict), reason)
+
+    def _to(self, after: Placement, reason: str) -> tuple[Placement | None, str]:
         if lacks := self._pool.too_few(after):
             return None, f"{reason}; {lacks}"
-        return (
-            after,
-            f"{reason}; starting again with {processes(after.processes)}, restart {self._restarts + 1}",
-        )
+        number = processes(after.processes)
+        return after, f"{reason}; starting again with {number}, restart {self._restarts + 1}"
 
     def _wait_for_hosts(self, verdict: Verdict) -> Placement:
         """Waits until enough hosts are there, a signal comes, or the wait is too long.
