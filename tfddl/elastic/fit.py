@@ -8,9 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.elastic import fit_data
+from tfddl.elastic import fit_data, hand_over
 from tfddl.elastic.callback_states import CallbackStates
 from tfddl.elastic.commits import Commits
+from tfddl.elastic.errors import HostsUpdatedInterrupt
 from tfddl.elastic.state import TensorFlowKerasState
 from tfddl.keras.consistency.callback_list import PreparingCallback, callbacks_of
 from tfddl.keras.distributed import patches
@@ -69,6 +70,7 @@ class ElasticCallback(PreparingCallback):
         if not Commits.are_kept():
             return
         self._check(model, arguments)
+        hand_over.watch_sigterm()
         training = self._training = _training_of(model, arguments.get("x"))
         self._data = fit_data.take(arguments, self._seed)
         first, epochs = arguments.get("initial_epoch", 0), arguments.get("epochs", 1)
@@ -144,7 +146,12 @@ class ElasticCallback(PreparingCallback):
         state = self._training.state
         state.order = self._data.order
         state.callbacks = self._states.changed()
-        state.commit()
+        try:
+            with hand_over.possible():
+                state.commit()
+        except HostsUpdatedInterrupt:
+            hand_over.end_if_agreed()
+            raise
 
     def _give_history_back(self) -> None:
         if self._found and self._training is not None:

@@ -30,7 +30,7 @@ def possible() -> Iterator[None]:
     """While `hvd.elastic.run` trains a state whose commits are kept, ranks may agree on the end of this start."""
     global _training
     before, _training = _training, True
-    _watch_sigterm()
+    watch_sigterm()
     try:
         yield
     finally:
@@ -60,7 +60,7 @@ def end_if_agreed() -> None:
         sys.exit(0)
 
 
-def _watch_sigterm() -> None:
+def watch_sigterm() -> None:
     """Takes SIGTERM from now on as a notice that this host leaves, unless the program has a handler of its own."""
     if (
         rank_shim.JOB_VARIABLE not in os.environ
