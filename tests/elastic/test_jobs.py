@@ -13,7 +13,7 @@ from tests.harness import run_script
 TFDDLRUN = [sys.executable, "-m", "tfddl.launch.run"]
 # Each start trains the steps of its batches, commits after every fourth, and may kill ranks; `plan` says when and whom.
 PROGRAM = """
-import json, os, signal, sys
+import json, os, signal, sys, time
 import keras
 import numpy as np
 import tensorflow as tf
@@ -36,6 +36,8 @@ def fall(step, moment):
     mark = f"{sys.argv[2]}/{rank}"
     if (step, moment) == (when, where) and rank in ranks and not (once and os.path.exists(mark)):
         open(mark, "w").close()
+        while "TFDDL_STALL_LIMIT" in os.environ:
+            time.sleep(1)
         os.kill(os.getpid(), signal.SIGKILL)
 
 @hvd.elastic.run
@@ -177,3 +179,12 @@ def test_an_exception_ends_the_job():
     result = run_script(2, script, launcher=[*TFDDLRUN, "--elastic", "-np", "2"])
     assert result.code == 1
     assert "starting again" not in result.output
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_is_lost(run, monkeypatch):
+    monkeypatch.setenv("TFDDL_STALL_LIMIT", "4")
+    result, done = run(3, {"3": [5, [1], "step"], "2": [99, [], ""]})
+    assert result.code == 0, result.output
+    assert "tfddlrun: rank 1 of 3 was lost; starting again with 2 processes, restart 1" in result.output
+    assert [sizes for sizes, *_ in done] == [[3] * 4 + [2] * 8] * 2

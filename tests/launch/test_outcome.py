@@ -149,3 +149,19 @@ def test_a_host_whose_daemon_of_mpirun_has_ended_is_lost():
 def test_ranks_that_mpirun_has_ended_are_no_success():
     code, words = verdict(rank(0, -15, stopped=True), rank(1, -15, stopped=True))
     assert (code, words) == (1, "tfddlrun: mpirun ended, and its ranks with it")
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("rank 1 has not submitted it", [1]),
+        ("ranks 1, 2 have not submitted it; rank 3 does not answer", [1, 2, 3]),
+        ("all ranks have submitted it, the transfer itself does not advance", []),
+    ],
+)
+def test_a_rank_that_hangs_is_lost(said, expected):
+    """The ranks that waited for it raise an error; tfddlrun has ended the others, and one of them only waited too."""
+    error = f"RuntimeError: Stalled: rank 0 has waited 9 s for 'a; b'; {said}. All ranks: rank 1 waits; rank 4 works."
+    ranks = [rank(0, 1, errors=error), *(rank(number, -15, stopped=True) for number in range(1, 5))]
+    found = judge(Record(5, ranks, [], [], 1, "", False))
+    assert [each.number for each in found.lost] == expected and found.code == 1

@@ -24,6 +24,9 @@ _MPICH_ABORT = re.compile(r"^Abort\((\d+)\) on node \d+ \(rank .*$", re.MULTILIN
 _DAEMON_GONE = re.compile(
     r"lost communication with a remote daemon(?:.*\n){1,6}?\s*Remote daemon\s*: \[.*\] on node (\S+)"
 )
+# The engine's message after TFDDL_STALL_LIMIT, and in it the ranks that it has waited for.
+_STALLED = re.compile(r"Stalled: rank \d+ has waited .*?; (.*?)\. All ranks: ")
+_SILENT = re.compile(r"ranks? ([\d, and]+) (?:has|have|does|do) not (?:submitted it|answer)")
 _KILLS = (signal.SIGABRT, signal.SIGBUS, signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM)
 _OURS = "tfddl: "  # how a watchdog's line starts
 # Lines that only inform, such as the ones that TensorFlow prints at each start.
@@ -71,7 +74,9 @@ class Verdict:
     words: str = ""  # the last message; empty after a success
     errors: str = ""  # the end of what the rank that failed first wrote to stderr
     ranks: tuple[Rank, ...] = ()  # all that have started, in order
-    lost: tuple[Rank, ...] = ()  # those that a signal has killed or stopped, or whose host went away
+    lost: tuple[
+        Rank, ...
+    ] = ()  # those that a signal has killed or stopped, that hang, or whose host went away
     handed_over: bool = False  # no rank has failed: the job is to start again on other hosts
 
 
@@ -100,7 +105,14 @@ def judge(record: Record) -> Verdict:
     _lose_host_without_daemon(record)
     verdict = _judge(record)
     # Another rank may notice a loss first, and fail because of it.
-    killed = [rank for rank in record.ended if rank.frozen or (rank.failed and _is_killed(rank.status or 0))]
+    stalled = _stalled(record.ended)
+    killed = [
+        rank
+        for rank in record.ended
+        if rank.frozen
+        or (rank.stopped and rank.number in stalled)
+        or (rank.failed and _is_killed(rank.status or 0))
+    ]
     answered = {rank.host for rank in record.ended}
     gone = [rank for rank in record.lost if not rank.abandoned or rank.host not in answered]
     verdict.lost = tuple(sorted((*killed, *gone), key=lambda rank: rank.number))
@@ -122,6 +134,14 @@ def _lose_host_without_daemon(record: Record) -> None:
         rank.status = None
     record.ended = [rank for rank in record.ended if rank not in gone]
     record.lost += gone
+
+
+def _stalled(ended: Iterable[Rank]) -> set[int]:
+    """The ranks for which the first rank that failed has waited for too long."""
+    failed = next((rank for rank in ended if rank.failed), None)
+    match = _STALLED.search(failed.error_text()) if failed else None
+    numbers = [re.findall(r"\d+", each) for each in _SILENT.findall(match[1])] if match else []
+    return {int(number) for each in numbers for number in each}
 
 
 def _is_killed(status: int) -> bool:
