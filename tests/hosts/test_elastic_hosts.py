@@ -66,7 +66,7 @@ def test_a_script_adds_a_host_and_takes_it_away(on_hosts, tmp_path):
     plan = """
         if hvd.rank() == 0 and state.step == 2:
             names("hostA\\nhostB:1\\n")
-        if hvd.rank() == 0 and hvd.size() == 2 and state.step == begun + 2:
+        if hvd.rank() == 0 and hvd.size() == 2 and state.step >= min(begun + 2, 10):
             names("hostA\\n")
         if hvd.size() == 2 or not begun:
             state.step = min(state.step, 9)  # until the hosts have changed
