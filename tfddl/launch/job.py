@@ -223,7 +223,7 @@ class Job:
                 case Waits():
                     self._waiting.append(self._ranks[link.rank])
                     self._stop()
-                case Leaves() if self._hand_over is not None:
+                case Leaves() if self._hand_over is not None and not self._stopping:
                     self._hand_over.leaves(self._ranks[link.rank])
                 case Ended(status, stopped, frozen, handed_over):
                     self._ranks[link.rank].frozen = frozen

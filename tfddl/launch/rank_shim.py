@@ -402,12 +402,12 @@ def _children(process: int) -> set[int]:
     return set()  # a kernel without this list: only the rank's own session is ended
 
 
-def _follow(supervisor: int, signals: set[signal.Signals]) -> int:
+def _follow(supervisor: int, mpirun: int, signals: set[signal.Signals]) -> int:
     """Waits for the supervisor's end. SIGTERM from mpirun ends the stub; from elsewhere it means that the host leaves."""
     while True:
         received = signal.sigwaitinfo(signals)
         if received.si_signo == signal.SIGTERM:
-            if received.si_pid == os.getppid():
+            if received.si_pid == mpirun:
                 os._exit(128 + signal.SIGTERM)
             os.kill(supervisor, signal.SIGTERM)
             continue
@@ -424,6 +424,7 @@ def main(command: list[str]) -> int:
     # A handler, since the rank would inherit SIG_IGN.
     for number in PASSED_ON.values():
         signal.signal(number, lambda *_: None)
+    mpirun = os.getppid()  # or its daemon on this host; it may have ended when its signal is read
     alive, held_by_stub = os.pipe()
     watched = {signal.SIGTERM, signal.SIGCHLD} if COMMITS_VARIABLE in os.environ else set()
     signal.pthread_sigmask(signal.SIG_BLOCK, watched)
@@ -435,7 +436,7 @@ def main(command: list[str]) -> int:
         os.closerange(3, held_by_stub)
         os.closerange(held_by_stub + 1, 65536)
         if watched:
-            return _follow(supervisor, watched)
+            return _follow(supervisor, mpirun, watched)
         return os.waitstatus_to_exitcode(os.waitpid(supervisor, 0)[1])
     signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)
     os.close(held_by_stub)
