@@ -153,14 +153,22 @@ def test_a_signal_ends_the_script(arguments, tmp_path):
 
 
 SUPERVISOR = """
-import os, socket, sys, threading
+import glob, os, socket, sys, threading, time
 from tfddl.launch import rank_shim
 
 rank_shim.LEAVE_S = 0.3
 tfddlrun, connection = socket.socketpair()
 stub, held_by_stub = os.pipe()
+sent = []
+
+def terminate():
+    while not glob.glob(os.environ["TFDDL_COMMITS"] + "/j-catches-*"):
+        time.sleep(0.01)
+    sent.append(time.monotonic())
+    tfddlrun.send(rank_shim.TERMINATE)
+
 if len(sys.argv) > 2:
-    threading.Timer(0.5, tfddlrun.send, [rank_shim.TERMINATE]).start()
+    threading.Thread(target=terminate).start()
 settings = {"token": "", "job": "j", "scratch": [], "terminal": [False, False]}
 rank_shim.Supervisor(connection, stub, settings).run(["sh", "-c", sys.argv[1]])
 connection.close()
@@ -170,17 +178,18 @@ while data:
     end = rank_shim.HEADER.size + length
     print(kind.decode(), data[rank_shim.HEADER.size:end].decode())
     data = data[end:]
+print(time.monotonic() - sent[0] if sent else 0)
 """
 
 
 def supervised(folder, *arguments):
-    """What a supervisor of an elastic job sends after its hello."""
+    """What a supervisor of an elastic job sends after its hello, and seconds since it was told to end its rank."""
     variables = {"OMPI_COMM_WORLD_RANK": "0", "TFDDL_COMMITS": str(folder)}
     command = [sys.executable, "-c", SUPERVISOR, *arguments]
-    begun = time.monotonic()
     ended = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=60)
     assert ended.stderr == ""
-    return ended.stdout.splitlines()[1:], time.monotonic() - begun
+    _, *lines, seconds = ended.stdout.splitlines()
+    return lines, float(seconds)
 
 
 def test_a_host_that_leaves_without_a_commit_is_a_loss(tmp_path):
@@ -191,7 +200,7 @@ def test_a_host_that_leaves_without_a_commit_is_a_loss(tmp_path):
 
 def test_a_rank_that_hears_sigterm_is_killed_at_once(tmp_path):
     """Else tfddlrun would wait for its grace time."""
-    program = f"echo $$ > {tmp_path}/j-catches-$$; trap : TERM; while sleep 0.1; do :; done"
+    program = f"trap : TERM; echo $$ > {tmp_path}/j-catches-$$; while sleep 0.1; do :; done"
     lines, seconds = supervised(tmp_path, program, "terminate")
     assert '"status": -9, "stopped": true' in lines[-1]
     assert seconds < 4

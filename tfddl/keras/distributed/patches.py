@@ -109,9 +109,11 @@ def prepare_fits(prepare: Callable[[Any, dict[str, Any]], None]) -> None:
 
     @functools.wraps(plain)
     def fit(self: Any, *arguments: Any, **options: Any) -> Any:
-        call = signature.bind(self, *arguments, **options)
+        known = {name: value for name, value in options.items() if name in signature.parameters}
+        call = signature.bind(self, *arguments, **known)
         prepare(self, call.arguments)
-        return plain(*call.args, **call.kwargs)
+        # Options that Keras 3 has no more: `tfddl.compat` may take them.
+        return plain(*call.args, **call.kwargs, **{name: options[name] for name in options.keys() - known})
 
     model.fit = fit
 
