@@ -126,4 +126,10 @@ check error goodbye N=2 K=2 FREE_EARLY
 check error goodbye N=2 K=2 LATE_MESSAGE
 check error goodbye N=2 K=1 NO_ECHO
 
+check ok commits H=2 S=4 K=2
+check ok commits H=3 S=3 K=2
+check error commits H=3 S=3 K=2 KEEP_OLD
+check error commits H=3 S=3 K=2 NO_COPY
+check error commits H=2 S=2 K=1 ANY_HOSTS
+
 exit "$failed"

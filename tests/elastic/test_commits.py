@@ -89,6 +89,8 @@ def test_a_rank_without_the_newest_commit_gets_it(hvd, tmp_path):
     state.register_reset_callbacks([lambda: resets.append(hvd.size())])
     assert state.restore_from([commits])
     assert (state.step, weight.numpy().tolist(), resets) == (5, [5.0, 0.0], [2])
+    hvd.barrier()
+    assert Commits(tmp_path / "0").newest_number() == 5  # rank 0 is the first of this host, which writes
 
     other = hvd.elastic.TensorFlowState([tf.Variable(1.0)], step=0)
     with pytest.raises(ValueError, match="other variables than this program"):

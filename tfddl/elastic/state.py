@@ -89,16 +89,20 @@ class State:
             Whether there was one.
         """
         self._commits = commits
-        # Of two equal numbers the last one stays: memory, which is faster than a disk.
-        newest = {each.newest_number(): each for each in reversed(commits)}
-        own = max(newest)
+        found = {each: each.newest_number() for each in commits}
+        # Of two equal numbers the first one is read: memory, which is faster than a disk.
+        source = max(commits, key=lambda each: found[each])
+        own = found[source]
         numbers = allgather_object(own, name="elastic.numbers")
         self._number = max(numbers)
         if self._number == 0:
             return False
-        content: Any = newest[own].read(own) if own == self._number else None
+        content: Any = source.read(own) if own == self._number else None
         if min(numbers) < self._number:
             content = broadcast_object(content, numbers.index(self._number), name="elastic.content")
+        for each in commits:  # the host that has it alone may be the next one that is lost
+            if found[each] < self._number:
+                each.write(self._number, content)
         size, saved = content
         self.load(saved)
         if basics.rank() == 0:
