@@ -223,6 +223,8 @@ def test_options_that_contradict(hvd, tmp_path, monkeypatch):
     backup = keras.callbacks.BackupAndRestore(str(tmp_path / "backup"))
     with pytest.raises(ValueError, match="leave BackupAndRestore out"):
         fit(callbacks=[hvd.callbacks.ElasticCallback(), backup])
+    with pytest.raises(ValueError, match=r"leave the others out\. Received: 2 of them"):
+        fit(callbacks=[hvd.callbacks.ElasticCallback(), hvd.callbacks.ElasticCallback()])
     rate = keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.9)
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(rate)), "mse")
     with pytest.raises(ValueError, match="cannot be set: leave scale_learning_rate out"):

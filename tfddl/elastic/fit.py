@@ -47,8 +47,9 @@ class ElasticCallback(PreparingCallback):
         seed: int, of the order of rows. Defaults to 0.
 
     Raises:
-        ValueError: `commit_every` is not positive. In `fit`: a `BackupAndRestore` restores too; or `scale_learning_rate` is
-            set, and the learning rate is computed by a schedule, or DataParallel keeps the global batch.
+        ValueError: `commit_every` is not positive. In `fit`: there is another ElasticCallback, or a `BackupAndRestore`; or
+            `scale_learning_rate` is set, and the learning rate is computed by a schedule, or DataParallel keeps the
+            global batch.
     """
 
     def __init__(
@@ -159,6 +160,9 @@ class ElasticCallback(PreparingCallback):
         self._found = False
 
     def _check(self, model: Any, arguments: dict[str, Any]) -> None:
+        ours = sum(isinstance(each, ElasticCallback) for each in callbacks_of(arguments))
+        if ours > 1:
+            raise ValueError(f"fit needs one ElasticCallback: leave the others out. Received: {ours} of them")
         if any(isinstance(each, _backup()) for each in callbacks_of(arguments)):
             raise ValueError(
                 "Both restore the model: leave BackupAndRestore out in a job of tfddlrun --elastic. "
