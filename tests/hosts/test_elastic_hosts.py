@@ -1,5 +1,6 @@
 """Elastic jobs whose hosts come and go, on two hosts of one machine."""
 
+import itertools
 import re
 import sys
 
@@ -66,7 +67,7 @@ def test_a_script_adds_a_host_and_takes_it_away(on_hosts, tmp_path):
     plan = """
         if hvd.rank() == 0 and state.step == 2:
             names("hostA\\nhostB:1\\n")
-        if hvd.rank() == 0 and hvd.size() == 2 and state.step >= min(begun + 2, 10):
+        if hvd.rank() == 0 and hvd.size() == 2:
             names("hostA\\n")
         if hvd.size() == 2 or not begun:
             state.step = min(state.step, 9)  # until the hosts have changed
@@ -84,7 +85,7 @@ def test_a_script_adds_a_host_and_takes_it_away(on_hosts, tmp_path):
     assert "tfddlrun: hosts changed (hostB:1 is new); starting again with 2 processes" in result.output
     assert "tfddlrun: hosts changed (hostB is gone); starting again with 1 process" in result.output
     (sizes,) = re.findall(r"done 12 \[(.*)\]", result.output)
-    assert [*dict.fromkeys(sizes.split(", "))] == ["1", "2"] and sizes.endswith("2, 1, 1, 1")
+    assert [size for size, _ in itertools.groupby(sizes.split(", "))] == ["1", "2", "1"]
 
 
 @pytest.mark.parametrize(
