@@ -276,14 +276,14 @@ def test_a_fit_that_was_cut_goes_on(hvd, tmp_path, monkeypatch):
 
     seen = []
     model, stop, arguments = start()
-    began = []
-    arguments["callbacks"].append(
-        keras.callbacks.LambdaCallback(
-            on_train_begin=lambda logs: began.extend(
-                np.array(each) for each in fit._trainings[id(model), id(model.optimizer)].state.variables
-            )
-        )
-    )
+    began, streams = [], []
+
+    def note(logs):
+        state = fit._trainings[id(model), id(model.optimizer)].state
+        began.extend(np.array(each) for each in state.variables)
+        streams.extend(np.array(each) for each in model.variables if _compat.is_seed_state(each))
+
+    arguments["callbacks"].append(keras.callbacks.LambdaCallback(on_train_begin=note))
     history = model.fit(**arguments)
     assert seen == [1, 3, 5]  # 6 of 12 batches were left
     rate = [
@@ -293,5 +293,6 @@ def test_a_fit_that_was_cut_goes_on(hvd, tmp_path, monkeypatch):
     assert all(
         np.array_equal(a, b) for i, (a, b) in enumerate(zip(began, weights, strict=True)) if i not in rate
     )
-    assert counts and history.epoch == [1] and stop.wait == 4
+    assert counts == [10] == [int(second) for _, second in streams]
+    assert history.epoch == [1] and stop.wait == 4
     assert _compat.steps_taken(model.optimizer) == 10 + 6  # the commit was made after 10

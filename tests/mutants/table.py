@@ -1,10 +1,11 @@
 """All planted faults, by name."""
 
-from tests.mutants import data_path, engine, gpu, gradients, keras, kernels, tools
+from tests.mutants import data_path, elastic, engine, gpu, gradients, keras, kernels, tools
 from tests.mutants.fault import Fault
 
 _TABLES = (
     data_path.FAULTS,
+    elastic.FAULTS,
     engine.FAULTS,
     gpu.FAULTS,
     gradients.FAULTS,

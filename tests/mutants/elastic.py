@@ -1,0 +1,57 @@
+"""Faults in elastic training."""
+
+from tests.mutants.fault import Fault
+
+_CUT = "tests/elastic/test_fit.py::test_a_fit_that_was_cut_goes_on"
+_ROWS = "tests/elastic/test_fit.py::test_each_row_counts_once_in_an_epoch"
+
+FAULTS = {
+    "a new host has nothing until the next commit": Fault(
+        "tfddl/elastic/state.py",
+        "            if found[each] < self._number:\n",
+        "            if found[each] > self._number:\n",
+        "tests/elastic/test_commits.py::test_a_rank_without_the_newest_commit_gets_it",
+    ),
+    "an epoch that was cut begins with its first row": Fault(
+        "tfddl/elastic/fit_data.py",
+        "self._dataset.epoch, self._dataset.start = order, done",
+        "self._dataset.epoch, self._dataset.start = order, 0",
+        _CUT,
+    ),
+    "a commit in the middle of gradient accumulation": Fault(
+        "tfddl/elastic/fit.py",
+        "self._since >= self._commit_every and passes_done(self.model.optimizer) == 0",
+        "self._since >= self._commit_every",
+        _CUT,
+    ),
+    "EarlyStopping forgets": Fault(
+        "tfddl/elastic/fit.py",
+        "            self._states.restore(self._training.state.callbacks)\n",
+        "            pass\n",
+        _CUT,
+    ),
+    "Dropout draws the same numbers again": Fault(
+        "tfddl/elastic/fit.py",
+        "variable.assign([int(np.asarray(variable)[0]), count])",
+        "variable.assign([int(np.asarray(variable)[0]), 0])",
+        _CUT,
+    ),
+    "a fit that had ended trains again": Fault(
+        "tfddl/elastic/fit.py",
+        "return self._fits < self.state.fit or bool(self.state.over)",
+        "return False",
+        _ROWS,
+    ),
+    "batches that are done are not skipped": Fault(
+        "tfddl/elastic/fit_data.py",
+        "dataset.skip(self._done) if self._skips else dataset",
+        "dataset",
+        _ROWS,
+    ),
+    "a rank that hangs is none that is lost": Fault(
+        "tfddl/launch/outcome.py",
+        "        or (rank.stopped and rank.number in stalled)\n",
+        "",
+        "tests/launch/test_outcome.py::test_a_rank_that_hangs_is_lost",
+    ),
+}
