@@ -200,7 +200,8 @@ def test_a_host_that_leaves_without_a_commit_is_a_loss(tmp_path):
 
 def test_a_rank_that_hears_sigterm_is_killed_at_once(tmp_path):
     """Else tfddlrun would wait for its grace time."""
-    program = f"trap : TERM; echo $$ > {tmp_path}/j-catches-$$; while sleep 0.1; do :; done"
+    note = f"echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/j-catches-$$"
+    program = f"trap : TERM; {note}; while :; do sleep 0.1; done"
     lines, seconds = supervised(tmp_path, program, "terminate")
     assert '"status": -9, "stopped": true' in lines[-1]
     assert seconds < 4
