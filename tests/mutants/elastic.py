@@ -25,9 +25,9 @@ FAULTS = {
         _CUT,
     ),
     "EarlyStopping forgets": Fault(
-        "tfddl/elastic/fit.py",
-        "            self._states.restore(self._training.state.callbacks)\n",
-        "            pass\n",
+        "tfddl/elastic/callback_states.py",
+        "                setattr(callback, name, copy.deepcopy(value))\n",
+        "                pass\n",
         _CUT,
     ),
     "Dropout draws the same numbers again": Fault(

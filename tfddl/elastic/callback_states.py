@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 import numpy as np
 
 _PLAIN = (bool, int, float, str, type(None), np.ndarray, np.generic)
-_first: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+# By id, which stays theirs as long as they are here: a callback may have no hash.
+_first: dict[int, tuple[Any, dict[str, Any]]] = {}
 
 
 class CallbackStates:
@@ -23,8 +23,8 @@ class CallbackStates:
     def __init__(self, callbacks: Sequence[Any]) -> None:
         self._callbacks = callbacks
         for callback in callbacks:
-            if callback not in _first:
-                _first[callback] = copy.deepcopy(_plain_attributes(callback))
+            if id(callback) not in _first:
+                _first[id(callback)] = callback, copy.deepcopy(_plain_attributes(callback))
 
     def changed(self) -> dict[tuple[str, int], dict[str, Any]]:
         """The values that differ from the first ones, by class and number of the callback in its class, and by name."""
@@ -32,7 +32,7 @@ class CallbackStates:
             key: {
                 name: value
                 for name, value in _plain_attributes(callback).items()
-                if name not in _first[callback] or not _equal(_first[callback][name], value)
+                if name not in _first[id(callback)][1] or not _equal(_first[id(callback)][1][name], value)
             }
             for key, callback in self._numbered()
         }

@@ -13,11 +13,13 @@ from tfddl.elastic.callback_states import CallbackStates
 from tfddl.elastic.commits import Commits
 from tfddl.elastic.errors import HostsUpdatedInterrupt
 from tfddl.elastic.state import TensorFlowKerasState
+from tfddl.keras.consistency import callback_list
 from tfddl.keras.consistency.callback_list import PreparingCallback, callbacks_of
 from tfddl.keras.distributed import patches
 from tfddl.keras.distributed.status import passes_done
 from tfddl.keras.parallel.data_parallel import DataParallel
 from tfddl.runtime import basics
+from tfddl.runtime.log import warn
 
 _COMMIT_EVERY = 100
 
@@ -60,6 +62,9 @@ class ElasticCallback(PreparingCallback):
             raise ValueError(f"commit_every must be 1 or more: pass one. Received: {commit_every!r}")
         self._commit_every, self._scales, self._seed = commit_every, scale_learning_rate, seed
         self._training: _Training | None = None
+        self._factor = 1.0
+        self.is_automatic = False
+        callback_list.watch()
 
     def prepare(self, model: Any, arguments: dict[str, Any]) -> None:
         """Restores the newest commit, and makes `fit` begin where it was made. All ranks call it.
@@ -68,11 +73,19 @@ class ElasticCallback(PreparingCallback):
             model: The compiled model.
             arguments: Those of `fit`; changed.
         """
-        if not Commits.are_kept():
+        if not Commits.are_kept() or getattr(model, "optimizer", None) is None:
             return
         self._check(model, arguments)
+        try:
+            training = self._training = _training_of(model, arguments.get("x"))
+        except _CannotBuild as error:
+            if not self.is_automatic:
+                raise
+            warn(
+                f"Call model.build(input_shape) before fit: else this fit begins anew after a loss. Received: {error}"
+            )
+            return
         hand_over.watch_sigterm()
-        training = self._training = _training_of(model, arguments.get("x"))
         self._data = fit_data.take(arguments, self._seed)
         first, epochs = arguments.get("initial_epoch", 0), arguments.get("epochs", 1)
         state = training.state
@@ -80,13 +93,12 @@ class ElasticCallback(PreparingCallback):
         if training.is_over:
             first = epochs
         elif self._found:
-            first = state.epoch
+            first = epochs if state.stopped else state.epoch
             if first < epochs and not self._data.go_on(state.order, state.done):
                 first, state.epoch, state.done = first + 1, state.epoch + 1, 0
                 self._data.go_on(state.order + 1, 0)
-            if self._scales and state.size != basics.size():
-                rate = model.optimizer.learning_rate
-                rate.assign(rate * (basics.size() / state.size))
+            self._factor = basics.size() / state.size if self._scales else 1.0
+            self._scale(model)
         state.size = basics.size()
         arguments["initial_epoch"] = first
         self._others = [each for each in callbacks_of(arguments) if each is not self]
@@ -94,17 +106,31 @@ class ElasticCallback(PreparingCallback):
         self._since = self._last = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Gives other callbacks back what they have found out."""
+        """Gives other callbacks back what they have found out.
+
+        Raises:
+            ValueError: `fit` was called before this callback was made, so that it could not restore.
+        """
         if self._training is None:
+            if Commits.are_kept() and not self.is_automatic:
+                raise ValueError(
+                    "This ElasticCallback was made after fit was called: write callbacks = [...] in a line before. "
+                    "Received: model.fit(callbacks=[ElasticCallback()])"
+                )
             return
         self._states = CallbackStates(self._others)
-        if self._found and not self._training.is_over:
+        if self._found and self._training.is_newest:
             self._states.restore(self._training.state.callbacks)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Tells Keras how many batches the epoch has."""
         if self._training is None:
             return
+        if self._found and self._training.state.done:
+            # Other callbacks have begun this epoch before, for example with another learning rate.
+            self._training.state.restore_variables()
+            self._scale(self.model)
+            self._states.restore(self._training.state.callbacks)
         self._give_history_back()
         self._last = 0
         fit_data.shorten_next(self._data)
@@ -114,7 +140,9 @@ class ElasticCallback(PreparingCallback):
         if self._training is None:
             return
         self._since, self._last = self._since + batch + 1 - self._last, batch + 1
-        self._commit_when_due(self._data.done_after(batch + 1))
+        # The end of the epoch is a commit of its own: other callbacks have to see that end.
+        if not self._data.is_over_after(batch + 1):
+            self._commit_when_due(self._data.done_after(batch + 1))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Commits."""
@@ -147,12 +175,18 @@ class ElasticCallback(PreparingCallback):
         state = self._training.state
         state.order = self._data.order
         state.callbacks = self._states.changed()
+        state.stopped = bool(self.model.stop_training)
         try:
             with hand_over.possible():
                 state.commit()
         except HostsUpdatedInterrupt:
             hand_over.end_if_agreed()
             raise
+
+    def _scale(self, model: Any) -> None:
+        if self._factor != 1.0:
+            rate = model.optimizer.learning_rate
+            rate.assign(rate * self._factor)
 
     def _give_history_back(self) -> None:
         if self._found and self._training is not None:
@@ -211,6 +245,7 @@ class _Training:
             order=0,
             size=basics.size(),
             over=False,
+            stopped=False,
             histories={},
             callbacks={},
             counts=[],
@@ -225,14 +260,21 @@ class _Training:
         """Whether the call that is under way had ended before, or has ended."""
         return self._fits < self.state.fit or bool(self.state.over)
 
+    @property
+    def is_newest(self) -> bool:
+        """Whether the newest commit is of the call that is under way."""
+        return self._fits == self.state.fit
+
     def begin_fit(self, first: int, order: int) -> bool:
         """Counts a call of `fit`. Returns whether a commit of this or a later call has been restored."""
         self._fits += 1
         if self._restored and self._fits <= self.state.fit:
+            self.state.restore_variables()  # the program may have changed them between two calls
             return True
         self._restored = False
         state = self.state
-        state.fit, state.epoch, state.done, state.order, state.over = self._fits, first, 0, order, False
+        state.fit, state.epoch, state.done, state.order = self._fits, first, 0, order
+        state.over = state.stopped = False
         state.callbacks = {}
         return False
 
@@ -260,7 +302,9 @@ def add_to_every_fit() -> None:
 def _add(model: Any, arguments: dict[str, Any]) -> None:
     listed = callbacks_of(arguments)
     if not any(isinstance(each, (ElasticCallback, _backup())) for each in listed):
-        arguments["callbacks"] = [*listed, ElasticCallback()]
+        added = ElasticCallback()
+        added.is_automatic = True
+        arguments["callbacks"] = [*listed, added]
 
 
 def _backup() -> Any:
@@ -276,21 +320,30 @@ def _training_of(model: Any, data: Any) -> _Training:
     return _trainings[key]
 
 
+class _CannotBuild(ValueError):
+    """The variables of a model cannot be made before the first step."""
+
+
 def _build(model: Any, data: Any) -> None:
-    """Makes the variables of a model by one batch.
+    """Makes the variables of a model before its first step.
 
     Raises:
-        ValueError: The data has no first batch that can be read without losing it.
+        _CannotBuild: The data has no first batch that can be read without losing it, or the model takes none.
     """
-    if isinstance(data, tf.data.Dataset):
-        batch = next(iter(data), None)
-    elif hasattr(data, "__getitem__") and hasattr(data, "num_batches"):
-        batch = data[0]
-    elif all(hasattr(each, "shape") for each in tf.nest.flatten(data)):
-        batch = (tf.nest.map_structure(lambda each: each[:1], data),)
-    else:
-        raise ValueError(
+    try:
+        if isinstance(data, tf.data.Dataset):
+            batch = next(iter(data))
+        elif hasattr(data, "num_batches"):
+            batch = data[0]
+        else:
+            batch = (tf.nest.map_structure(lambda each: each[:1], data),)
+        inputs = batch[0] if isinstance(batch, (list, tuple)) else batch
+        if isinstance(model, _compat.keras().Sequential):
+            model.build((None, *inputs.shape[1:]))  # called with a batch, it would keep the size of the batch
+        else:
+            model(inputs)
+    except Exception as error:
+        raise _CannotBuild(
             "ElasticCallback restores the model before the first batch: call model.build(input_shape) before fit. "
-            f"Received: {model!r}"
-        )
-    model(batch[0] if isinstance(batch, (list, tuple)) else batch)
+            f"Received: {model!r}, {error}"
+        ) from error

@@ -42,6 +42,10 @@ class FitData:
         """How far the epoch is done after so many batches of this rank, in a unit that does not depend on the size."""
         return 0
 
+    def is_over_after(self, batches: int) -> bool:
+        """Whether so many batches of this rank are all of the epoch, as far as it is known."""
+        return False
+
     def shorten(self, iterator: Any) -> None:
         """Tells Keras' iterator over the batches how many the epoch has that begins now."""
 
@@ -67,6 +71,9 @@ class OrderedData(FitData):
     def done_after(self, batches: int) -> int:
         return self._dataset.done_after(batches)
 
+    def is_over_after(self, batches: int) -> bool:
+        return batches >= (self._dataset.num_batches or 0)
+
     def shorten(self, iterator: Any) -> None:
         iterator._num_batches = self._dataset.num_batches
 
@@ -82,6 +89,7 @@ class CountedData(FitData):
     def __init__(self, ranks: int, skips: bool) -> None:
         self._ranks, self._skips, self._done = ranks, skips, 0
         self._whole: tuple[Any, Any, Any] | None = None
+        self._left: int | None = None
 
     def go_on(self, order: int, done: int) -> bool:
         self._done = -(-done // self._ranks)
@@ -89,6 +97,9 @@ class CountedData(FitData):
 
     def done_after(self, batches: int) -> int:
         return (self._done + batches) * self._ranks
+
+    def is_over_after(self, batches: int) -> bool:
+        return self._left is not None and batches >= self._left
 
     def shorten(self, iterator: Any) -> None:
         if self._whole is None:
@@ -101,6 +112,7 @@ class CountedData(FitData):
         else:
             self._done = 0
             iterator.steps_per_epoch, iterator._num_batches, iterator._distributed_dataset = self._whole
+        self._left = iterator.steps_per_epoch or iterator._num_batches
 
 
 _next: list[FitData] = []
@@ -165,6 +177,12 @@ def _of_arrays(arguments: dict[str, Any], seed: int, share: tuple[int, int]) -> 
     if any(whole is None for whole in wholes):
         _warn_of_new_begin("other arrays")
         return FitData()
+    rows = {len(whole) for whole in wholes}
+    if len(rows) > 1 or 0 in rows or any(whole.dtype.kind in "OSU" for whole in wholes):
+        return FitData()  # Keras has the words for errors in them
+    kept = len(wholes[0]) - int(len(wholes[0]) * (1.0 - (arguments.get("validation_split") or 0.0)))
+    if 0 < kept < share[1]:
+        return FitData()  # a rank would have no row for its validation
     parts = tf.nest.pack_sequence_as(parts, wholes)
     batch = arguments.pop("batch_size", None) or 32
     arguments["validation_batch_size"] = arguments.get("validation_batch_size") or batch

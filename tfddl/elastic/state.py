@@ -253,9 +253,13 @@ class TensorFlowState(ObjectState):
 
     def restore(self) -> None:
         """Assigns the copies, and takes the saved attributes."""
+        self.restore_variables()
+        super().restore()
+
+    def restore_variables(self) -> None:
+        """Assigns the copies."""
         for variable, value in zip(self.variables, self._values, strict=True):
             variable.assign(value)
-        super().restore()
 
     def sync(self) -> None:
         """Takes the variables, and the saved attributes, of rank 0."""
