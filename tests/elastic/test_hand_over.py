@@ -183,7 +183,7 @@ print(time.monotonic() - sent[0] if sent else 0)
 
 
 def supervised(folder, *arguments):
-    """What a supervisor of an elastic job sends after its hello, and seconds since it was told to end its rank."""
+    """The messages of a supervisor after its hello, and the seconds since it was told to end its rank."""
     variables = {"OMPI_COMM_WORLD_RANK": "0", "TFDDL_COMMITS": str(folder)}
     command = [sys.executable, "-c", SUPERVISOR, *arguments]
     ended = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=60)

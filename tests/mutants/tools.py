@@ -23,8 +23,8 @@ FAULTS = {
     ),
     "repeat leaves the last elements out": Fault(
         "tfddl/data/shards.py",
-        'each = count // size if remainder == "drop" else -(-count // size)',
-        "each = count // size",
+        'return count // size if remainder == "drop" else -(-count // size)',
+        "return count // size",
         "tests/data/test_shard.py::test_repeat_covers_everything",
     ),
     "an unseeded shuffle is shared out": Fault(

@@ -11,7 +11,32 @@ from tfddl.runtime.process_sets import ProcessSet, global_process_set
 PyDataset: Any = _compat.py_dataset()
 
 
-class ShardedPyDataset(PyDataset):
+class EpochDataset(PyDataset):
+    """A dataset that counts its epochs, and may begin one in the middle.
+
+    Attributes:
+        epoch: The epoch that determines the order; `on_epoch_end` adds one.
+        start: How much of this epoch has been trained on before. `on_epoch_end` sets it to 0.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.epoch = self.start = 0
+        self._within_epoch = False
+
+    def on_epoch_begin(self) -> None:
+        """Notes it."""
+        self._within_epoch = True
+
+    def on_epoch_end(self) -> None:
+        """The next epoch has an order of its own, and begins with its first row."""
+        # Keras also calls this before training if the model is not built yet: that call ends no epoch.
+        if self._within_epoch or not _compat.tells_epoch_begin():
+            self.epoch, self.start = self.epoch + 1, 0
+        self._within_epoch = False
+
+
+class ShardedPyDataset(EpochDataset):
     """Deals the batches of a `keras.utils.PyDataset` round-robin, in equal numbers, and yields this rank's batches.
 
     Of each `size` successive batches rank 0 gets the first, rank 1 the second, and so on. With `shuffle=True` the batches
@@ -80,10 +105,8 @@ class ShardedPyDataset(PyDataset):
                 "Received: num_batches=None, shuffle=True"
             )
         self.dataset = dataset
-        self.epoch = self.start = 0
         self._shuffle, self._seed, self._remainder = shuffle, seed, remainder
         self._rank, self._size = shards.resolve(rank, size, process_set)
-        self._within_epoch = False
         self._order: tuple[Any, np.ndarray] | None = None
         if count is not None:
             shards.shard_size(count, self._size, remainder, "batches")
@@ -92,19 +115,13 @@ class ShardedPyDataset(PyDataset):
     def num_batches(self) -> int | None:
         """Batches per epoch and rank; None if endless."""
         count = _compat.num_batches(self.dataset)
-        return None if count is None else self._shard_size(count)
+        return None if count is None else shards.share_of(count - self.start, self._size, self._remainder)
 
     def done_after(self, batches: int) -> int:
         """The number of batches of the whole data that are done after so many batches of each rank in this epoch."""
         count = _compat.num_batches(self.dataset)
         done = self.start + batches * self._size
         return done if count is None else min(done, count)
-
-    def _shard_size(self, count: int) -> int:
-        left = count - self.start
-        if self._remainder == "repeat":
-            return -(-left // self._size)
-        return left // self._size
 
     def __len__(self) -> int:
         count = self.num_batches
@@ -128,16 +145,13 @@ class ShardedPyDataset(PyDataset):
 
     def on_epoch_begin(self) -> None:
         """Calls the wrapped dataset's."""
-        self._within_epoch = True
+        super().on_epoch_begin()
         self.dataset.on_epoch_begin()
 
     def on_epoch_end(self) -> None:
         """Calls the wrapped dataset's; the next epoch has an order of its own."""
         self.dataset.on_epoch_end()
-        # Keras also calls this before training if the model is not built yet: that call ends no epoch.
-        if self._within_epoch or not _compat.tells_epoch_begin():
-            self.epoch, self.start = self.epoch + 1, 0
-        self._within_epoch = False
+        super().on_epoch_end()
 
     def _deal(self, count: int) -> np.ndarray:
         """The order of the batches of all ranks in this epoch."""

@@ -8,10 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.data.py_dataset import PyDataset
+from tfddl.data.py_dataset import EpochDataset
 
 
-class RowsDataset(PyDataset):
+class RowsDataset(EpochDataset):
     """This rank's batches of whole arrays.
 
     All ranks draw the same order of the rows for an epoch, and deal them: of each `size` successive rows each rank gets one.
@@ -34,12 +34,10 @@ class RowsDataset(PyDataset):
         self, arrays: Sequence[Any], *, batch_size: int, shuffle: bool, seed: int, rank: int, size: int
     ) -> None:
         super().__init__()
-        self.epoch = self.start = 0
         self._arrays, self._batch_size = tuple(arrays), batch_size
         self._shuffle, self._seed, self._rank, self._size = shuffle, seed, rank, size
         self._rows = len(tf.nest.flatten(self._arrays)[0])
         self._order: tuple[int, np.ndarray] | None = None
-        self._within_epoch = False
 
     @property
     def num_batches(self) -> int:
@@ -51,16 +49,6 @@ class RowsDataset(PyDataset):
         last = min(first + self._batch_size, self._each())
         numbers = self._deal()[self.start :][first * self._size + self._rank : last * self._size : self._size]
         return tf.nest.map_structure(lambda array: _as_fit_takes(array[numbers]), self._arrays)
-
-    def on_epoch_begin(self) -> None:
-        """Notes it."""
-        self._within_epoch = True
-
-    def on_epoch_end(self) -> None:
-        """The next epoch has an order of its own, and begins with its first row."""
-        if self._within_epoch or not _compat.tells_epoch_begin():  # Keras also calls this before training
-            self.epoch, self.start = self.epoch + 1, 0
-        self._within_epoch = False
 
     def done_after(self, batches: int) -> int:
         """The number of rows of the epoch that all ranks have trained on after so many batches of the rest."""

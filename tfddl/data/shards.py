@@ -37,6 +37,11 @@ def check_remainder(remainder: str) -> None:
         )
 
 
+def share_of(count: int, size: int, remainder: str) -> int:
+    """The number of elements in each of `size` shards, perhaps 0. See `shard_size`."""
+    return count // size if remainder == "drop" else -(-count // size)
+
+
 def shard_size(count: int, size: int, remainder: str, noun: str) -> int:
     """The number of elements in each of `size` shards.
 
@@ -49,7 +54,7 @@ def shard_size(count: int, size: int, remainder: str, noun: str) -> int:
     Raises:
         ValueError: The shards would be empty.
     """
-    each = count // size if remainder == "drop" else -(-count // size)
+    each = share_of(count, size, remainder)
     if each == 0:
         smaller = "" if noun == "rows" else ", smaller batches"
         raise ValueError(

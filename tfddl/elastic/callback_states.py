@@ -1,4 +1,4 @@
-"""What callbacks have found out during `fit`, such as the best loss of an EarlyStopping: it goes on with the training."""
+"""Results of callbacks during `fit`, such as the best loss of an EarlyStopping: they go on with the training."""
 
 import copy
 import inspect

@@ -90,7 +90,7 @@ class State:
         """
         self._commits = commits
         found = {each: each.newest_number() for each in commits}
-        # Of two equal numbers the first one is read: memory, which is faster than a disk.
+        # If two numbers are equal, `max` takes the first: memory, which is faster than a disk.
         source = max(commits, key=lambda each: found[each])
         own = found[source]
         numbers = allgather_object(own, name="elastic.numbers")

@@ -74,9 +74,8 @@ class Verdict:
     words: str = ""  # the last message; empty after a success
     errors: str = ""  # the end of what the rank that failed first wrote to stderr
     ranks: tuple[Rank, ...] = ()  # all that have started, in order
-    lost: tuple[
-        Rank, ...
-    ] = ()  # those that a signal has killed or stopped, that hang, or whose host went away
+    # Killed or stopped by a signal, or hanging, or on a host that went away.
+    lost: tuple[Rank, ...] = ()
     handed_over: bool = False  # no rank has failed: the job is to start again on other hosts
 
 

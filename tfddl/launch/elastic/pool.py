@@ -98,7 +98,7 @@ class HostPool:
         return host in self._used and bool(self._holders) and host not in self._holders
 
     def found(self, hosts: list[Host]) -> None:
-        """The script has named these hosts. Those that are new are asked whether they answer."""
+        """The script has named these hosts. tfddlrun asks new hosts whether they answer."""
         with self._lock:
             names = {host.name for host in hosts}
             self._leaving &= names  # a host that comes back may have the name of one that has left
@@ -151,7 +151,7 @@ class HostPool:
             return Placement(sum(host.slots for host in hosts), hosts)
 
     def changes(self, after: Placement) -> str:
-        """What another placement changes: `hostC:2 is new, hostB is gone`."""
+        """The changes that another placement makes: `hostC:2 is new, hostB is gone`."""
         with self._lock:
             old, new = ({host.name: host.slots for host in each.hosts} for each in (self._current, after))
             told = [
@@ -164,7 +164,7 @@ class HostPool:
             return ", ".join(told)
 
     def too_few(self, after: Placement) -> str:
-        """Which processes or hosts a placement lacks. Empty if the job may start there."""
+        """The processes or hosts that a placement lacks, in words. Empty if the job may start there."""
         least = max(self._limits.least, 1)
         if after.processes < least:
             return f"{processes(after.processes)} would be left, and --min-np asks for {least}"
