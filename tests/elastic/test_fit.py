@@ -249,7 +249,7 @@ def test_a_fit_that_was_cut_goes_on(hvd, tmp_path, monkeypatch):
     class Cutting(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             seen.append(batch)
-            if batch == 9 and len(seen) == 5:
+            if batch == 11 and len(seen) == 6:
                 raise Cut
 
     def start():
@@ -258,9 +258,9 @@ def test_a_fit_that_was_cut_goes_on(hvd, tmp_path, monkeypatch):
         model = model_of(hvd, dropout=0.5)
         optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
         model.compile(
-            hvd.DistributedOptimizer(optimizer, backward_passes_per_step=2), "mse", steps_per_execution=2
+            hvd.DistributedOptimizer(optimizer, backward_passes_per_step=3), "mse", steps_per_execution=2
         )
-        elastic = hvd.callbacks.ElasticCallback(5, scale_learning_rate=True)
+        elastic = hvd.callbacks.ElasticCallback(4, scale_learning_rate=True)
         stop = keras.callbacks.EarlyStopping("loss", patience=9, min_delta=1e9)
         return model, stop, {**options, "callbacks": [elastic, stop, Cutting()]}
 
@@ -269,7 +269,7 @@ def test_a_fit_that_was_cut_goes_on(hvd, tmp_path, monkeypatch):
     with pytest.raises(Cut):
         model.fit(**arguments)
     state = fit._trainings[id(model), id(model.optimizer)].state
-    assert (seen, state.epoch, state.done, state.fit) == ([1, 3, 5, 7, 9], 1, 6 * 4 * hvd.size(), 1)
+    assert (seen, state.epoch, state.done, state.fit) == ([1, 3, 5, 7, 9, 11], 1, 6 * 4 * hvd.size(), 1)
     state.size, state.callbacks = 2 * hvd.size(), {("EarlyStopping", 0): {"wait": 3, "best": 0.0}}
     state.commit()  # as if a job of twice the size had made it
     counts, weights = state.counts, state.content()[1]
@@ -293,6 +293,6 @@ def test_a_fit_that_was_cut_goes_on(hvd, tmp_path, monkeypatch):
     assert all(
         np.array_equal(a, b) for i, (a, b) in enumerate(zip(began, weights, strict=True)) if i not in rate
     )
-    assert counts == [10] == [int(second) for _, second in streams]
+    assert counts == [12] == [int(second) for _, second in streams]
     assert history.epoch == [1] and stop.wait == 4
-    assert _compat.steps_taken(model.optimizer) == 10 + 6  # the commit was made after 10
+    assert _compat.steps_taken(model.optimizer) == 12 + 6  # the commit was made after 12

@@ -3,7 +3,6 @@
 from tests.mutants.fault import Fault
 
 _CUT = "tests/elastic/test_fit.py::test_a_fit_that_was_cut_goes_on"
-_ROWS = "tests/elastic/test_fit.py::test_each_row_counts_once_in_an_epoch"
 
 FAULTS = {
     "a new host has nothing until the next commit": Fault(
@@ -35,18 +34,6 @@ FAULTS = {
         "variable.assign([int(np.asarray(variable)[0]), count])",
         "variable.assign([int(np.asarray(variable)[0]), 0])",
         _CUT,
-    ),
-    "a fit that had ended trains again": Fault(
-        "tfddl/elastic/fit.py",
-        "return self._fits < self.state.fit or bool(self.state.over)",
-        "return False",
-        _ROWS,
-    ),
-    "batches that are done are not skipped": Fault(
-        "tfddl/elastic/fit_data.py",
-        "dataset.skip(self._done) if self._skips else dataset",
-        "dataset",
-        _ROWS,
     ),
     "a rank that hangs is none that is lost": Fault(
         "tfddl/launch/outcome.py",
