@@ -55,9 +55,14 @@ def program(plan, hosts=""):
 
 
 def begun(result):
-    """Rank, size and host of each rank of each start, in order."""
+    """Rank, size and host of each rank of each start: starts in the order of the output, ranks in theirs."""
     found = re.findall(r"rank (\d) of (\d) on host(.) begins with step (\d+)", result.output)
-    return sorted(found, key=lambda each: (int(each[3]), each[0]))
+    starts = []
+    while found:
+        size = int(found[0][1])
+        starts += sorted(found[:size])
+        found = found[size:]
+    return starts
 
 
 @pytest.mark.slow
