@@ -323,6 +323,11 @@ def build_metrics(model: Any, specs: Any) -> None:
         model._symbolic_build(data_batch=specs)
 
 
+def forget_functions(model: Any) -> None:
+    """Makes `fit`, `evaluate` and `predict` trace anew."""
+    model.train_function = model.test_function = model.predict_function = None
+
+
 def epoch_iterator() -> Any:
     """Keras 3's class of iterators over the batches of an epoch, which has no public name."""
     return importlib.import_module("keras.src.trainers.epoch_iterator").EpochIterator

@@ -65,6 +65,8 @@ TFDDL_EXPORT void tfddl_set_forked_code(int code);
 // Also to be called after MPI_Init: MPICH's own exit handler, which must run after ours, is made there, and
 // the C library calls the last one first. Without it mpiexec takes the end of the rank for a crash.
 TFDDL_EXPORT void tfddl_finalize_mpi_at_exit(void);
+// MPI_Finalize gets so many seconds, then the process ends without it: for a job that has lost ranks.
+TFDDL_EXPORT void tfddl_bound_finalize(double limit_s);
 
 // For the begin of the exit handlers of a rank, and for their end: Py_AtExit() takes the second function. See
 // ExitWatchdogOptions.

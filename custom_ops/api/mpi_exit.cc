@@ -2,8 +2,10 @@
 #include <mpi.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <thread>
 
 #include "api/c_api.h"
 #include "core/watchdog/exit_watchdog.h"
@@ -17,6 +19,7 @@ std::unique_ptr<tfddl::ExitWatchdog>& ExitWatch() {
 }
 
 pid_t rank_process = 0;
+double finalize_limit_s = 0;  // 0: none
 
 // The C library calls it with the exit code, which nothing in Python knows for certain before. mpi4py would
 // finalize MPI without it: then the ranks that wait for this one never learn that it has failed.
@@ -28,6 +31,12 @@ void OnExit(int code, void*) {
   if (!initialized || finalized) return;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   if (code != 0 && size > 1) MPI_Abort(MPI_COMM_WORLD, code);
+  if (finalize_limit_s > 0) {
+    std::thread([code] {
+      std::this_thread::sleep_for(std::chrono::duration<double>(finalize_limit_s));
+      _exit(code);
+    }).detach();
+  }
   MPI_Finalize();
   ExitWatch().reset();
 }
@@ -38,6 +47,8 @@ void tfddl_finalize_mpi_at_exit(void) {
   rank_process = getpid();
   on_exit(OnExit, nullptr);
 }
+
+void tfddl_bound_finalize(double limit_s) { finalize_limit_s = limit_s; }
 
 void tfddl_exit_begins(const char* presence, int rank, int size, int local_size, double warning_s,
                        double limit_s, double exit_limit_s) {

@@ -233,7 +233,7 @@ def starts(pool, place, *ends):
     """Runs a session whose starts end so. Returns their places, and what was said."""
     places, said, left = [], [], iter(ends)
 
-    def once(place, hand_over):
+    def once(place, hand_over, survival):
         places.append(place)
         return next(left), lambda *texts: said.extend(filter(None, texts))
 

@@ -142,6 +142,7 @@ import tensorflow as tf
 import tfddl as hvd
 
 hvd.init()
+hvd.size()  # a program that has asked before starts again
 first = hvd.elastic.TensorFlowState([tf.Variable([1.0, 2.0])], step=0)
 second = hvd.elastic.ObjectState(step=0)
 

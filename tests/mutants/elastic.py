@@ -37,8 +37,8 @@ FAULTS = {
     ),
     "a rank that hangs is none that is lost": Fault(
         "tfddl/launch/outcome.py",
-        "        or (rank.stopped and rank.number in stalled)\n",
-        "",
+        "rank.frozen or (rank.stopped and rank.number in stalled) or rank.died",
+        "rank.frozen or rank.died",
         "tests/launch/test_outcome.py::test_a_rank_that_hangs_is_lost",
     ),
 }

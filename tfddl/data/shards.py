@@ -1,6 +1,6 @@
 """The index of this rank's shard, the number of shards, and their size."""
 
-from tfddl.runtime import basics
+from tfddl.runtime import asked, basics
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of, members
 
 REMAINDERS = ("drop", "repeat")
@@ -16,6 +16,7 @@ def resolve(
             process is not in the set.
     """
     if rank is None and size is None:
+        asked.note("data", "hvd.data")
         size = len(members(process_set))
         process_set_id = id_of(process_set, "hvd.data")
         return (process_set.rank() or 0) if process_set_id else basics.rank(), size

@@ -1,5 +1,6 @@
 """Steps per epoch, equal on all ranks."""
 
+from tfddl.runtime import asked
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, members
 
 
@@ -28,7 +29,9 @@ def steps_per_epoch(
         >>> hvd.data.steps_per_epoch(60_000, 32)
         937
     """
-    size = len(members(process_set)) if size is None else size
+    if size is None:
+        asked.note("size", "hvd.data.steps_per_epoch()")
+        size = len(members(process_set))
     if min(n, batch, size) < 1:
         raise ValueError(
             f"steps_per_epoch needs positive numbers: pass the samples of all the data and the batch of one rank. "

@@ -28,18 +28,24 @@ class CallbackStates:
 
     def changed(self) -> dict[tuple[str, int], dict[str, Any]]:
         """The values that differ from the first ones, by class and number of the callback in its class, and by name."""
+        return {key: self.changed_of(callback) for key, callback in self._numbered()}
+
+    @staticmethod
+    def changed_of(callback: Any) -> dict[str, Any]:
+        """The values of one callback that differ from the first ones."""
+        first = _first[id(callback)][1]
         return {
-            key: {
-                name: value
-                for name, value in _plain_attributes(callback).items()
-                if name not in _first[id(callback)][1] or not _equal(_first[id(callback)][1][name], value)
-            }
-            for key, callback in self._numbered()
+            name: value
+            for name, value in _plain_attributes(callback).items()
+            if name not in first or not _equal(first[name], value)
         }
 
     def restore(self, changed: dict[tuple[str, int], dict[str, Any]]) -> None:
-        """Sets what `changed` has returned in a process before."""
+        """Sets what `changed` has returned, in this process or one before; the rest gets its first values again."""
         for key, callback in self._numbered():
+            for name in self.changed_of(callback):
+                if name in (first := _first[id(callback)][1]):
+                    setattr(callback, name, copy.deepcopy(first[name]))
             for name, value in changed.get(key, {}).items():
                 setattr(callback, name, copy.deepcopy(value))
 

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.elastic import fit_data, hand_over
+from tfddl.elastic import fit_data, hand_over, survive
 from tfddl.elastic.callback_states import CallbackStates
 from tfddl.elastic.commits import Commits
 from tfddl.elastic.errors import HostsUpdatedInterrupt
@@ -19,6 +19,7 @@ from tfddl.keras.distributed import patches
 from tfddl.keras.distributed.status import passes_done
 from tfddl.keras.parallel.data_parallel import DataParallel
 from tfddl.runtime import basics
+from tfddl.runtime.asked import may_survive
 from tfddl.runtime.log import warn
 
 _COMMIT_EVERY = 100
@@ -65,6 +66,8 @@ class ElasticCallback(PreparingCallback):
         self._factor = 1.0
         self.is_automatic = False
         callback_list.watch()
+        if may_survive():
+            patches.repeat_fits(_goes_on)
 
     def prepare(self, model: Any, arguments: dict[str, Any]) -> None:
         """Restores the newest commit, and makes `fit` begin where it was made. All ranks call it.
@@ -104,6 +107,24 @@ class ElasticCallback(PreparingCallback):
         self._others = [each for each in callbacks_of(arguments) if each is not self]
         arguments["callbacks"] = [*self._others, self]
         self._since = self._last = 0
+        _under_way[id(model)] = self
+
+    def go_on(self, model: Any) -> bool:
+        """Goes back to the last commit of this call of `fit`, if other ranks have died. All ranks that are left call it.
+
+        Args:
+            model: The model.
+
+        Returns:
+            Whether `fit` is to run again. False if no rank has died, or the program has to start again.
+        """
+        if self._training is None or not isinstance(self._data, fit_data.OrderedData):
+            return False
+        if not self._training.can_go_on or not survive.goes_on(traces_anew=True):
+            return False
+        self._training.go_on()
+        _compat.forget_functions(model)
+        return True
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Gives other callbacks back what they have found out.
@@ -121,6 +142,9 @@ class ElasticCallback(PreparingCallback):
         self._states = CallbackStates(self._others)
         if self._found and self._training.is_newest:
             self._states.restore(self._training.state.callbacks)
+        elif may_survive() and not self._training.is_over:  # a loss may come before the first commit
+            self._training.state.callbacks = self._states.changed()
+            self._training.state.save()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Tells Keras how many batches the epoch has."""
@@ -161,6 +185,7 @@ class ElasticCallback(PreparingCallback):
         if not self._training.is_over:
             self._training.state.over = True
             self._commit()
+        _under_way.pop(id(self.model), None)
 
     def _commit_when_due(self, done: int) -> None:
         # Sums of gradients are each rank's own, and no part of a commit.
@@ -222,6 +247,15 @@ class _State(TensorFlowKerasState):
 
     def load(self, content: Any) -> None:
         super().load(content)
+        self.set_counts()
+
+    @property
+    def saved_fit(self) -> int:
+        """The call of `fit` in which the state was saved."""
+        return int(self._saved_state["fit"])
+
+    def set_counts(self) -> None:
+        """Gives the random layers the saved counts."""
         for variable, count in zip(self._streams(), self.counts, strict=False):
             variable.assign([int(np.asarray(variable)[0]), count])
 
@@ -265,6 +299,19 @@ class _Training:
         """Whether the newest commit is of the call that is under way."""
         return self._fits == self.state.fit
 
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the state has been saved in the call that is under way, and this call has not ended."""
+        return self.state.saved_fit == self._fits and not self.state.over
+
+    def go_on(self) -> None:
+        """Goes back to the last commit, so that the call that is under way begins there."""
+        self.state.go_on()
+        self.state.sync()
+        self.state.set_counts()
+        self._fits -= 1
+        self._restored = True
+
     def begin_fit(self, first: int, order: int) -> bool:
         """Counts a call of `fit`. Returns whether a commit of this or a later call has been restored."""
         self._fits += 1
@@ -292,11 +339,19 @@ class _Training:
 
 
 _trainings: dict[tuple[int, int], _Training] = {}
+_under_way: dict[int, ElasticCallback] = {}  # by the model's id
+
+
+def _goes_on(model: Any) -> bool:
+    callback = _under_way.pop(id(model), None)
+    return callback is not None and callback.go_on(model)
 
 
 def add_to_every_fit() -> None:
     """`tfddlrun --auto --elastic`: each `fit` gets an ElasticCallback, unless it has one or a BackupAndRestore."""
     patches.prepare_fits(_add)
+    if may_survive():
+        patches.repeat_fits(_goes_on)
 
 
 def _add(model: Any, arguments: dict[str, Any]) -> None:

@@ -111,6 +111,20 @@ class State:
             self.on_reset()
         return True
 
+    def go_on(self) -> None:
+        """Goes back to the last commit, after the loss of other ranks. All ranks that are left call it."""
+        self.restore()
+        # A rank may have made one commit more than the others.
+        self._number = max(allgather_object(self._number, name="elastic.numbers"))
+        if basics.rank() == 0:
+            print(f"tfddl: going on from commit {self._number}...", file=sys.stderr)
+        self.on_reset()
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the program was written for Horovod's elastic jobs: it is told when the number of ranks changes."""
+        return bool(self._reset_callbacks) and "horovod" in sys.modules
+
     @property
     def is_kept(self) -> bool:
         """Whether `commit` keeps the state outside of the processes."""

@@ -7,11 +7,12 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from tfddl.elastic import hand_over
+from tfddl.elastic import hand_over, survive
 from tfddl.elastic.commits import Commits
 from tfddl.elastic.errors import HorovodInternalError, HostsUpdatedInterrupt
 from tfddl.elastic.state import State
 from tfddl.runtime import basics
+from tfddl.runtime.asked import asking_again
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -57,7 +58,7 @@ def run(func: _Function) -> _Function:
             try:
                 if synchronize:
                     state.sync()
-                with hand_over.possible() if state.is_kept else contextlib.nullcontext():
+                with hand_over.possible() if state.is_kept else contextlib.nullcontext(), asking_again():
                     return func(state, *arguments, **options)
             except HorovodInternalError:
                 state.restore()
@@ -65,6 +66,12 @@ def run(func: _Function) -> _Function:
             except HostsUpdatedInterrupt as interrupt:
                 hand_over.end_if_agreed()
                 synchronize = not interrupt.skip_sync
+            except Exception:
+                if not survive.goes_on(adapts=state.adapts):
+                    raise
+                state.go_on()
+                synchronize = True
+                continue
             basics.shutdown()
             basics.init()
             state.on_reset()

@@ -40,7 +40,7 @@ class LocalSources:
         return {slot for slot, source in enumerate(sources or ()) if _compat.reference(source) in mine}
 
 
-def scaled(gradient: Any, size: int) -> Any:
+def scaled(gradient: Any, size: int | tf.Tensor) -> Any:
     """Divides a local gradient by the number of ranks: its share in the mean over the rows of all ranks."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(scaled(gradient.values, size), gradient.indices, gradient.dense_shape)

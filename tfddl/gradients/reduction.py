@@ -14,6 +14,7 @@ from tfddl.gradients.reduced_marks import is_reduced, leave_own, mark
 from tfddl.ops import allreduce_gradient, names, native  # noqa: F401 the first registers the gradient
 from tfddl.ops.constants import Adasum, Max
 from tfddl.ops.sparse import allreduce_slices
+from tfddl.ops.topology import size_op
 from tfddl.runtime import xla
 from tfddl.runtime.process_sets import id_of
 
@@ -113,11 +114,12 @@ def _keep_local(
 ) -> set[int]:
     """Scales and marks the gradients of local variables, in place; returns their slots."""
     leave_own(variables[index] for index in slots)
-    size = options.process_set.size() or 1
+    scales = bool(slots) and options.scale_local_gradients and options.process_set.registered()
+    size = size_op(options.process_set) if scales else 1
     for index in slots:
         # The next value of a float8 variable is not a share of a mean, so it is not scaled.
         if not is_overwritten(variables[index]):
-            results[index] = scaled(results[index], size if options.scale_local_gradients else 1)
+            results[index] = scaled(results[index], size)
         mark(results[index], local=True)
     return slots
 

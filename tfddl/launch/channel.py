@@ -52,6 +52,13 @@ class Leaves:
 
 
 @dataclass(frozen=True)
+class GoesOn:
+    """A rank goes on without ranks that have died."""
+
+    ranks: int  # of the job that goes on
+
+
+@dataclass(frozen=True)
 class Ended:
     """A rank has ended."""
 
@@ -82,7 +89,7 @@ class Link:
     def fileno(self) -> int:
         return self._connection.fileno()
 
-    def receive(self) -> list[Hello | Output | Waits | Leaves | Ended] | None:
+    def receive(self) -> list[Hello | Output | Waits | Leaves | GoesOn | Ended] | None:
         """Reads the data that has arrived. Returns whole messages in order, or None at the end of the connection.
 
         A message that no shim would send is such an end, so a stranger cannot disturb the job.
@@ -109,7 +116,7 @@ class Link:
     def close(self) -> None:
         self._connection.close()
 
-    def _messages(self) -> Iterator[Hello | Output | Waits | Leaves | Ended]:
+    def _messages(self) -> Iterator[Hello | Output | Waits | Leaves | GoesOn | Ended]:
         header = rank_shim.HEADER
         while len(self._buffer) >= header.size:
             kind, length = header.unpack_from(self._buffer)
@@ -122,7 +129,7 @@ class Link:
             del self._buffer[:end]
             yield self._decode(kind, payload)
 
-    def _decode(self, kind: bytes, payload: bytes) -> Hello | Output | Waits | Leaves | Ended:
+    def _decode(self, kind: bytes, payload: bytes) -> Hello | Output | Waits | Leaves | GoesOn | Ended:
         if self.rank < 0:
             return self._greeted(json.loads(payload) if kind == rank_shim.HELLO else None)
         if kind == rank_shim.ENDED:
@@ -131,6 +138,8 @@ class Link:
             return Waits()
         if kind == rank_shim.LEAVES:
             return Leaves()
+        if kind == rank_shim.GOES_ON:
+            return GoesOn(int(payload))
         return Output("stderr" if kind == rank_shim.ERROR else "stdout", payload)
 
     def _greeted(self, hello: object) -> Hello:

@@ -20,8 +20,11 @@ from functools import partial
 from typing import IO
 
 from tfddl.launch import rank_shim
-from tfddl.launch.channel import Ended, Hello, Leaves, Link, Listener, Output, Waits
+from tfddl.launch.channel import Ended, GoesOn, Hello, Leaves, Link, Listener, Output, Waits
 from tfddl.launch.elastic.hand_over import HandOver
+from tfddl.launch.elastic.restart import lost_ranks, processes
+from tfddl.launch.elastic.survival import LIMIT_S as SURVIVAL_LIMIT_S
+from tfddl.launch.elastic.survival import Survival
 from tfddl.launch.outcome import Rank, Record, Verdict, judge
 from tfddl.launch.output import Output as Printer
 from tfddl.launch.rank_files import RankFiles
@@ -53,6 +56,7 @@ class Job:
         start_timeout: seconds that all ranks have to start in. None: no limit.
         files: `RankFiles`, if ranks get files of their own.
         hand_over: a `HandOver`, if the job goes over to other hosts when they change.
+        survival: a `Survival`, if the ranks may go on in their processes when others have died.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class Job:
         start_timeout: float | None = None,
         files: RankFiles | None = None,
         hand_over: HandOver | None = None,
+        survival: Survival | None = None,
     ):
         self._line = line
         self._processes = processes
@@ -77,6 +82,7 @@ class Job:
         self._start_timeout = start_timeout
         self._files = files
         self._hand_over = hand_over
+        self._survival = survival
         self._selector = selectors.DefaultSelector()
         self._plan: list[tuple[float, int, Callable[[], None]]] = []
         self._links: set[Link] = set()  # to the shims
@@ -114,6 +120,7 @@ class Job:
             status = None
         said = self._mpirun_said.decode(errors="replace")
         record = Record(self._processes, self._ended, self._lost, self._waiting, status, said, self._remote)
+        record.survived = self._survived()
         self._close_all()
         verdict = self._stopped_by or judge(record)
         if self._interrupted:
@@ -225,6 +232,8 @@ class Job:
                     self._stop()
                 case Leaves() if self._hand_over is not None and not self._stopping:
                     self._hand_over.leaves(self._ranks[link.rank])
+                case GoesOn(ranks):
+                    self._on_going_on(self._ranks[link.rank], ranks)
                 case Ended(status, stopped, frozen, handed_over):
                     self._ranks[link.rank].frozen = frozen
                     self._ranks[link.rank].handed_over = handed_over
@@ -254,10 +263,28 @@ class Job:
         self._tell(
             f"rank {rank.number} ended with status {status}{' after it was told to' if stopped else ''}"
         )
-        if rank.failed:
+        if rank.failed and not self._may_go_on_without(rank):
             self._stop()
         elif not self._stopping:  # others may wait for it in hvd.init(), and mpirun would not notice that
             self._command(rank_shim.LOOK)
+
+    def _may_go_on_without(self, rank: Rank) -> bool:
+        if self._survival is None or self._stopping or not rank.died or len(self._ranks) < self._processes:
+            return False
+        if not self._survival.allows(rank, self._ranks.values()):
+            return False
+        self._after(SURVIVAL_LIMIT_S, lambda: None if self._survived() else self._stop())
+        return True
+
+    def _survived(self) -> tuple[Rank, ...]:
+        return self._survival.survived(self._ranks.values()) if self._survival else ()
+
+    def _on_going_on(self, rank: Rank, ranks: int) -> None:
+        rank.goes_on_with = ranks
+        survived = self._survived()
+        if survived and not self._stopping:
+            line = f"tfddlrun: {lost_ranks(survived, self._ranks.values())}; the job goes on with {processes(ranks)}"
+            self._print(lambda: self._printer.message(line))
 
     def _close(self, link: Link) -> None:
         self._selector.unregister(link)

@@ -27,6 +27,9 @@ _FORWARDED = re.compile(
 )
 _SCHEDULERS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "PE_HOSTFILE")
 
+# ULFM. The component han adds up wrongly, without an error, after the loss of a rank of another host.
+_FAULT_TOLERANCE = ["--with-ft", "ulfm", "--mca", "coll", "^han", "--mca", "pml", "ob1"]
+
 
 class MpirunError(RuntimeError):
     """tfddlrun found no usable mpirun. The message says how to install one."""
@@ -82,6 +85,7 @@ def command_line(
     more: Sequence[str] = (),
     *,
     supervised: bool = True,
+    survives: bool = False,
 ) -> list[str]:
     """Builds the line that starts a job.
 
@@ -95,6 +99,7 @@ def command_line(
         ssh: options for the ssh by which Open MPI reaches other hosts. MPICH's are in `ssh_variables`.
         more: options of the user for mpirun.
         supervised: whether a `rank_shim` looks after each rank, for the `Job` that runs the line.
+        survives: whether MPI lets ranks go on when others have died. See `can_survive`.
 
     Returns:
         List of strings.
@@ -108,6 +113,7 @@ def command_line(
         line += ["-np", str(processes)] + (["-H", named] if named else [])
         # By default mpirun pins each of two ranks to one core, and starts no more ranks than cores.
         line += ["--bind-to", "none", "--map-by", "slot:OVERSUBSCRIBE"]
+        line += _FAULT_TOLERANCE if survives else []
         line += [item for name in forward for item in ("-x", name)]
         if interfaces:  # for the ranks, then for mpirun and its daemons
             line += ["--mca", "btl_tcp_if_include", interfaces]
@@ -120,6 +126,11 @@ def command_line(
             line += [*name, " ".join(ssh)]
     shim = (sys.executable, "-I", "-S", rank_shim.__file__) if supervised else ()
     return [*line, *more, *shim, *command]
+
+
+def can_survive(mpirun: Mpirun) -> bool:
+    """Whether this MPI has ULFM, so that ranks may go on when others have died."""
+    return mpirun.vendor == OPEN_MPI and int(mpirun.version.partition(".")[0]) >= 5
 
 
 def forwarded_variables(environment: Mapping[str, str], more: Iterable[str] = ()) -> list[str]:

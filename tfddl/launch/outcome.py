@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tfddl.launch.output import visible
+from tfddl.launch.rank_shim import is_killed
 
 _TAIL_BYTES = 1 << 16
 _TAIL_LINES = 10
@@ -27,7 +28,6 @@ _DAEMON_GONE = re.compile(
 # The engine's message after TFDDL_STALL_LIMIT, and in it the ranks that it has waited for.
 _STALLED = re.compile(r"Stalled: rank \d+ has waited .*?; (.*?)\. All ranks: ")
 _SILENT = re.compile(r"ranks? ([\d, and]+) (?:has|have|does|do) not (?:submitted it|answer)")
-_KILLS = (signal.SIGABRT, signal.SIGBUS, signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM)
 _OURS = "tfddl: "  # how a watchdog's line starts
 # Lines that only inform, such as the ones that TensorFlow prints at each start.
 _INFORMS = re.compile(
@@ -47,6 +47,12 @@ class Rank:
     frozen: bool = False  # it did not run when tfddlrun ended it, because of SIGSTOP or the like
     abandoned: bool = False  # its supervisor did not answer when the job ended
     handed_over: bool = False  # it has ended so that the job starts again on other hosts
+    goes_on_with: int = 0  # so many ranks, in its process, after others have died
+
+    @property
+    def died(self) -> bool:
+        """Whether a signal that tfddlrun has not sent has killed it."""
+        return self.failed and is_killed(self.status or 0)
 
     @property
     def failed(self) -> bool:
@@ -77,6 +83,7 @@ class Verdict:
     # Killed or stopped by a signal, or hanging, or on a host that went away.
     lost: tuple[Rank, ...] = ()
     handed_over: bool = False  # no rank has failed: the job is to start again on other hosts
+    survived: tuple[Rank, ...] = ()  # ranks without which the others went on in their processes
 
 
 @dataclass
@@ -90,6 +97,7 @@ class Record:
     mpirun_status: int | None  # exit code; -n for a death by signal n; None: tfddlrun has ended it
     mpirun_said: str  # mpirun's own output
     several_hosts: bool = False  # whether messages name the host of a rank
+    survived: tuple[Rank, ...] = ()  # ranks without which the others went on in their processes
 
 
 def judge(record: Record) -> Verdict:
@@ -102,24 +110,28 @@ def judge(record: Record) -> Verdict:
         A `Verdict`.
     """
     _lose_host_without_daemon(record)
+    record.ended = [rank for rank in record.ended if rank not in record.survived]
+    if record.survived and not any(rank.status or rank.stopped for rank in record.ended):
+        record.mpirun_status = 0  # its code may be of the ranks that have died
     verdict = _judge(record)
     # Another rank may notice a loss first, and fail because of it.
     stalled = _stalled(record.ended)
     killed = [
-        rank
-        for rank in record.ended
-        if rank.frozen
-        or (rank.stopped and rank.number in stalled)
-        or (rank.failed and _is_killed(rank.status or 0))
+        rank for rank in record.ended if rank.frozen or (rank.stopped and rank.number in stalled) or rank.died
     ]
     answered = {rank.host for rank in record.ended}
     gone = [rank for rank in record.lost if not rank.abandoned or rank.host not in answered]
-    verdict.lost = tuple(sorted((*killed, *gone), key=lambda rank: rank.number))
+    verdict.survived = record.survived
+    verdict.lost = _sorted(*killed, *gone, *(record.survived if killed or gone else ()))
     verdict.handed_over = any(rank.handed_over for rank in record.ended) and not (
         verdict.lost or any(rank.failed for rank in record.ended)
     )
-    verdict.ranks = tuple(sorted((*record.ended, *record.lost), key=lambda rank: rank.number))
+    verdict.ranks = _sorted(*record.ended, *record.survived, *record.lost)
     return verdict
+
+
+def _sorted(*ranks: Rank) -> tuple[Rank, ...]:
+    return tuple(sorted(ranks, key=lambda rank: rank.number))
 
 
 def _lose_host_without_daemon(record: Record) -> None:
@@ -141,11 +153,6 @@ def _stalled(ended: Iterable[Rank]) -> set[int]:
     match = _STALLED.search(failed.error_text()) if failed else None
     numbers = [re.findall(r"\d+", each) for each in _SILENT.findall(match[1])] if match else []
     return {int(number) for each in numbers for number in each}
-
-
-def _is_killed(status: int) -> bool:
-    """Whether a signal has killed the rank, or its program under a shell, which then exits with 128 + n."""
-    return status < 0 or status - 128 in _KILLS
 
 
 def _judge(record: Record) -> Verdict:
@@ -170,7 +177,7 @@ def _judge_without_culprit(record: Record) -> Verdict:
     code = _shell_code(status or 1)
     stopped = any(rank.stopped for rank in record.ended)
     early = [rank.number for rank in record.ended if rank.status == 0 and not rank.stopped]
-    missing = set(range(record.processes)) - {rank.number for rank in record.ended}
+    missing = set(range(record.processes)) - {rank.number for rank in (*record.ended, *record.survived)}
     if record.waiting and early:
         waiting = _listed(rank.number for rank in record.waiting)
         return Verdict(

@@ -32,8 +32,8 @@ from functools import partial
 # JSON: hosts, port, token, job, scratch: [directory], terminal: [stdout, stderr], columns, rows
 VARIABLE = "TFDDL_LAUNCH"
 HEADER = struct.Struct(">cI")  # kind and length of each message to tfddlrun
-HELLO, OUTPUT, ERROR, WAITS, LEAVES, ENDED = b"H", b"O", b"E", b"W", b"V", b"X"
-# From tfddlrun, one byte each. LOOK: a rank has ended, so say it if this rank waits for all ranks.
+HELLO, OUTPUT, ERROR, WAITS, LEAVES, GOES_ON, ENDED = b"H", b"O", b"E", b"W", b"V", b"G", b"X"
+# From tfddlrun, one byte each. LOOK: a rank has ended, so say it if this rank waits for all ranks, or goes on without it.
 # HAND_OVER: the job is to end at its next commit, and starts again on other hosts.
 TERMINATE, KILL, LOOK, HAND_OVER = b"T", b"K", b"L", b"U"
 # Signals that tfddlrun passes on to ranks that wait for them; the first one asks for a flight record.
@@ -49,11 +49,18 @@ LEAVE_S = 120.0  # for a commit, after the host has been told to leave
 COMMITS_VARIABLE = "TFDDL_COMMITS"  # the folder of an elastic job's commits, on each host
 STATE_VARIABLE = "TFDDL_STATE_DIR"  # a folder on a disk for the same
 JOB_VARIABLE = "TFDDL_JOB"  # the name of this start of the job, for the ranks
-# Files in the folder of the commits, by which the supervisor and its rank talk, each behind the job's name. The last two
-# are followed by the rank's session.
-HAND_OVER_FILE, HANDED_OVER_FILE, CATCHES_FILE = "hand-over", "handed-over", "catches"
+SURVIVE_VARIABLE = "TFDDL_SURVIVE"  # 1: ranks may go on in their processes when others have died
+# Files in the folder of the commits, by which the supervisor and its rank talk, each behind the job's name. All but the
+# first are followed by the rank's session. The last one holds the number of ranks with which the rank goes on.
+HAND_OVER_FILE, HANDED_OVER_FILE, CATCHES_FILE, GOES_ON_FILE = (
+    "hand-over",
+    "handed-over",
+    "catches",
+    "goes-on",
+)
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+KILLS = (signal.SIGABRT, signal.SIGBUS, signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -89,7 +96,7 @@ class Supervisor:
 
     def __init__(self, connection: socket.socket, stub: int, settings: dict):
         self._connection = connection
-        self._stub = stub
+        self._stub, self._stub_process = stub, os.getppid()
         self._settings = settings
         self._selector = selectors.DefaultSelector()
         self._outputs: dict[int, bytes] = {}
@@ -100,6 +107,7 @@ class Supervisor:
         self._told = False  # to end its rank
         self._frozen = False
         self._looks = 0  # that have found the rank in hvd.init()
+        self._goes_on = ""  # what has been sent
         self._terminate_at = self._kill_at = float("inf")
         self._terminated = False
         self._elastic = COMMITS_VARIABLE in os.environ
@@ -123,6 +131,7 @@ class Supervisor:
                 self._leave()
             self._reap()
         self._drain()
+        self._report_going_on()
         ended = {
             "status": status,
             "stopped": self._terminated and self._terminate_at != self._leaves_at,
@@ -130,6 +139,10 @@ class Supervisor:
             "handed_over": self._elastic and os.path.exists(self._file(HANDED_OVER_FILE, self._pid)),
         }
         self._send(ENDED, json.dumps(ended).encode())
+        if os.environ.get(SURVIVE_VARIABLE) == "1" and is_killed(status):
+            os.kill(
+                self._stub_process, signal.SIGKILL
+            )  # MPI tells the other ranks of this end, and of no exit code
         self._end_descendants(gently=status == 0 and self._kill_at == float("inf"))
         if self._alone:
             for directory in self._settings["scratch"]:
@@ -285,9 +298,18 @@ class Supervisor:
         if now >= self._look_at:
             self._looks = self._looks + 1 if _is_in_init(self._settings["job"]) else 0
             self._look_at = now + LOOK_S
+            self._report_going_on()
             if self._looks == 2:  # the first look may find a rank that is about to leave hvd.init()
                 self._send(WAITS, b"")
         return self._look_at - now
+
+    def _report_going_on(self) -> None:
+        """Says that the rank goes on without others that have died."""
+        with contextlib.suppress(OSError), open(self._file(GOES_ON_FILE, self._pid)) as file:
+            ranks = file.read()
+            if ranks != self._goes_on:
+                self._goes_on = ranks
+                self._send(GOES_ON, ranks.encode())
 
     def _signal_when_due(self) -> float:
         """Sends the signals that are due to the rank's session. Returns the seconds to the next signal."""
@@ -331,6 +353,11 @@ class Supervisor:
 def rank_file(folder: str, job: str, kind: str, session: int | None = None) -> str:
     """The path of a file by which a supervisor and its rank talk."""
     return os.path.join(folder, "-".join([job, kind, *([] if session is None else [str(session)])]))
+
+
+def is_killed(status: int) -> bool:
+    """Whether a signal has killed a rank, or its program under a shell, which then exits with 128 + n."""
+    return status < 0 or status - 128 in KILLS
 
 
 def _rank() -> int:

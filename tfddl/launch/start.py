@@ -23,14 +23,15 @@ from tfddl.launch.elastic.pool import HostPool
 from tfddl.launch.elastic.restart import Limits, Placement
 from tfddl.launch.elastic.session import Session
 from tfddl.launch.elastic.set_aside import SetAside
+from tfddl.launch.elastic.survival import Survival
 from tfddl.launch.hosts import Host, all_local
 from tfddl.launch.job import Job
-from tfddl.launch.mpirun import OPEN_MPI, Mpirun, command_line, forwarded_variables, scheduled
+from tfddl.launch.mpirun import OPEN_MPI, Mpirun, can_survive, command_line, forwarded_variables, scheduled
 from tfddl.launch.options import Options
 from tfddl.launch.outcome import Verdict
 from tfddl.launch.output import Output
 from tfddl.launch.rank_files import RankFiles
-from tfddl.launch.rank_shim import COMMITS_VARIABLE, STATE_VARIABLE
+from tfddl.launch.rank_shim import COMMITS_VARIABLE, STATE_VARIABLE, SURVIVE_VARIABLE
 from tfddl.launch.scratch import Scratch, scratch
 
 _RUN_ON_S = 20.0
@@ -67,7 +68,14 @@ class Starts:
             self.options.interfaces,
             self.ssh,
             self.more,
+            survives=self._survives,
         )
+
+    @property
+    def _survives(self) -> bool:
+        """Whether ranks go on in their processes when others have died: without them, and on the hosts of the start."""
+        keeps_going = self.options.elastic and not self.options.replace and self.options.discovery is None
+        return keeps_going and can_survive(self.mpirun)
 
     def run(self, place: Placement, files: RankFiles | None, advise: Callable[[Verdict], str]) -> Verdict:
         """Runs the job to its end, and prints the last words.
@@ -81,7 +89,7 @@ class Starts:
             How it ended.
         """
         if not self.options.elastic:
-            for name in (COMMITS_VARIABLE, STATE_VARIABLE):
+            for name in (COMMITS_VARIABLE, STATE_VARIABLE, SURVIVE_VARIABLE):
                 os.environ.pop(name, None)  # of an elastic job that has started this one
             verdict, printer = self._once(place, files)
             _say(printer, verdict.words, advise(verdict))
@@ -90,6 +98,7 @@ class Starts:
         with (
             commits_folder() as folder,
             _set({COMMITS_VARIABLE: str(folder)} | ({STATE_VARIABLE: str(state)} if state else {})),
+            _set({SURVIVE_VARIABLE: str(int(self._survives))}),
         ):
             verdict = self._elastic(place, files, advise, folder)
             if state and verdict.code == 0:
@@ -108,7 +117,9 @@ class Starts:
                 return True
             return self._run_on(host, remove if pool.has_old_commits(host.name) else ["true"], children)
 
-        def once(place: Placement, hand_over: HandOver) -> tuple[Verdict, Callable[..., None]]:
+        def once(
+            place: Placement, hand_over: HandOver, survival: Survival
+        ) -> tuple[Verdict, Callable[..., None]]:
             if files is not None:
                 try:
                     files.add(place.processes)
@@ -116,7 +127,7 @@ class Starts:
                     pool.say(
                         f"cannot write the output of all ranks to files: make room there. Received: {error}"
                     )
-            verdict, printer = self._once(place, files, hand_over)
+            verdict, printer = self._once(place, files, hand_over, survival if self._survives else None)
             return verdict, partial(_say, printer)
 
         aside = SetAside(*(options.cooldown or ()))
@@ -144,7 +155,11 @@ class Starts:
         return False
 
     def _once(
-        self, place: Placement, files: RankFiles | None, hand_over: HandOver | None = None
+        self,
+        place: Placement,
+        files: RankFiles | None,
+        hand_over: HandOver | None = None,
+        survival: Survival | None = None,
     ) -> tuple[Verdict, Output]:
         options, processes, remote = self.options, place.processes, _is_remote(place)
         line = self.line(place)
@@ -175,6 +190,7 @@ class Starts:
                 start_timeout=options.start_timeout,
                 files=files,
                 hand_over=hand_over,
+                survival=survival,
             )
             verdict = job.run()
         printer.finish()

@@ -10,6 +10,7 @@ from typing import Any
 
 from tfddl.build import discover, support
 from tfddl.runtime import (
+    asked,
     debugger,
     exit_code,
     exit_watchdog,
@@ -29,6 +30,9 @@ from tfddl.runtime.job import Job, current, process
 
 # Peers answer a shutdown within a fraction of a second, also while they compute. A peer that does not is dead or stopped.
 SHUTDOWN_LIMIT = 30.0
+
+# MPI_Finalize may wait for ranks that have died. The ranks that are left have all come to their end before it.
+_FINALIZE_LIMIT = 2.0  # seconds
 
 _CLEAN = 1  # tfddl_shutdown() returns it if communicators may be freed
 _FOREVER = 1e9  # seconds; C++ clocks do not know infinity
@@ -94,6 +98,7 @@ def rank() -> int:
         >>> hvd.allgather_object(hvd.rank())
         [0, 1]
     """
+    asked.note_program("rank", "hvd.rank()")
     return current("rank").rank
 
 
@@ -106,26 +111,31 @@ def size() -> int:
         >>> hvd.size()
         2
     """
+    asked.note_program("size", "hvd.size()")
     return current("size").size
 
 
 def local_rank() -> int:
     """The rank of this process among the processes on its host."""
+    asked.note_program("rank", "hvd.local_rank()")
     return current("local_rank").local_rank
 
 
 def local_size() -> int:
     """The number of processes on this host."""
+    asked.note_program("size", "hvd.local_size()")
     return current("local_size").local_size
 
 
 def cross_rank() -> int:
     """The rank of this process among the processes with its `local_rank()`, one on each host."""
+    asked.note_program("rank", "hvd.cross_rank()")
     return current("cross_rank").cross_rank
 
 
 def cross_size() -> int:
     """The number of hosts that have a process of this `local_rank()`."""
+    asked.note_program("size", "hvd.cross_size()")
     return current("cross_size").cross_size
 
 
@@ -264,7 +274,10 @@ def _at_exit(limits: tuple[float, float, float]) -> None:
     if fork.is_child():
         library.native().tfddl_set_forked_code(code)
         return
-    exit_watchdog.begin(*limits)
+    if process.survives:
+        library.native().tfddl_bound_finalize(_FINALIZE_LIMIT)
+    else:
+        exit_watchdog.begin(*limits)
     if process.job is not None and process.job.size > 1:
         reason = library.native().tfddl_failure().decode()
         if reason or code:

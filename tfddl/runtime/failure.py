@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from tfddl.runtime import exit_code, exit_watchdog, fork, library
+from tfddl.runtime.job import process
 
 # MPI_Abort normally ends this process too. If it hangs, os._exit ends the process after these seconds.
 _ABORT_LIMIT = 2.0
@@ -87,7 +88,8 @@ def abort(reason: str | None, code: int = 1) -> NoReturn:
 def _let_the_cause_print(error: BaseException) -> None:
     """Waits if the job has failed through another rank, which prints the reason and ends the job."""
     reason = library.native().tfddl_failure().decode()
-    failed_elsewhere = reason and not reason.startswith(f"rank {library.mpi().COMM_WORLD.rank}:")
+    own = process.job.rank if process.job else library.mpi().COMM_WORLD.rank
+    failed_elsewhere = reason and not reason.startswith(f"rank {own}:")
     left = _LEFT.search(str(error))
     if left:
         exit_watchdog.await_handlers(int(left[1]), _HANDLERS_LIMIT)

@@ -44,6 +44,7 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
     native.tfddl_wait_begins.argtypes = [ctypes.c_char_p, *wait]
     native.tfddl_exit_begins.argtypes = [*wait, ctypes.c_double]
     native.tfddl_shutdown.argtypes = [ctypes.c_double]
+    native.tfddl_bound_finalize.argtypes = [ctypes.c_double]
     native.tfddl_set_nccl_wheel.argtypes = [ctypes.c_char_p]
     native.tfddl_set_nccl_wheel((nccl_wheel() or "").encode())
     if process.finalizes_mpi:

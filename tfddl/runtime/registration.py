@@ -110,6 +110,12 @@ def add_static(given: Any) -> None:
         _add(job, _INIT, [one for one in sets if one is not global_process_set], wrong)
 
 
+def renew(job: Job, process_set: ProcessSet, ranks: list[int]) -> None:
+    """Adds a set of the job before to the job that goes on without ranks that were lost. All ranks call it."""
+    process_set.ranks, process_set.mpi_comm = ranks, None
+    _register(job, _INIT, process_set)
+
+
 def _require(call: str) -> Job:
     fork.check(call)
     return current(call)

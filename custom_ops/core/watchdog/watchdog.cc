@@ -174,14 +174,7 @@ void Watchdog::Loop() {
 
 void Watchdog::RunOnce() {
   std::lock_guard<std::mutex> lock(sets_mutex_);
-  for (int peer = 0; peer < transport_->size(); ++peer) {
-    Message& incoming = incoming_[static_cast<size_t>(peer)];
-    const Peer& sender = peers_[static_cast<size_t>(peer)];
-    while (peer != transport_->rank() && !sender.goodbye_received && transport_->Test(incoming.handle)) {
-      Receive(peer, incoming.bytes);
-      if (!sender.goodbye_received) PostReceive(peer);
-    }
-  }
+  for (int peer = 0; peer < transport_->size(); ++peer) Hear(peer);
   FlushSent();
   if (const auto reason = Failure()) {
     FailAll(*reason);  // a failure in one set fails the job
@@ -199,9 +192,37 @@ void Watchdog::RunOnce() {
   }
 }
 
+void Watchdog::Hear(int peer) {
+  Message& incoming = incoming_[static_cast<size_t>(peer)];
+  const Peer& sender = peers_[static_cast<size_t>(peer)];
+  try {
+    while (peer != transport_->rank() && !sender.goodbye_received && !sender.lost &&
+           transport_->Test(incoming.handle)) {
+      Receive(peer, incoming.bytes);
+      if (!sender.goodbye_received) PostReceive(peer);
+    }
+  } catch (const std::exception& error) {
+    Lose(peer, error.what());
+  }
+}
+
+// An MPI with fault tolerance (ULFM) reports a dead peer so. The other peers still have to learn of it.
+void Watchdog::Lose(int peer, const std::string& why) {
+  if (std::exchange(peers_[static_cast<size_t>(peer)].lost, true)) return;
+  FailAll("rank " + std::to_string(peer) +
+          " has died, or its host cannot be reached. See its last lines. MPI says: " + why);
+}
+
 bool Watchdog::FlushSent() {
-  while (!outgoing_.empty() && transport_->Test(outgoing_.front().handle)) outgoing_.pop_front();
-  return outgoing_.empty();
+  while (!outgoing_.empty()) {
+    try {
+      if (!transport_->Test(outgoing_.front().handle)) return false;
+    } catch (const std::exception& error) {
+      Lose(outgoing_.front().peer, error.what());
+    }
+    outgoing_.pop_front();
+  }
+  return true;
 }
 
 // MPI may give a new communicator the number of a freed one. A late message of the old communicator would
@@ -222,16 +243,22 @@ bool Watchdog::HasAllGoodbyes() const {
 }
 
 void Watchdog::Send(int peer, Type type, const std::string& text) {
-  if (peers_[static_cast<size_t>(peer)].goodbye_sent) return;
+  const Peer& to = peers_[static_cast<size_t>(peer)];
+  if (to.goodbye_sent || to.lost) return;
   WireWriter writer;
   writer.Int(options_.generation);
   writer.Int(static_cast<int64_t>(type));
   writer.String(text.substr(0, kMaxText));
   std::string bytes = writer.bytes();
   bytes.resize(kMessageBytes);
-  outgoing_.push_back({std::move(bytes), Transport::kNothing});
+  outgoing_.push_back({std::move(bytes), Transport::kNothing, peer});
   Message& out = outgoing_.back();
-  out.handle = transport_->Send(peer, kTag, out.bytes.data(), kMessageBytes);
+  try {
+    out.handle = transport_->Send(peer, kTag, out.bytes.data(), kMessageBytes);
+  } catch (const std::exception& error) {
+    outgoing_.pop_back();
+    Lose(peer, error.what());
+  }
 }
 
 void Watchdog::SendToAll(Type type, const std::string& text) {

@@ -68,6 +68,7 @@ class Watchdog {
   struct Message {
     std::string bytes;
     Transport::Handle handle;
+    int peer;
   };
   // The request that has waited longest.
   struct OldestRequest {
@@ -90,12 +91,15 @@ class Watchdog {
     std::optional<ProcessId> process;  // where this rank can see it
     int64_t gone_us = 0;               // when the process was first seen to have ended
     bool left = false;                 // announced a shutdown: its process may end
+    bool lost = false;                 // MPI cannot reach it
     bool goodbye_sent = false;         // our last message to it
     bool goodbye_received = false;     // its last message
   };
 
   void Loop();
   void RunOnce();
+  void Hear(int peer);
+  void Lose(int peer, const std::string& why);
   bool FlushSent();
   void PostReceive(int peer);
   void Send(int peer, Type type, const std::string& text);

@@ -17,6 +17,7 @@ from tfddl.keras.distributed.settings import settings_of
 from tfddl.ops import names
 from tfddl.ops.allreduce import allreduce
 from tfddl.ops.constants import Sum
+from tfddl.ops.topology import size_op
 from tfddl.runtime.process_sets import id_of
 
 
@@ -63,4 +64,4 @@ class DistributedLossScale(Adopted):
             return finite
         name = names.unique(f"{settings.owner}.finite", number)
         ranks = allreduce(tf.cast(finite, tf.int32), op=Sum, name=name, process_set=process_set)
-        return tf.equal(ranks, process_set.size())
+        return tf.equal(ranks, size_op(process_set))

@@ -41,6 +41,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from tfddl import _compat
+from tfddl.runtime.asked import asking_again
 
 
 @functools.cache
@@ -114,6 +115,25 @@ def prepare_fits(prepare: Callable[[Any, dict[str, Any]], None]) -> None:
         prepare(self, call.arguments)
         # Options that Keras 3 has no more: `tfddl.compat` may take them.
         return plain(*call.args, **call.kwargs, **{name: options[name] for name in options.keys() - known})
+
+    model.fit = fit
+
+
+@functools.cache
+def repeat_fits(may_repeat: Callable[[Any], bool]) -> None:
+    """`Model.fit` runs again after an exception, if `may_repeat(model)`."""
+    model = _compat.keras().Model
+    plain = model.fit
+
+    @functools.wraps(plain)
+    def fit(self: Any, *arguments: Any, **options: Any) -> Any:
+        while True:
+            try:
+                with asking_again():
+                    return plain(self, *arguments, **options)
+            except Exception:
+                if not may_repeat(self):
+                    raise
 
     model.fit = fit
 

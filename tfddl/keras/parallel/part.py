@@ -7,7 +7,10 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfddl.runtime import basics
+from tfddl.runtime import asked, basics
+
+TRACED = "hvd.DataParallel"
+"""What `asked` notes about a step that has the ranks of a job as constants."""
 
 
 class Part(NamedTuple):
@@ -54,6 +57,7 @@ def take(data: Any) -> Part:
         ValueError: A tensor is a scalar, or the first dimensions differ.
     """
     total = rows_of(data)
+    asked.note_trace(TRACED)
     size, rank = basics.size(), basics.rank()
     whole = tf.less(total, size)
     low = tf.where(whole, tf.zeros_like(total), total * rank // size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from tfddl.launch.hosts import Host
@@ -57,7 +57,7 @@ def next_placement(
     """
     if not verdict.lost:
         return None, ""
-    lost = lost_ranks(verdict)
+    lost = lost_ranks(verdict.lost, verdict.ranks)
     if limits.restarts is not None and restarts >= limits.restarts:
         return None, f"{lost}; --reset-limit {limits.restarts} lets the job start again no more"
     after = _without(verdict, before, limits.replace)
@@ -82,14 +82,12 @@ def host_of_each(ranks: Iterable[Rank], place: Placement) -> dict[int, str]:
     return {rank.number: slots[rank.number] if slots else rank.host for rank in ranks}
 
 
-def lost_ranks(verdict: Verdict) -> str:
-    """Says which ranks were lost."""
-    several = len({rank.host for rank in verdict.ranks}) > 1
-    ranks = ", ".join(
-        f"{rank.number} on {rank.host}" if several else str(rank.number) for rank in verdict.lost
-    )
-    many = len(verdict.lost) > 1
-    return f"rank{'s' if many else ''} {ranks} of {len(verdict.ranks)} {'were' if many else 'was'} lost"
+def lost_ranks(lost: Collection[Rank], of: Collection[Rank]) -> str:
+    """Says which ranks of all ranks were lost."""
+    several = len({rank.host for rank in of}) > 1
+    ranks = ", ".join(f"{rank.number} on {rank.host}" if several else str(rank.number) for rank in lost)
+    many = len(lost) > 1
+    return f"rank{'s' if many else ''} {ranks} of {len(of)} {'were' if many else 'was'} lost"
 
 
 def _without(verdict: Verdict, before: Placement, replace: bool) -> Placement:

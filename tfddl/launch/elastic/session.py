@@ -16,6 +16,7 @@ from tfddl.launch.elastic.restart import (
     next_placement,
     processes,
 )
+from tfddl.launch.elastic.survival import Survival
 from tfddl.launch.job import wait_for_signal
 from tfddl.launch.outcome import Verdict
 
@@ -38,7 +39,7 @@ class Session:
 
     def __init__(
         self,
-        once: Callable[[Placement, HandOver], tuple[Verdict, Callable[..., None]]],
+        once: Callable[[Placement, HandOver, Survival], tuple[Verdict, Callable[..., None]]],
         advise: Callable[[Verdict], str],
         limits: Limits,
         pool: HostPool,
@@ -63,7 +64,9 @@ class Session:
         while True:
             begun = time.monotonic()
             self._pool.starts(place)
-            verdict, self._say = self._once(place, HandOver(self._pool, self._restarts))
+            survival = Survival(self._limits, self._restarts)
+            verdict, self._say = self._once(place, HandOver(self._pool, self._restarts), survival)
+            self._restarts += survival.losses if verdict.survived else 0
             if verdict.ranks:
                 self._pool.ran()
             self._say(verdict.words)
@@ -75,6 +78,8 @@ class Session:
             wait = min(2.0 ** (soon - 2), _LONGEST_WAIT_S) if soon > 1 else 0.0
             later = f" in {wait:g} s" if after and wait else ""
             self._say("" if after else self._advise(verdict), line and f"tfddlrun: {line}{later}")
+            if verdict.survived and not verdict.lost:
+                self._lost.append(lost_ranks(verdict.survived, verdict.ranks))
             if after is None:
                 if verdict.handed_over:  # the program has not come to its end
                     verdict.code = 1
@@ -84,7 +89,7 @@ class Session:
             wait_for_signal(wait)
             self._restarts += 1
             if verdict.lost:
-                self._lost.append(lost_ranks(verdict))
+                self._lost.append(lost_ranks(verdict.lost, verdict.ranks))
             place = after
 
     def _after_hand_over(self, verdict: Verdict) -> tuple[Placement | None, str]:
@@ -98,10 +103,14 @@ class Session:
         if not self._pool.discovered:
             after, line = next_placement(verdict, place, self._limits, self._restarts)
             left = self._pool.without_leaving(after) if after else None
-            return self._to(left, lost_ranks(verdict)) if left and left != after else (after, line)
+            return (
+                self._to(left, lost_ranks(verdict.lost, verdict.ranks))
+                if left and left != after
+                else (after, line)
+            )
         if not verdict.lost:
             return self._after_failed_start(verdict, place)
-        lost = lost_ranks(verdict)
+        lost = lost_ranks(verdict.lost, verdict.ranks)
         names = host_of_each(verdict.ranks, place)
         self._pool.failed(sorted({names[rank.number] for rank in verdict.lost}))
         return self._again(verdict, lost)

@@ -1,0 +1,57 @@
+"""After the loss of other ranks: whether this process goes on with the ranks that are left, or the program starts again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tfddl.keras.parallel.part import TRACED
+from tfddl.launch import rank_shim
+from tfddl.runtime import basics, failure, survival
+from tfddl.runtime.asked import asked, may_survive
+
+
+def goes_on(*, adapts: bool = False, traces_anew: bool = False) -> bool:
+    """Makes the ranks that are left the ranks of the job, if other ranks have died. All ranks that are left call it.
+
+    Args:
+        adapts: Whether the program is told of the new ranks and sizes.
+        traces_anew: Whether functions of Keras that DataParallel has divided are traced again.
+
+    Returns:
+        Whether the job goes on here, to be restored from its last commit. False if no rank has died.
+    """
+    if not may_survive() or not survival.job_has_lost():
+        return False
+
+    def accepts(renumbered: bool) -> bool:
+        in_trace = "" if traces_anew and asked.in_trace == TRACED else asked.in_trace
+        before = asked.data
+        if not adapts:
+            before = before or asked.size or (asked.rank if renumbered else "")
+        if in_trace:
+            failure.abort(
+                f"the program starts again, since a tf.function has {in_trace} as a constant; use hvd.size_op() and "
+                "hvd.rank_op() in graphs, so that the job goes on in its processes"
+            )
+        if before:
+            failure.abort(
+                f"the program starts again, since it has called {before} before it began to train; call it in the function "
+                "of hvd.elastic.run, so that the job goes on in its processes"
+            )
+        return True
+
+    if not survival.go_on_without_the_lost(accepts):
+        return False
+    _tell()
+    return True
+
+
+def _tell() -> None:
+    """Tells tfddlrun, by its supervisor, that this rank goes on, and with how many others."""
+    folder, job = (os.environ.get(name, "") for name in (rank_shim.COMMITS_VARIABLE, rank_shim.JOB_VARIABLE))
+    path = Path(rank_shim.rank_file(folder, job, rank_shim.GOES_ON_FILE, os.getsid(0)))
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(str(basics.size()))
+    part.rename(path)

@@ -1,0 +1,86 @@
+"""What the program has asked about the ranks: after a loss the answers are others.
+
+A job that goes on in its processes after a loss (`tfddl.runtime.survival`) may not keep a graph with an old number in it,
+nor data that was dealt to the ranks before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+SURVIVE_VARIABLE = "TFDDL_SURVIVE"
+
+
+@dataclass
+class Asked:
+    """The first call of each kind, as `hvd.size()`; empty if there was none.
+
+    Attributes:
+        in_trace: A call whose answer has become a constant of a graph.
+        size: A call whose answer depends on the number of ranks.
+        rank: A call whose answer depends on the number of this rank.
+        data: A call that has dealt data to the ranks.
+        runs_again: Whether the program is in a function that runs again after a loss, so that it asks again.
+    """
+
+    in_trace: str = ""
+    size: str = ""
+    rank: str = ""
+    data: str = ""
+    runs_again: bool = False
+
+
+asked = Asked()
+
+
+@functools.cache
+def may_survive() -> bool:
+    """Whether tfddlrun has started a job that may go on in its processes after a loss."""
+    return os.environ.get(SURVIVE_VARIABLE) == "1"
+
+
+@contextlib.contextmanager
+def asking_again() -> Iterator[None]:
+    """A context for a function that runs again after a loss: there the program may ask, but not in a graph."""
+    before, asked.runs_again = asked.runs_again, True
+    try:
+        yield
+    finally:
+        asked.runs_again = before
+
+
+def note(kind: str, call: str) -> None:
+    """Notes a call.
+
+    Args:
+        kind: The attribute of `Asked` for a call outside of graphs: "size", "rank" or "data".
+        call: The call, for a message.
+    """
+    if not may_survive():
+        return
+    if _is_tracing():
+        asked.in_trace = asked.in_trace or call
+    elif not asked.runs_again and not getattr(asked, kind):
+        setattr(asked, kind, call)
+
+
+def note_program(kind: str, call: str) -> None:
+    """Notes a call of the caller's function, unless the call comes from tfddl itself."""
+    if may_survive() and not sys._getframe(2).f_globals.get("__name__", "").startswith("tfddl."):
+        note(kind, call)
+
+
+def note_trace(call: str) -> None:
+    """Notes a call of tfddl itself, whose answer it needs for one operation."""
+    if may_survive() and _is_tracing():
+        asked.in_trace = asked.in_trace or call
+
+
+def _is_tracing() -> bool:
+    tf = sys.modules.get("tensorflow")
+    return tf is not None and bool(tf.inside_function())
