@@ -33,7 +33,9 @@ def run(func: _Function) -> _Function:
     Under `tfddlrun --elastic` the state takes the newest commit before the function is called, if a job before has left one;
     where that job had another number of ranks, the state's `on_reset` follows. Then all ranks take the state of rank 0.
 
-    A loss ends the processes, so tfddl itself raises no `HorovodInternalError`. When hosts come or go, a commit raises
+    After the death of other ranks the function is called again in this process, with the state of the last commit and after
+    `on_reset`, if MPI has ULFM and the program does not depend on the old ranks. Else the processes end. tfddl itself raises
+    no `HorovodInternalError`. When hosts come or go, a commit raises
     `HostsUpdatedInterrupt` on all ranks. The processes then end by `SystemExit`, and tfddlrun starts the program again
     on the new hosts.
 
