@@ -41,4 +41,16 @@ FAULTS = {
         "rank.frozen or rank.died",
         "tests/launch/test_outcome.py::test_a_rank_that_hangs_is_lost",
     ),
+    "the others go on before all have said so": Fault(
+        "tfddl/launch/elastic/survival.py",
+        "go_on = all(rank.goes_on_with == len(left) for rank in left)",
+        "go_on = any(rank.goes_on_with == len(left) for rank in left)",
+        "tests/elastic/test_survival.py::test_all_that_are_left_have_to_go_on",
+    ),
+    "a program that has dealt its data before goes on": Fault(
+        "tfddl/data/shards.py",
+        '        asked.note("data", "hvd.data")\n',
+        "",
+        "tests/runtime/test_asked.py::test_calls_of_the_program",
+    ),
 }
