@@ -60,7 +60,7 @@ def train(state):
         if odd and odd.included():
             assert counted == odd.size() == len(odd.ranks), (counted, odd)
         state.step += 1
-        state.sizes = [*state.sizes, size]
+        state.sizes.append(size)  # in place: the commit has to be a copy
         if state.step % 4 == 0:
             fall("commit")
             state.commit()
@@ -241,6 +241,13 @@ def test_the_end_after_a_survival():
     failed[0].stopped = True
     found = verdict(failed, failed[1:2])
     assert (found.code, found.lost) == (3, ()) and "rank 2 exited with code 3" in found.words
+
+    needs = ranks(-15, KILL, 1)
+    needs[0].stopped, needs[2].errors = (
+        True,
+        bytearray(b"mpi4py.MPI.Exception: MPI_ERR_PROC_FAILED: Process Failure"),
+    )
+    assert verdict(needs, needs[1:2]).lost == (needs[1],)
 
     later = ranks(KILL, KILL, -15)
     later[2].stopped = True

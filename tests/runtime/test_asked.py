@@ -21,6 +21,11 @@ def test_calls_of_the_program(hvd, monkeypatch):
     with asked.asking_again():
         hvd.size(), hvd.rank(), hvd.data.shard(np.arange(4))
     assert asked.asked == asked.Asked()
+    tf.function(lambda: hvd.size_op() + hvd.rank_op())()
+    assert asked.asked == asked.Asked()
+    hvd.local_rank_op()
+    assert asked.asked.rank == "hvd.local_rank_op()"
+    asked.asked.rank = ""
     hvd.local_rank(), hvd.rank()
     assert asked.asked == asked.Asked(rank="hvd.local_rank()")
     hvd.global_process_set.size(), hvd.size()

@@ -93,10 +93,7 @@ class Commits:
                     os.fsync(file.fileno())
             part.rename(self._path(number, f"{writer.checksum:08x}"))
         except (TypeError, pickle.PicklingError) as error:
-            raise TypeError(
-                "A commit takes what cloudpickle takes: leave locks, files and generators out of the state. "
-                f"Received: {error}"
-            ) from error
+            raise _not_pickled(error) from error
         except OSError as error:
             with contextlib.suppress(OSError):
                 part.unlink()
@@ -133,6 +130,25 @@ class Commits:
 
     def _path(self, number: int, checksum: str) -> Path:
         return self._folder / f"commit-{number}-{checksum}"
+
+
+def pickled(content: Any) -> bytes:
+    """The content of a commit as bytes.
+
+    Raises:
+        TypeError: cloudpickle does not take it.
+    """
+    try:
+        return bytes(cloudpickle.dumps(content, protocol=5))
+    except (TypeError, pickle.PicklingError) as error:
+        raise _not_pickled(error) from error
+
+
+def _not_pickled(error: Exception) -> TypeError:
+    return TypeError(
+        "A commit takes what cloudpickle takes: leave locks, files and generators out of the state. "
+        f"Received: {error}"
+    )
 
 
 class _Checked:

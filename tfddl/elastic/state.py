@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -11,13 +12,14 @@ import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.elastic import hand_over
-from tfddl.elastic.commits import Commits
+from tfddl.elastic.commits import Commits, pickled
 from tfddl.elastic.errors import HostsUpdatedInterrupt
 from tfddl.keras.consistency.model_contents import optimizers_of, variable_id
 from tfddl.keras.keras2 import optimizer_state
 from tfddl.ops.objects import allgather_object, broadcast_object
 from tfddl.ops.variables import broadcast_variables
 from tfddl.runtime import basics
+from tfddl.runtime.asked import may_survive
 
 
 class State:
@@ -190,12 +192,12 @@ class ObjectState(State):
             raise ValueError(
                 f"{type(self).__name__} has these names itself: choose others. Received: {', '.join(taken)}"
             )
-        self._saved_state = kwargs
+        self._saved_state = _copy(kwargs)
         self._set_attributes()
 
     def save(self) -> None:
         """Saves the attributes."""
-        self._saved_state = {name: getattr(self, name) for name in self._saved_state}
+        self._saved_state = _copy({name: getattr(self, name) for name in self._saved_state})
 
     def restore(self) -> None:
         """Takes the saved attributes."""
@@ -221,8 +223,14 @@ class ObjectState(State):
         self._set_attributes()
 
     def _set_attributes(self) -> None:
-        for name, value in self._saved_state.items():
+        for name, value in _copy(self._saved_state).items():
             setattr(self, name, value)
+
+
+def _copy(attributes: dict[str, Any]) -> dict[str, Any]:
+    """The attributes as they are now, where the process may go back to them after a loss: programs append to lists."""
+    copied: dict[str, Any] = pickle.loads(pickled(attributes)) if may_survive() else attributes
+    return copied
 
 
 class TensorFlowState(ObjectState):

@@ -273,8 +273,12 @@ class Job:
             return False
         if not self._survival.allows(rank, self._ranks.values()):
             return False
-        self._after(SURVIVAL_LIMIT_S, lambda: None if self._survived() else self._stop())
+        self._after(SURVIVAL_LIMIT_S, partial(self._on_survival_limit, self._survival.losses))
         return True
+
+    def _on_survival_limit(self, losses: int) -> None:
+        if self._survival and self._survival.losses == losses and not self._survived():
+            self._stop()
 
     def _survived(self) -> tuple[Rank, ...]:
         return self._survival.survived(self._ranks.values()) if self._survival else ()

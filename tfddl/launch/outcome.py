@@ -28,6 +28,7 @@ _DAEMON_GONE = re.compile(
 # The engine's message after TFDDL_STALL_LIMIT, and in it the ranks that it has waited for.
 _STALLED = re.compile(r"Stalled: rank \d+ has waited .*?; (.*?)\. All ranks: ")
 _SILENT = re.compile(r"ranks? ([\d, and]+) (?:has|have|does|do) not (?:submitted it|answer)")
+_WITHOUT_PEERS = (b"MPI_ERR_PROC_FAILED", b"MPI_ERR_REVOKED")
 _OURS = "tfddl: "  # how a watchdog's line starts
 # Lines that only inform, such as the ones that TensorFlow prints at each start.
 _INFORMS = re.compile(
@@ -53,6 +54,11 @@ class Rank:
     def died(self) -> bool:
         """Whether a signal that tfddlrun has not sent has killed it."""
         return self.failed and is_killed(self.status or 0)
+
+    @property
+    def needs_the_lost(self) -> bool:
+        """Whether it failed in a call of MPI that includes ranks that have died."""
+        return self.failed and any(each in self.errors for each in _WITHOUT_PEERS)
 
     @property
     def failed(self) -> bool:
@@ -122,7 +128,8 @@ def judge(record: Record) -> Verdict:
     answered = {rank.host for rank in record.ended}
     gone = [rank for rank in record.lost if not rank.abandoned or rank.host not in answered]
     verdict.survived = record.survived
-    verdict.lost = _sorted(*killed, *gone, *(record.survived if killed or gone else ()))
+    again = killed or gone or any(rank.needs_the_lost for rank in record.ended)
+    verdict.lost = _sorted(*killed, *gone, *(record.survived if again else ()))
     verdict.handed_over = any(rank.handed_over for rank in record.ended) and not (
         verdict.lost or any(rank.failed for rank in record.ended)
     )

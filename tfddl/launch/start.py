@@ -75,7 +75,7 @@ class Starts:
     def _survives(self) -> bool:
         """Whether ranks go on in their processes when others have died: without them, and on the hosts of the start."""
         keeps_going = self.options.elastic and not self.options.replace and self.options.discovery is None
-        return keeps_going and can_survive(self.mpirun)
+        return keeps_going and can_survive(self.mpirun) and os.environ.get(SURVIVE_VARIABLE) != "0"
 
     def run(self, place: Placement, files: RankFiles | None, advise: Callable[[Verdict], str]) -> Verdict:
         """Runs the job to its end, and prints the last words.

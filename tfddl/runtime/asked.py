@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import FrameType
 
 SURVIVE_VARIABLE = "TFDDL_SURVIVE"
 
@@ -71,7 +72,13 @@ def note(kind: str, call: str) -> None:
 
 def note_program(kind: str, call: str) -> None:
     """Notes a call of the caller's function, unless the call comes from tfddl itself."""
-    if may_survive() and not sys._getframe(2).f_globals.get("__name__", "").startswith("tfddl."):
+    if may_survive() and not _is_ours(sys._getframe(2)):
+        note(kind, call)
+
+
+def note_op(kind: str, call: str) -> None:
+    """Notes a call of the caller's function as `note_program` does, unless it adds an operation to a graph."""
+    if may_survive() and not _is_tracing() and not _is_ours(sys._getframe(2)):
         note(kind, call)
 
 
@@ -79,6 +86,10 @@ def note_trace(call: str) -> None:
     """Notes a call of tfddl itself, whose answer it needs for one operation."""
     if may_survive() and _is_tracing():
         asked.in_trace = asked.in_trace or call
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith("tfddl.")
 
 
 def _is_tracing() -> bool:
