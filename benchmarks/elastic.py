@@ -172,6 +172,7 @@ def main() -> None:
     parser.add_argument(
         "--every", default="120,30", help="seconds between two kills, one series for each number"
     )
+    parser.add_argument("--ways", default=",".join(WAYS), help="ways to measure")
     parser.add_argument("--way", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -181,7 +182,7 @@ def main() -> None:
     first, expected = measure(arguments, WAYS[0], 0.0)
     lines = [first | {"of no kill": 1.0, "#wrong": 0}]
     for every in map(float, arguments.every.split(",")):
-        for way in WAYS:
+        for way in arguments.ways.split(","):
             line, weights = measure(arguments, way, every)
             wrong = int(np.abs(weights - expected).max() > 1e-4 * np.abs(expected).max())
             lines.append(line | {"of no kill": line["seconds"] / first["seconds"], "#wrong": wrong})

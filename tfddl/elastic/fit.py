@@ -32,7 +32,8 @@ class ElasticCallback(PreparingCallback):
 
     A commit holds the weights, the optimizer, the history, the counts of callbacks such as EarlyStopping, and how far the
     epoch is done. After a loss the program runs again from its first line. Calls of `fit` that had ended train no more, and
-    the one that was cut goes on from the newest commit.
+    the one that was cut goes on from the newest commit. Under `DataParallel`, with arrays or a `PyDataset`, `fit` can go on
+    in the processes that are left (ULFM).
 
     Each row counts once in an epoch if `fit` gets NumPy arrays of `hvd.data.shard`, or an `hvd.data.ShardedPyDataset`: then
     all ranks draw one order of the rows, and the rows that are left are dealt to the ranks that are left. Of a

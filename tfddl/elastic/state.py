@@ -119,7 +119,8 @@ class State:
         # A rank may have made one commit more than the others.
         self._number = max(allgather_object(self._number, name="elastic.numbers"))
         if basics.rank() == 0:
-            print(f"tfddl: going on from commit {self._number}...", file=sys.stderr)
+            where = f"commit {self._number}" if self._number else "the beginning"
+            print(f"tfddl: going on from {where}...", file=sys.stderr)
         self.on_reset()
 
     @property
