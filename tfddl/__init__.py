@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tfddl.keras import optimizers as optimizers
     from tfddl.keras.evaluation import evaluate as evaluate
     from tfddl.keras.load import load_model as load_model
+    from tfddl.keras.local_steps import DiLoCo as DiLoCo
+    from tfddl.keras.local_steps import LocalSGD as LocalSGD
     from tfddl.keras.optimizer import DistributedOptimizer as DistributedOptimizer
     from tfddl.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
     from tfddl.keras.sync_batch_normalization import SyncBatchNormalization as SyncBatchNormalization
@@ -91,6 +93,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "tfddl.gradients.tape": ["DistributedGradientTape", "PartialDistributedGradientTape"],
     "tfddl.keras.load": ["load_model"],
+    "tfddl.keras.local_steps": ["DiLoCo", "LocalSGD"],
     "tfddl.keras.parallel.data_parallel": ["DataParallel"],
     "tfddl.keras.optimizer": ["DistributedOptimizer", "PartialDistributedOptimizer"],
     "tfddl.keras.evaluation": ["evaluate"],

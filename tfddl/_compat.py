@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
@@ -321,6 +322,19 @@ def build_metrics(model: Any, specs: Any) -> None:
     # A model without call(), such as a GAN's, cannot be built so: its train_step has metrics of its own.
     with contextlib.suppress(RuntimeError, ValueError):
         model._symbolic_build(data_batch=specs)
+
+
+def new_variable(value: np.ndarray, name: str) -> Any:
+    """A variable for an optimizer of Keras. Of a tensor, Keras' variable might share its memory with another variable."""
+    if is_keras_2():
+        return tf.Variable(value, name=name)
+    return keras().Variable(value, dtype=value.dtype.name, name=name)
+
+
+def optimizer_variables(optimizer: Any) -> list[Any]:
+    """The variables of an optimizer that is built."""
+    found = optimizer.variables
+    return list(found() if callable(found) else found)
 
 
 def forget_functions(model: Any) -> None:

@@ -3,6 +3,7 @@
 from tfddl.keras.callbacks.best_model_checkpoint import BestModelCheckpoint
 from tfddl.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
 from tfddl.keras.callbacks.learning_rate import LearningRateScheduleCallback, LearningRateWarmupCallback
+from tfddl.keras.callbacks.local_steps import DiLoCo, LocalSGD
 from tfddl.keras.callbacks.metric_average import MetricAverageCallback
 from tfddl.keras.callbacks.rank_zero_only import rank_zero_only
 from tfddl.keras.callbacks.stop import StopTogetherCallback
@@ -10,8 +11,10 @@ from tfddl.keras.callbacks.stop import StopTogetherCallback
 __all__ = [
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
+    "DiLoCo",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
+    "LocalSGD",
     "MetricAverageCallback",
     "StopTogetherCallback",
     "rank_zero_only",

@@ -98,6 +98,8 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         Raises:
             ValueError: Each rank would train on its own.
         """
+        if self._trains_alone():
+            return False
         return model_check.check_distributed(self.model, self.process_set)
 
     def on_list(self, callbacks: Any) -> None:
@@ -124,7 +126,10 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         )
         setup_check.check_optimizer(self.model, self._collective("optimizer"), self.process_set)
         self._divergence = self._new_divergence_check()
-        self._weights_check = weights_check.from_environment(self._collective("weights"), self.process_set)
+        if not self._trains_alone():
+            self._weights_check = weights_check.from_environment(
+                self._collective("weights"), self.process_set
+            )
         self._sent.clear()
         self._first_epoch, self._first_batch = True, True
         backup_check.warn_of_backups(self._callbacks, self, self._collective("backups"), self.process_set)
@@ -168,12 +173,17 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         if self._weights_check is not None:
             self._weights_check.after_batch(self._batches, self._shared_weights)
 
+    def _trains_alone(self) -> bool:
+        """Whether each rank trains alone for some steps (LocalSGD, DiLoCo)."""
+        return any(isinstance(each, callback_list.LocalStepsCallback) for each in self._callbacks)
+
     def _collective(self, part: str) -> str:
         return f"{type(self).__name__}.{part}"
 
     def _new_divergence_check(self) -> DivergenceCheck | None:
         """None with Keras' own `train_step`: its only optimizer has been checked."""
-        if self.process_set.size() == 1 or _compat.trains_with_stock_step(self.model):
+        stock = _compat.trains_with_stock_step(self.model)
+        if self.process_set.size() == 1 or stock or self._trains_alone():
             return None
         return DivergenceCheck(self.model, self._collective("divergence"), self.process_set)
 

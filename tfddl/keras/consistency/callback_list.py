@@ -41,6 +41,10 @@ class PreparingCallback(Callback):
         raise NotImplementedError
 
 
+class LocalStepsCallback(Callback):
+    """A callback with which each rank trains alone for some steps, so that weights differ meanwhile."""
+
+
 def watch() -> None:
     """Has every `keras.callbacks.CallbackList` that Keras makes checked and completed, and prepares calls of `fit`."""
     patches.watch_callback_lists(_complete)

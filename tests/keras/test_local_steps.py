@@ -1,0 +1,168 @@
+"""LocalSGD and DiLoCo: the formulas in NumPy, loops and `fit`, on ranks that train alone between exchanges."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.harness import on_ranks
+from tfddl import _compat
+
+ROWS, STEPS = 12, 20
+
+
+def local_gradient(theta, rank, step):
+    """Of 0.5 |theta - target|^2, with a target for each rank and step."""
+    return theta - np.sin(np.arange(theta.size, dtype="float32").reshape(theta.shape) + 3 * rank + step)
+
+
+def in_numpy(size, every, outer_rate, momentum, inner_rate=0.1):
+    """Algorithm 1 of arXiv 2311.08105 with SGD inside, and SGD with Nesterov momentum outside."""
+    theta = np.linspace(-1, 1, 6, dtype="float32").reshape(2, 3)
+    velocity = np.zeros_like(theta)
+    locals_ = [theta] * size
+    for step in range(STEPS):
+        locals_ = [w - inner_rate * local_gradient(w, rank, step) for rank, w in enumerate(locals_)]
+        if (step + 1) % every == 0 or step + 1 == STEPS:
+            gradient = theta - np.mean(locals_, axis=0)
+            velocity = momentum * velocity - outer_rate * gradient
+            theta = theta + momentum * velocity - outer_rate * gradient
+            locals_ = [theta] * size
+    return theta
+
+
+def train(hvd, make, dtype="float32"):
+    weight = tf.Variable(np.linspace(-1, 1, 6).reshape(2, 3), dtype=dtype)
+    local = make([weight])
+    for step in range(STEPS):
+        own = tf.cast(weight, tf.float32).numpy()
+        weight.assign_sub(tf.cast(0.1 * local_gradient(own, hvd.rank(), step), dtype))
+        local.step()
+    local.finish()
+    found = tf.cast(weight, tf.float32).numpy()
+    assert hvd.allgather_object(found.tolist()) == [found.tolist()] * hvd.size()
+    assert local.steps == 0
+    return found, local
+
+
+@on_ranks(1, 2, 3)
+@pytest.mark.parametrize("every", [1, 6])
+def test_diloco_in_numpy(hvd, every):
+    import keras
+
+    found, local = train(hvd, lambda variables: hvd.DiLoCo(variables, every))
+    np.testing.assert_allclose(found, in_numpy(hvd.size(), every, 0.7, 0.9), rtol=2e-5, atol=1e-6)
+    theta, *slots = local.outer_variables
+    np.testing.assert_array_equal(np.asarray(theta), found)
+    assert any(each.shape == theta.shape for each in slots)
+
+    outer = keras.optimizers.SGD(1.0)
+    averaged, _ = train(hvd, lambda variables: hvd.LocalSGD(variables, every))
+    same, _ = train(hvd, lambda variables: hvd.DiLoCo(variables, every, outer))
+    np.testing.assert_allclose(averaged, in_numpy(hvd.size(), every, 1.0, 0.0), rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(same, averaged, rtol=2e-5, atol=1e-6)
+
+
+@on_ranks(2)
+def test_what_travels(hvd):
+    """Compression rounds the outer gradient, not theta; variables of 16 bits have a theta of 32."""
+    for compression in (hvd.Compression.fp16, hvd.Compression.bf16):
+        found, _ = train(hvd, lambda variables, one=compression: hvd.DiLoCo(variables, 6, compression=one))
+        np.testing.assert_allclose(found, in_numpy(2, 6, 0.7, 0.9), atol=0.02)
+    _, local = train(hvd, lambda variables: hvd.DiLoCo(variables, 6), "bfloat16")
+    assert tf.as_dtype(local.outer_variables[0].dtype) == tf.float32
+
+    statistics = [tf.Variable([1.0 + hvd.rank()]), tf.Variable([3 + hvd.rank()])]
+    local = hvd.LocalSGD([tf.Variable([0.0])], 1, statistics=statistics)
+    local.step()
+    assert [each.numpy().tolist() for each in statistics] == [[1.5], [3 + hvd.rank()]]
+
+
+def model_and_data(hvd):
+    import keras
+
+    keras.utils.set_random_seed(1 + hvd.rank())
+    layers = [
+        keras.Input((3,)),
+        keras.layers.Dense(4),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dense(1),
+    ]
+    x = np.random.default_rng(hvd.rank()).normal(size=(ROWS, 3)).astype("float32")
+    return keras.Sequential(layers), x, x.sum(axis=1)
+
+
+@on_ranks(1, 2, 3)
+@pytest.mark.parametrize("first", [False, True])
+def test_fit_and_a_loop_agree(hvd, first):
+    """In either order with the broadcast; what is left at the end of `fit` is exchanged."""
+    import keras
+
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.DiLoCo(every=5),
+        hvd.callbacks.MetricAverageCallback(),
+    ]
+    model, x, y = model_and_data(hvd)
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    listed = [callbacks[1], callbacks[0], callbacks[2]] if first else callbacks
+    model.fit(x, y, batch_size=2, epochs=2, shuffle=False, verbose=0, callbacks=listed)  # 12 steps
+    found = model.get_weights()
+    same = [each.tolist() for each in found]
+    assert hvd.allgather_object(same) == [same] * hvd.size()
+
+    other, x, y = model_and_data(hvd)
+    other.compile(keras.optimizers.Adam(0.01), "mse")
+    hvd.broadcast_variables(other.variables, root_rank=0)
+    local = hvd.DiLoCo(other.trainable_variables, 5, statistics=other.non_trainable_weights)
+    for step in range(12):
+        begin = 2 * step % ROWS
+        other.train_on_batch(x[begin : begin + 2], y[begin : begin + 2])
+        local.step()
+    local.finish()
+    for one, expected in zip(found, other.get_weights(), strict=True):
+        np.testing.assert_allclose(one, expected, rtol=1e-5, atol=1e-6)
+
+
+@on_ranks(2)
+def test_every_callback_and_mixed_precision(hvd):
+    """Local SGD with a scaled loss and several steps at once; the weights of the ranks differ between exchanges."""
+    import keras
+
+    model, x, y = model_and_data(hvd)
+    optimizer = keras.optimizers.SGD(0.01)
+    if not _compat.is_keras_2():
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    model.compile(optimizer, "mse", steps_per_execution=2)
+    differ = []
+
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            weights = model.get_weights()[0].tolist()
+            differ.append(len(set(map(str, hvd.allgather_object(weights)))) > 1)
+
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.LocalSGD(every=4),
+        Look(),
+    ]
+    model.fit(x, y, batch_size=2, epochs=2, verbose=0, callbacks=callbacks)
+    assert differ == [True, False] * 3
+
+
+@on_ranks(2)
+def test_errors(hvd):
+    import keras
+
+    with pytest.raises(ValueError, match=r"every=1 or more\. Received: every=0"):
+        hvd.callbacks.DiLoCo(every=0)
+    with pytest.raises(ValueError, match="needs the variables that are trained"):
+        hvd.LocalSGD([], 2)
+    with pytest.raises(TypeError, match=r"takes an optimizer of Keras: .* Received: 'sgd'"):
+        hvd.callbacks.DiLoCo(2, outer_optimizer="sgd")
+    model, x, y = model_and_data(hvd)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    with pytest.raises(ValueError, match="compile the model with a plain optimizer"):
+        model.fit(x, y, verbose=0, callbacks=[hvd.callbacks.LocalSGD(every=2)])
+    model.compile(keras.optimizers.SGD(0.1), "mse", steps_per_execution=2)
+    with pytest.raises(ValueError, match=r"a multiple of steps_per_execution\. Received: every=3"):
+        model.fit(x, y, verbose=0, callbacks=[hvd.callbacks.LocalSGD(every=3)])

@@ -1,0 +1,139 @@
+"""LocalSGD and DiLoCo as callbacks of `fit`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfddl import _compat
+from tfddl.keras import local_steps
+from tfddl.keras.consistency import callback_list, model_contents
+from tfddl.keras.consistency.callback_list import LocalStepsCallback
+from tfddl.keras.distributed.settings import settings_of
+from tfddl.keras.distributed.status import is_distributed
+from tfddl.ops.compression import Compression
+from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set
+
+
+class LocalSGD(LocalStepsCallback):
+    """Lets each rank train alone in `fit`, and averages weights after every so many steps. See `tfddl.LocalSGD`.
+
+    The model is compiled with a plain optimizer, not with `DistributedOptimizer`. Place it on all ranks, before or behind
+    `BroadcastGlobalVariablesCallback`, which gives all ranks the same first weights. The moving statistics of layers are
+    averaged too. What is left at the end of `fit` is exchanged then. Until an exchange, validation, ModelCheckpoint and
+    other callbacks see the weights of their own rank; metrics differ by rank, so that `MetricAverageCallback` is of use.
+
+        model.compile(keras.optimizers.Adam(1e-3), "mse")
+        callbacks = [
+            hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+            hvd.callbacks.LocalSGD(every=16),
+        ]
+
+    Args:
+        every: The number of steps between two exchanges; a multiple of `steps_per_execution`.
+        compression: How values travel; see `Compression`.
+        process_set: The ranks that exchange. Defaults to all.
+
+    Raises:
+        ValueError: `every` is not positive. When training begins: it is no multiple of `steps_per_execution`, the model has
+            no weights yet, or its optimizer is distributed over as many ranks.
+    """
+
+    def __init__(
+        self,
+        every: int,
+        *,
+        compression: Any = Compression.none,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        super().__init__()
+        callback_list.watch()
+        local_steps.check_every(every, type(self).__name__)
+        self.every, self.process_set = every, check_type(process_set)
+        self._options = {"compression": compression, "process_set": process_set}
+        self._local: local_steps.LocalSGD | None = None
+        self._last = 0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Checks the model."""
+        kind, executed = type(self).__name__, _compat.steps_per_execution(self.model)
+        if self.every % executed:
+            raise ValueError(
+                f"{kind} exchanges between two executions: make every a multiple of steps_per_execution. "
+                f"Received: every={self.every}, steps_per_execution={executed}"
+            )
+        if not self.model.built:
+            raise ValueError(
+                f"{kind} needs the weights before the first step: call model.build(input_shape) first. "
+                f"Received: {self.model!r}"
+            )
+        for optimizer in model_contents.optimizers_of(self.model):
+            if is_distributed(optimizer) and _ranks_of(optimizer) >= (self.process_set.size() or 1) > 1:
+                raise ValueError(
+                    f"With {kind} each rank trains alone: compile the model with a plain optimizer. "
+                    f"Received: optimizer={optimizer!r}"
+                )
+        self._last = 0
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Keras counts batches anew."""
+        self._last = 0
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Before the first step, when all callbacks have begun: the weights are those of the broadcast."""
+        if self._local is None:
+            self._local = self._new(self.model.trainable_variables, self.model.non_trainable_weights)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Counts steps, and exchanges if it is time."""
+        if self._local is not None:
+            self._local.step(batch + 1 - self._last)
+        self._last = batch + 1
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Exchanges what is left. The next `fit` goes on with the outer state."""
+        if self._local is not None:
+            self._local.finish()
+
+    def _new(self, variables: Any, statistics: Any) -> local_steps.LocalSGD:
+        return local_steps.LocalSGD(variables, self.every, statistics=statistics, **self._options)
+
+
+class DiLoCo(LocalSGD):
+    """Lets each rank train alone in `fit`, with a step of an outer optimizer after every so many. See `tfddl.DiLoCo`.
+
+    See `LocalSGD` above for the model, the order of callbacks, and what they see.
+
+    Args:
+        every: See `LocalSGD`.
+        outer_optimizer: An optimizer of Keras. Defaults to `SGD(0.7, momentum=0.9, nesterov=True)`.
+        compression: See `LocalSGD`.
+        process_set: See `LocalSGD`.
+
+    Raises:
+        TypeError: `outer_optimizer` is no optimizer of Keras.
+        ValueError: As `LocalSGD`.
+    """
+
+    def __init__(
+        self,
+        every: int,
+        outer_optimizer: Any = None,
+        *,
+        compression: Any = Compression.none,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        super().__init__(every, compression=compression, process_set=process_set)
+        new = outer_optimizer is None
+        self._outer = local_steps.new_outer_optimizer() if new else local_steps.check_outer(outer_optimizer)
+
+    @property
+    def outer_variables(self) -> list[Any]:
+        """theta and the state of the outer optimizer, for a checkpoint; empty before the first step."""
+        return self._local.outer_variables if isinstance(self._local, local_steps.DiLoCo) else []
+
+    def _new(self, variables: Any, statistics: Any) -> local_steps.LocalSGD:
+        return local_steps.DiLoCo(variables, self.every, self._outer, statistics=statistics, **self._options)
+
+
+def _ranks_of(optimizer: Any) -> int:
+    return settings_of(optimizer).options.process_set.size() or 1
