@@ -77,6 +77,40 @@ def test_what_travels(hvd):
     assert [each.numpy().tolist() for each in statistics] == [[1.5], [3 + hvd.rank()]]
 
 
+@on_ranks(1, 2, 3)
+def test_int8(hvd):
+    """Each rounding is wrong by less than a scale, the same on all ranks, and right in the mean of many."""
+    from tfddl.gradients import quantized
+
+    shapes, set_ = [(700,), (3, 5), ()], hvd.global_process_set
+    ranks = [
+        [np.random.default_rng((rank, each)).normal(size=shape) for each, shape in enumerate(shapes)]
+        for rank in range(hvd.size())
+    ]
+    mine = [tf.constant(each, tf.float32) for each in ranks[hvd.rank()]]
+    exact = [np.mean(each, axis=0) for each in zip(*ranks, strict=True)]
+    largest = max(np.abs(each).max() for one in ranks for each in one) / 127
+    runs = []
+    for seed in range(40):
+        found = quantized.mean(mine, "int8", set_, seed)
+        assert [each.shape for each in found] == [tf.TensorShape(shape) for shape in shapes]
+        text = [each.numpy().tobytes() for each in found]
+        assert hvd.allgather_object(text) == [text] * hvd.size()
+        for one, expected in zip(found, exact, strict=True):
+            assert np.abs(one - expected).max() < 2.001 * largest
+        runs.append(found)
+    for each, expected in zip(zip(*runs, strict=True), exact, strict=True):
+        assert np.abs(np.mean(each, axis=0) - expected).max() < 0.8 * largest
+    assert len({run[0].numpy().tobytes() for run in runs}) == 40
+
+    bad = quantized.mean([tf.constant([1.0, np.inf]), tf.zeros([600])], "int8", set_, 0)
+    assert np.isnan(bad[0]).any() and not np.asarray(bad[1][-256:]).any()
+    found, _ = train(hvd, lambda variables: hvd.DiLoCo(variables, 6, compression=hvd.Compression.int8))
+    np.testing.assert_allclose(found, in_numpy(hvd.size(), 6, 0.7, 0.9), atol=0.05)
+    with pytest.raises(ValueError, match=r"is for hvd\.LocalSGD and hvd\.DiLoCo: use Compression"):
+        hvd.allreduce(tf.ones([2]), compression=hvd.Compression.int8)
+
+
 def model_and_data(hvd):
     import keras
 

@@ -9,8 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
+from tfddl.gradients import quantized
 from tfddl.ops.allreduce import grouped_allreduce
-from tfddl.ops.compression import Compression
+from tfddl.ops.compression import Compression, check_compression
 from tfddl.ops.constants import Average
 from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set
 
@@ -71,8 +72,9 @@ class LocalSGD:
         self.every, self.steps = every, 0
         self.process_set = check_type(process_set)
         self._statistics = [each for each in statistics if tf.as_dtype(each.dtype).is_floating]
-        self._compression = compression
+        self._compression = check_compression(compression)
         self._name = f"{kind}.exchange"
+        self._exchanges = 0
 
     def step(self, steps: int = 1) -> None:
         """Counts steps that have been taken, and exchanges if it is time. All ranks call it after each step.
@@ -90,14 +92,18 @@ class LocalSGD:
             self._exchange()
 
     def _exchange(self) -> None:
-        self.steps = 0
-        sent = [*self._outgoing(), *map(tf.convert_to_tensor, self._statistics)]
-        means = grouped_allreduce(
-            sent, op=Average, compression=self._compression, process_set=self.process_set, name=self._name
-        )
-        self._take(means[: len(self._locals)])
-        for variable, mean in zip(self._statistics, means[len(self._locals) :], strict=True):
-            variable.assign(mean)
+        self.steps, self._exchanges = 0, self._exchanges + 1
+        options = {"op": Average, "process_set": self.process_set}
+        if self._statistics:  # as they are: a variance must not be rounded below zero
+            values = list(map(tf.convert_to_tensor, self._statistics))
+            means = grouped_allreduce(values, name=f"{self._name}.statistics", **options)
+            for variable, mean in zip(self._statistics, means, strict=True):
+                variable.assign(mean)
+        if self._compression is Compression.int8:
+            self._take(quantized.mean(self._outgoing(), self._name, self.process_set, self._exchanges))
+        else:
+            options["compression"] = self._compression
+            self._take(grouped_allreduce(self._outgoing(), name=self._name, **options))
 
     def _outgoing(self) -> list[Any]:
         return [tf.convert_to_tensor(each) for each in self._locals]
@@ -125,7 +131,8 @@ class DiLoCo(LocalSGD):
         outer_optimizer: An optimizer of Keras, for these variables alone. Defaults to
             `SGD(0.7, momentum=0.9, nesterov=True)`.
         statistics: See `LocalSGD`.
-        compression: How the outer gradient travels; `hvd.Compression.fp16` or `bf16` halve its bytes.
+        compression: How the outer gradient travels; `hvd.Compression.fp16` or `bf16` halve its bytes, `int8` makes them a
+            quarter.
         process_set: See `LocalSGD`.
 
     Attributes:

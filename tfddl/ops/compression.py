@@ -93,6 +93,23 @@ class BF16Compressor(Compressor):
         return _widen(tensor, context)
 
 
+class Int8Compressor(Compressor):
+    """Sends tensors as int8 with a scale for each block. Sums do not fit into int8, so that an allreduce cannot take it."""
+
+    @staticmethod
+    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """Raises a ValueError: only an exchange of local steps knows how these values are added up."""
+        raise ValueError(
+            "Compression.int8 is for hvd.LocalSGD and hvd.DiLoCo: use Compression.fp16 or bf16 here. "
+            f"Received: compression=int8 for a tensor of shape {tensor.shape}"
+        )
+
+    @staticmethod
+    def decompress(tensor: tf.Tensor, context: Any) -> tf.Tensor:
+        """Not called."""
+        return tensor
+
+
 class Compression:
     """The values of `compression=`: the format in which tensors travel. They arrive in their own dtype.
 
@@ -103,11 +120,14 @@ class Compression:
         none: Tensors travel as they are.
         fp16: float32 and float64 travel as float16: half the bytes of float32, largest finite number 65504.
         bf16: float32 and float64 travel as bfloat16: half the bytes, the range of float32, 8 bits of precision.
+        int8: Only in `LocalSGD` and `DiLoCo`: values travel as int8, rounded at random, with a scale for each 256 of them: a
+            quarter of the bytes of float32.
     """
 
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+    int8 = Int8Compressor
 
 
 def check_compression(compression: Any) -> Any:
