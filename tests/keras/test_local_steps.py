@@ -62,6 +62,71 @@ def test_diloco_in_numpy(hvd, every):
     np.testing.assert_allclose(same, averaged, rtol=2e-5, atol=1e-6)
 
 
+def streaming_in_numpy(size, every, delay, mixing):
+    """Algorithm 2 of arXiv 2501.18512 for two fragments, the rows of the weights, and one exchange of all at the end."""
+    theta = np.linspace(-1, 1, 6, dtype="float32").reshape(2, 3)
+    velocity = np.zeros_like(theta)
+    locals_ = [theta.copy() for _ in range(size)]
+    under_way = {}
+
+    def outer_step(row, gradient, mixing):
+        velocity[row] = 0.9 * velocity[row] - 0.7 * gradient
+        theta[row] += 0.9 * velocity[row] - 0.7 * gradient
+        for own in locals_:
+            own[row] = mixing * own[row] + (1 - mixing) * theta[row]
+
+    def gradient_of(row):
+        return theta[row] - np.mean([own[row] for own in locals_], axis=0)
+
+    for step in range(1, STEPS + 1):
+        for rank, own in enumerate(locals_):
+            own -= 0.1 * local_gradient(own, rank, step - 1)
+        if step in under_way:
+            outer_step(*under_way.pop(step), mixing)
+        if step % (every // 2) == 0:
+            row = (step // (every // 2) - 1) % 2
+            under_way[step + delay] = row, gradient_of(row)
+            if not delay:
+                outer_step(*under_way.pop(step), mixing)
+    for row, gradient in under_way.values():
+        outer_step(row, gradient, mixing)
+    for row in range(2):
+        outer_step(row, gradient_of(row), 0.0)
+    return theta
+
+
+@on_ranks(1, 2, 3)
+@pytest.mark.parametrize(("delay", "mixing"), [(0, 0.5), (2, 0.5), (2, 0.0)])
+def test_streaming_in_numpy(hvd, delay, mixing):
+    rows = [tf.Variable(row) for row in np.linspace(-1, 1, 6, dtype="float32").reshape(2, 3)]
+    local = hvd.DiLoCo(rows, 6, fragments=2, delay=delay, mixing=mixing)
+    for step in range(STEPS):
+        own = np.stack([np.array(row) for row in rows])
+        gradient = local_gradient(own, hvd.rank(), step)
+        for row, change in zip(rows, gradient, strict=True):
+            row.assign_sub(0.1 * change)
+        local.step()
+    local.finish()
+    found = np.stack([row.numpy() for row in rows])
+    assert hvd.allgather_object(found.tolist()) == [found.tolist()] * hvd.size()
+    expected = streaming_in_numpy(hvd.size(), 6, delay, mixing)
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-6)
+    assert len(local.outer_variables) >= 4
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parts", "expected"),
+    [([4, 4, 4, 4], 2, [2, 2]), ([100, 1, 1], 3, [1, 1, 1]), ([1, 1, 100], 2, [2, 1]), ([5, 5, 5], 1, [3])],
+)
+def test_fragments_have_about_equally_many_values(sizes, parts, expected):
+    from tfddl.keras.fragments import divided
+
+    variables = [np.zeros(size) for size in sizes]
+    found = divided(variables, parts)
+    assert [len(part) for part in found] == expected
+    assert [id(each) for part in found for each in part] == list(map(id, variables))
+
+
 @on_ranks(2)
 def test_what_travels(hvd):
     """Compression rounds the outer gradient, not theta; variables of 16 bits have a theta of 32."""
@@ -193,10 +258,19 @@ def test_errors(hvd):
         hvd.LocalSGD([], 2)
     with pytest.raises(TypeError, match=r"takes an optimizer of Keras: .* Received: 'sgd'"):
         hvd.callbacks.DiLoCo(2, outer_optimizer="sgd")
+    for options, words in (
+        ({"fragments": 4}, "divides every"),
+        ({"delay": 6}, "choose a delay from 0 to 5"),
+        ({"mixing": 1.0}, "less than 1"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            hvd.callbacks.DiLoCo(6, **options)
+    with pytest.raises(ValueError, match="use at most 1 fragments"):
+        hvd.DiLoCo([tf.Variable([0.0])], 6, fragments=2)
     model, x, y = model_and_data(hvd)
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
     with pytest.raises(ValueError, match="compile the model with a plain optimizer"):
         model.fit(x, y, verbose=0, callbacks=[hvd.callbacks.LocalSGD(every=2)])
     model.compile(keras.optimizers.SGD(0.1), "mse", steps_per_execution=2)
-    with pytest.raises(ValueError, match=r"a multiple of steps_per_execution\. Received: every=3"):
+    with pytest.raises(ValueError, match=r"multiples of steps_per_execution\. Received: every=3"):
         model.fit(x, y, verbose=0, callbacks=[hvd.callbacks.LocalSGD(every=3)])

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfddl import _compat
 from tfddl.gradients import quantized
+from tfddl.keras.fragments import (
+    Fragment,
+    check_fragments,
+    check_outer,
+    divided,
+    new_outer_optimizer,
+)
 from tfddl.ops.allreduce import grouped_allreduce
 from tfddl.ops.compression import Compression, check_compression
 from tfddl.ops.constants import Average
@@ -92,24 +99,29 @@ class LocalSGD:
             self._exchange()
 
     def _exchange(self) -> None:
-        self.steps, self._exchanges = 0, self._exchanges + 1
-        options = {"op": Average, "process_set": self.process_set}
-        if self._statistics:  # as they are: a variance must not be rounded below zero
-            values = list(map(tf.convert_to_tensor, self._statistics))
-            means = grouped_allreduce(values, name=f"{self._name}.statistics", **options)
-            for variable, mean in zip(self._statistics, means, strict=True):
-                variable.assign(mean)
+        self.steps = 0
+        for variable, mean in zip(self._locals, self._mean(self._locals), strict=True):
+            variable.assign(mean)
+        self._exchange_statistics()
+
+    def _mean(self, values: Sequence[Any]) -> Sequence[Any]:
+        self._exchanges += 1
+        tensors = list(map(tf.convert_to_tensor, values))
         if self._compression is Compression.int8:
-            self._take(quantized.mean(self._outgoing(), self._name, self.process_set, self._exchanges))
-        else:
-            options["compression"] = self._compression
-            self._take(grouped_allreduce(self._outgoing(), name=self._name, **options))
+            return quantized.mean(tensors, self._name, self.process_set, self._exchanges)
+        return grouped_allreduce(
+            tensors, op=Average, compression=self._compression, process_set=self.process_set, name=self._name
+        )
 
-    def _outgoing(self) -> list[Any]:
-        return [tf.convert_to_tensor(each) for each in self._locals]
-
-    def _take(self, means: Sequence[Any]) -> None:
-        for variable, mean in zip(self._locals, means, strict=True):
+    def _exchange_statistics(self) -> None:
+        if not self._statistics:
+            return
+        values = list(map(tf.convert_to_tensor, self._statistics))
+        # As they are: a variance must not be rounded below zero.
+        means = grouped_allreduce(
+            values, op=Average, process_set=self.process_set, name=f"{self._name}.statistics"
+        )
+        for variable, mean in zip(self._statistics, means, strict=True):
             variable.assign(mean)
 
 
@@ -125,22 +137,33 @@ class DiLoCo(LocalSGD):
     optimizer is AdamW, its outer one SGD with Nesterov momentum, and `every` is 500. With one rank this is SNOO (arXiv
     2510.15830). `every=1` with `SGD(1.0)` is the average of the weights, within rounding.
 
+    With `fragments`, `delay` and `mixing` it is Streaming DiLoCo (arXiv 2501.18512, algorithm 2): the variables are divided,
+    and after every `every / fragments` steps another fragment begins its exchange, while training goes on. `delay` steps
+    later the outer optimizer applies its gradient to theta, and a rank's weights become
+
+        mixing * theta_r + (1 - mixing) * theta
+
     Args:
         variables: See `LocalSGD`.
         every: See `LocalSGD`.
         outer_optimizer: An optimizer of Keras, for these variables alone. Defaults to
-            `SGD(0.7, momentum=0.9, nesterov=True)`.
-        statistics: See `LocalSGD`.
+            `SGD(0.7, momentum=0.9, nesterov=True)`. Each fragment has a copy of it.
+        fragments: The number of parts of the variables that are exchanged one after the other. It divides `every`.
+        delay: The number of steps that an exchange may take; less than `every / fragments`. Defaults to 0: training waits
+            for it.
+        mixing: How much of a rank's own weights stays, from 0 to 1. Defaults to 0; the paper has 0.5.
+        statistics: See `LocalSGD`. They are exchanged with the last fragment.
         compression: How the outer gradient travels; `hvd.Compression.fp16` or `bf16` halve its bytes, `int8` makes them a
             quarter.
         process_set: See `LocalSGD`.
 
     Attributes:
-        steps: The number of steps since the last exchange.
+        steps: The number of steps since the last exchange of all fragments.
         outer_variables: theta in float32 and the state of the outer optimizer, for a checkpoint. Equal on all ranks.
 
     Raises:
-        ValueError: There are no variables, or `every` is not positive.
+        ValueError: There are no variables, or fewer than fragments; `every` is not positive, or `fragments`, `delay` or
+            `mixing` do not fit.
         TypeError: `outer_optimizer` is no optimizer of Keras.
 
     Example:
@@ -161,6 +184,9 @@ class DiLoCo(LocalSGD):
         every: int,
         outer_optimizer: Any = None,
         *,
+        fragments: int = 1,
+        delay: int = 0,
+        mixing: float = 0.0,
         statistics: Sequence[Any] = (),
         compression: Any = Compression.none,
         process_set: ProcessSet = global_process_set,
@@ -168,43 +194,58 @@ class DiLoCo(LocalSGD):
         super().__init__(
             variables, every, statistics=statistics, compression=compression, process_set=process_set
         )
-        self._outer = new_outer_optimizer() if outer_optimizer is None else check_outer(outer_optimizer)
-        self._theta = [
-            _compat.new_variable(np.array(tf.cast(each, tf.float32)), f"theta_{index}")
-            for index, each in enumerate(self._locals)
-        ]
-        _compat.build_optimizer(self._outer, self._theta)
+        check_fragments(every, fragments, delay, mixing)
+        outer = new_outer_optimizer() if outer_optimizer is None else check_outer(outer_optimizer)
+        self._fragments = [Fragment(part, outer) for part in divided(self._locals, fragments)]
+        self._delay, self._mixing = delay, mixing
+        self._under_way: tuple[Fragment, int, Future[Sequence[Any]]] | None = None
+        self._background = ThreadPoolExecutor(1, "DiLoCo") if delay else None
 
     @property
     def outer_variables(self) -> list[Any]:
-        """theta and the state of the outer optimizer."""
-        return [*self._theta, *_compat.optimizer_variables(self._outer)]
+        """theta and the state of the outer optimizer, fragment after fragment."""
+        return [variable for fragment in self._fragments for variable in fragment.outer_variables]
 
-    def _outgoing(self) -> list[Any]:
-        return [
-            tf.convert_to_tensor(theta) - tf.cast(tf.convert_to_tensor(each), tf.float32)
-            for theta, each in zip(self._theta, self._locals, strict=True)
-        ]
+    def step(self, steps: int = 1) -> None:
+        """Counts steps that have been taken; begins and ends exchanges if it is time. All ranks call it after each step.
 
-    def _take(self, means: Sequence[Any]) -> None:
-        self._outer.apply_gradients(zip(means, self._theta, strict=True))
-        for variable, theta in zip(self._locals, self._theta, strict=True):
-            variable.assign(tf.cast(tf.convert_to_tensor(theta), variable.dtype))
+        Args:
+            steps: How many; no exchange may begin or end within them.
+        """
+        self.steps += steps
+        if self._under_way is not None and self.steps >= self._under_way[1]:
+            self._end()
+        each = self.every // len(self._fragments)
+        if self.steps % each == 0:
+            number = self.steps // each - 1
+            self._begin(self._fragments[number])
+            if number + 1 == len(self._fragments):
+                self.steps -= self.every
+                self._exchange_statistics()
 
+    def finish(self) -> None:
+        """Exchanges all that is left at the end of the training; all ranks have the same weights then."""
+        if self._under_way is not None:
+            self._end()
+        if self.steps or self._mixing or self._delay:
+            for fragment in self._fragments:
+                fragment.take(self._mean(fragment.outer_gradient()), 0.0)
+            self._exchange_statistics()
+        self.steps = 0
 
-def new_outer_optimizer() -> Any:
-    """The outer optimizer of the paper (arXiv 2311.08105, section 3)."""
-    return _compat.keras().optimizers.SGD(0.7, momentum=0.9, nesterov=True)
+    def _begin(self, fragment: Fragment) -> None:
+        gradient = fragment.outer_gradient()
+        if self._background is None:
+            fragment.take(self._mean(gradient), self._mixing)
+            return
+        due = self.steps % self.every + self._delay
+        self._under_way = fragment, due, self._background.submit(self._mean, gradient)
 
-
-def check_outer(optimizer: Any) -> Any:
-    """Returns `optimizer` if it is one of Keras."""
-    if not hasattr(optimizer, "apply_gradients"):
-        raise TypeError(
-            "outer_optimizer takes an optimizer of Keras: pass keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True), for "
-            f"example. Received: {optimizer!r}"
-        )
-    return optimizer
+    def _end(self) -> None:
+        assert self._under_way is not None
+        fragment, _, result = self._under_way
+        self._under_way = None
+        fragment.take(result.result(), self._mixing)
 
 
 def check_every(every: Any, kind: str) -> None:

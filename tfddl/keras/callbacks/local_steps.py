@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfddl import _compat
+from tfddl.keras import fragments as outer
 from tfddl.keras import local_steps
 from tfddl.keras.consistency import callback_list, model_contents
 from tfddl.keras.consistency.callback_list import LocalStepsCallback
@@ -49,17 +50,18 @@ class LocalSGD(LocalStepsCallback):
         callback_list.watch()
         local_steps.check_every(every, type(self).__name__)
         self.every, self.process_set = every, check_type(process_set)
-        self._options = {"compression": compression, "process_set": process_set}
+        self._options: dict[str, Any] = {"compression": compression, "process_set": process_set}
+        self._between: tuple[int, ...] = (every,)
         self._local: local_steps.LocalSGD | None = None
         self._last = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks the model."""
         kind, executed = type(self).__name__, _compat.steps_per_execution(self.model)
-        if self.every % executed:
+        if any(number % executed for number in self._between):
             raise ValueError(
-                f"{kind} exchanges between two executions: make every a multiple of steps_per_execution. "
-                f"Received: every={self.every}, steps_per_execution={executed}"
+                f"{kind} exchanges between two executions: make every, every / fragments and delay multiples of "
+                f"steps_per_execution. Received: every={self.every}, steps_per_execution={executed}"
             )
         if not self.model.built:
             raise ValueError(
@@ -106,6 +108,9 @@ class DiLoCo(LocalSGD):
     Args:
         every: See `LocalSGD`.
         outer_optimizer: An optimizer of Keras. Defaults to `SGD(0.7, momentum=0.9, nesterov=True)`.
+        fragments: See `tfddl.DiLoCo`, as for the next two: with them training goes on during an exchange.
+        delay: The number of steps that an exchange may take.
+        mixing: How much of a rank's own weights stays.
         compression: See `LocalSGD`.
         process_set: See `LocalSGD`.
 
@@ -119,12 +124,18 @@ class DiLoCo(LocalSGD):
         every: int,
         outer_optimizer: Any = None,
         *,
+        fragments: int = 1,
+        delay: int = 0,
+        mixing: float = 0.0,
         compression: Any = Compression.none,
         process_set: ProcessSet = global_process_set,
     ) -> None:
         super().__init__(every, compression=compression, process_set=process_set)
+        outer.check_fragments(every, fragments, delay, mixing)
+        self._options |= {"fragments": fragments, "delay": delay, "mixing": mixing}
+        self._between = every // fragments, delay
         new = outer_optimizer is None
-        self._outer = local_steps.new_outer_optimizer() if new else local_steps.check_outer(outer_optimizer)
+        self._outer = outer.new_outer_optimizer() if new else outer.check_outer(outer_optimizer)
 
     @property
     def outer_variables(self) -> list[Any]:
