@@ -223,6 +223,30 @@ def test_fit_and_a_loop_agree(hvd, first):
 
 
 @on_ranks(2)
+def test_weights_that_change_between_two_fits(hvd):
+    """The outer gradient is that of the second fit; another model begins with an outer state of its own."""
+    import keras
+
+    model, x, y = model_and_data(hvd)
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    diloco = hvd.callbacks.DiLoCo(every=3)
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), diloco]
+    model.fit(x, y, batch_size=2, verbose=0, callbacks=callbacks)
+    first = [np.ones_like(each) for each in model.trainable_variables]
+    for variable, value in zip(model.trainable_variables, first, strict=True):
+        variable.assign(value)
+    model.fit(x, y, batch_size=2, verbose=0, callbacks=callbacks)
+    for variable, value in zip(model.trainable_variables, first, strict=True):
+        np.testing.assert_allclose(variable, value)
+    outer = diloco.outer_variables
+    other, *_ = model_and_data(hvd)
+    other.compile(keras.optimizers.SGD(0.1), "mse")
+    other.fit(x, y, batch_size=2, verbose=0, callbacks=callbacks)
+    assert diloco.outer_variables[0] is not outer[0]
+    np.testing.assert_allclose(model.trainable_variables[0], first[0])
+
+
+@on_ranks(2)
 def test_every_callback_and_mixed_precision(hvd):
     """Local SGD with a scaled loss and several steps at once; the weights of the ranks differ between exchanges."""
     import keras

@@ -1,6 +1,6 @@
 """All planted faults, by name."""
 
-from tests.mutants import data_path, elastic, engine, gpu, gradients, keras, kernels, tools
+from tests.mutants import data_path, elastic, engine, gpu, gradients, keras, kernels, local_steps, tools
 from tests.mutants.fault import Fault
 
 _TABLES = (
@@ -11,6 +11,7 @@ _TABLES = (
     gradients.FAULTS,
     keras.FAULTS,
     kernels.FAULTS,
+    local_steps.FAULTS,
     tools.FAULTS,
 )
 FAULTS: dict[str, Fault] = {name: fault for table in _TABLES for name, fault in table.items()}

@@ -33,6 +33,11 @@ class Fragment:
         """theta and the state of the outer optimizer."""
         return [*self._theta, *_compat.optimizer_variables(self._outer)]
 
+    def begin(self) -> None:
+        """Sets theta to the present values of the variables."""
+        for theta, each in zip(self._theta, self._locals, strict=True):
+            theta.assign(np.array(tf.cast(each, tf.float32)))
+
     def outer_gradient(self) -> list[Any]:
         """theta less the weights of this rank, in float32."""
         return [

@@ -83,6 +83,10 @@ class LocalSGD:
         self._name = f"{kind}.exchange"
         self._exchanges = 0
 
+    def begin(self) -> None:
+        """Begins at the values that the variables have now, equal on all ranks, as after the load of a checkpoint."""
+        self.steps = 0
+
     def step(self, steps: int = 1) -> None:
         """Counts steps that have been taken, and exchanges if it is time. All ranks call it after each step.
 
@@ -205,6 +209,13 @@ class DiLoCo(LocalSGD):
     def outer_variables(self) -> list[Any]:
         """theta and the state of the outer optimizer, fragment after fragment."""
         return [variable for fragment in self._fragments for variable in fragment.outer_variables]
+
+    def begin(self) -> None:
+        """Begins at the values that the variables have now, equal on all ranks. The state of the outer optimizer stays."""
+        super().begin()
+        self._under_way = None
+        for fragment in self._fragments:
+            fragment.begin()
 
     def step(self, steps: int = 1) -> None:
         """Counts steps that have been taken; begins and ends exchanges if it is time. All ranks call it after each step.

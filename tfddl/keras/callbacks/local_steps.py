@@ -53,6 +53,8 @@ class LocalSGD(LocalStepsCallback):
         self._options: dict[str, Any] = {"compression": compression, "process_set": process_set}
         self._between: tuple[int, ...] = (every,)
         self._local: local_steps.LocalSGD | None = None
+        self._of: Any = None  # the model that it trains
+        self._begins = False
         self._last = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -74,7 +76,7 @@ class LocalSGD(LocalStepsCallback):
                     f"With {kind} each rank trains alone: compile the model with a plain optimizer. "
                     f"Received: optimizer={optimizer!r}"
                 )
-        self._last = 0
+        self._begins, self._last = True, 0
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Keras counts batches anew."""
@@ -82,8 +84,14 @@ class LocalSGD(LocalStepsCallback):
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Before the first step, when all callbacks have begun: the weights are those of the broadcast."""
-        if self._local is None:
+        if not self._begins:
+            return
+        self._begins = False
+        if self._local is None or self._of is not self.model:
+            self._of = self.model
             self._local = self._new(self.model.trainable_variables, self.model.non_trainable_weights)
+        else:
+            self._local.begin()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Counts steps, and exchanges if it is time."""

@@ -1,0 +1,26 @@
+"""Faults in LocalSGD and DiLoCo."""
+
+from tests.mutants.fault import Fault
+
+_TESTS = "tests/keras/test_local_steps.py::"
+
+FAULTS = {
+    "int8 rounds to the nearest value": Fault(
+        "tfddl/gradients/quantized.py",
+        "tf.floor(exact + tf.random.stateless_uniform(tf.shape(blocks), seed))",
+        "tf.round(exact)",
+        _TESTS + "test_int8",
+    ),
+    "what a rank finds during an exchange is lost": Fault(
+        "tfddl/keras/fragments.py",
+        "            if mixing:\n",
+        "            if False:\n",
+        _TESTS + "test_streaming_in_numpy",
+    ),
+    "a fit begins at the weights of the fit before": Fault(
+        "tfddl/keras/callbacks/local_steps.py",
+        "            self._local.begin()\n",
+        "            pass\n",
+        _TESTS + "test_weights_that_change_between_two_fits",
+    ),
+}
