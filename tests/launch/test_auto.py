@@ -16,7 +16,8 @@ PROGRAM = """
 import sys
 import numpy as np
 drawn = np.random.normal()
-import keras
+import tensorflow as tf  # looks for Keras first
+from tensorflow import keras
 x = np.random.normal(size=(48, 4)).astype("float32")
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
 model.compile("sgd", "mse")

@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
 from typing import Any
 
-from tfddl.launch.rank_shim import COMMITS_VARIABLE
+from tfddl.launch.rank_shim import COMMITS_VARIABLE, RANK_VARIABLES
 
 SEED = "TFDDL_SEED"
 _WITH_VALUE = ("-W", "-X")
@@ -47,12 +47,17 @@ class _AfterKeras(MetaPathFinder, Loader):
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._plain: Any = None
+        self._looks = False
+        self.has_run = False
 
     def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != "keras":
+        if name != "keras" or self._looks or self.has_run:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self._looks = True  # TensorFlow looks for Keras before the program imports it
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._looks = False
         if spec is not None:
             self._plain, spec.loader = spec.loader, self
         return spec
@@ -62,6 +67,7 @@ class _AfterKeras(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
+        self.has_run = True
         self._plain.exec_module(module)
         import tfddl
 
@@ -81,7 +87,18 @@ def main(arguments: list[str]) -> None:
     seed = int(os.environ[SEED]) % 2**32
     random.seed(seed)
     np.random.seed(seed)
-    sys.meta_path.insert(0, _AfterKeras(seed))
+    keras = _AfterKeras(seed)
+    sys.meta_path.insert(0, keras)
+    _run(arguments)
+    if not keras.has_run and os.environ.get(RANK_VARIABLES[0], os.environ.get(RANK_VARIABLES[1])) == "0":
+        print(
+            "tfddl: --auto is for programs of Keras 3, and this one has not imported it, so each process has done all of "
+            "its work: use hvd.DistributedOptimizer or hvd.DistributedGradientTape in it.",
+            file=sys.stderr,
+        )
+
+
+def _run(arguments: list[str]) -> None:
     if arguments[:1] == ["-m"]:
         sys.argv = arguments[1:]
         sys.path[0] = os.getcwd()
