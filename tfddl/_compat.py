@@ -325,16 +325,10 @@ def build_metrics(model: Any, specs: Any) -> None:
 
 
 def new_variable(value: np.ndarray, name: str) -> Any:
-    """A variable for an optimizer of Keras. Of a tensor, Keras' variable might share its memory with another variable."""
+    """A variable for an optimizer of Keras. The value is no tensor, whose memory Keras might share."""
     if is_keras_2():
         return tf.Variable(value, name=name)
     return keras().Variable(value, dtype=value.dtype.name, name=name)
-
-
-def optimizer_variables(optimizer: Any) -> list[Any]:
-    """The variables of an optimizer that is built."""
-    found = optimizer.variables
-    return list(found() if callable(found) else found)
 
 
 def forget_functions(model: Any) -> None:

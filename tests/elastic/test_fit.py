@@ -238,7 +238,7 @@ def test_a_fit_that_was_cut_goes_on(hvd, tmp_path, monkeypatch):
     """With steps_per_execution, accumulation, the learning rate scaled, and the counts of callbacks."""
     import keras
 
-    from tfddl.elastic import commits, fit
+    from tfddl.elastic import commits, fit_state
 
     monkeypatch.setenv("TFDDL_COMMITS", str(hvd.broadcast_object(str(tmp_path), 0)))
     x = np.random.default_rng(0).normal(size=(48 * hvd.size(), 3)).astype("float32")
@@ -256,7 +256,7 @@ def test_a_fit_that_was_cut_goes_on(hvd, tmp_path, monkeypatch):
 
     def start():
         commits._kinds.clear()
-        fit._trainings.clear()
+        fit_state.trainings.clear()
         model = model_of(hvd, dropout=0.5)
         optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
         model.compile(
@@ -270,7 +270,7 @@ def test_a_fit_that_was_cut_goes_on(hvd, tmp_path, monkeypatch):
     model, stop, arguments = start()
     with pytest.raises(Cut):
         model.fit(**arguments)
-    state = fit._trainings[id(model), id(model.optimizer)].state
+    state = fit_state.trainings[id(model), id(model.optimizer)].state
     assert (seen, state.epoch, state.done, state.fit) == ([1, 3, 5, 7, 9, 11], 1, 6 * 4 * hvd.size(), 1)
     state.size, state.callbacks = 2 * hvd.size(), {("EarlyStopping", 0): {"wait": 3, "best": 0.0}}
     state.commit()  # as if a job of twice the size had made it
@@ -281,7 +281,7 @@ def test_a_fit_that_was_cut_goes_on(hvd, tmp_path, monkeypatch):
     began, streams = [], []
 
     def note(logs):
-        state = fit._trainings[id(model), id(model.optimizer)].state
+        state = fit_state.trainings[id(model), id(model.optimizer)].state
         began.extend(np.array(each) for each in state.variables)
         streams.extend(np.array(each) for each in model.variables if _compat.is_seed_state(each))
 

@@ -30,7 +30,7 @@ FAULTS = {
         _CUT,
     ),
     "Dropout draws the same numbers again": Fault(
-        "tfddl/elastic/fit.py",
+        "tfddl/elastic/fit_state.py",
         "variable.assign([int(np.asarray(variable)[0]), count])",
         "variable.assign([int(np.asarray(variable)[0]), 0])",
         _CUT,

@@ -1,4 +1,4 @@
-"""What a program has asked about the ranks, for a job that may go on without some of them."""
+"""The questions of a program about the ranks, in a job that may go on without some of them."""
 
 import numpy as np
 import pytest

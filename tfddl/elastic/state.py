@@ -14,8 +14,7 @@ from tfddl import _compat
 from tfddl.elastic import hand_over
 from tfddl.elastic.commits import Commits, pickled
 from tfddl.elastic.errors import HostsUpdatedInterrupt
-from tfddl.keras.consistency.model_contents import optimizers_of, variable_id
-from tfddl.keras.keras2 import optimizer_state
+from tfddl.keras.consistency.model_contents import optimizers_of, state_of, variable_id
 from tfddl.ops.objects import allgather_object, broadcast_object
 from tfddl.ops.variables import broadcast_variables
 from tfddl.runtime import basics
@@ -364,7 +363,5 @@ def _variables(model: Any, optimizer: Any) -> list[Any]:
     found = [each for each in model.variables if not _compat.is_seed_state(each)]
     for each in {id(one): one for one in (optimizer, *optimizers_of(model))}.values():
         _compat.build_optimizer(each, model.trainable_variables)
-        found += (
-            optimizer_state.variables(each, model.variables) if _compat.is_keras_2() else list(each.variables)
-        )
+        found += state_of(each, model.variables)
     return list({variable_id(variable): variable for variable in found}.values())

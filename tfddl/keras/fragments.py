@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
+from tfddl.keras.consistency.model_contents import state_of
 
 
 class Fragment:
@@ -23,20 +24,22 @@ class Fragment:
         self._locals = variables
         self._outer = type(outer).from_config(outer.get_config())
         self._theta = [
-            _compat.new_variable(np.array(tf.cast(each, tf.float32)), f"theta_{index}")
-            for index, each in enumerate(variables)
+            _compat.new_variable(value, f"theta_{index}") for index, value in enumerate(self._values())
         ]
         _compat.build_optimizer(self._outer, self._theta)
 
     @property
     def outer_variables(self) -> list[Any]:
         """theta and the state of the outer optimizer."""
-        return [*self._theta, *_compat.optimizer_variables(self._outer)]
+        return [*self._theta, *state_of(self._outer, self._theta)]
 
     def begin(self) -> None:
         """Sets theta to the present values of the variables."""
-        for theta, each in zip(self._theta, self._locals, strict=True):
-            theta.assign(np.array(tf.cast(each, tf.float32)))
+        for theta, value in zip(self._theta, self._values(), strict=True):
+            theta.assign(value)
+
+    def _values(self) -> list[np.ndarray]:
+        return [np.array(tf.cast(each, tf.float32)) for each in self._locals]
 
     def outer_gradient(self) -> list[Any]:
         """theta less the weights of this rank, in float32."""

@@ -1,4 +1,4 @@
-"""What the program has asked about the ranks: after a loss the answers are others.
+"""The questions of the program about the ranks: a loss changes the answers.
 
 A job that goes on in its processes after a loss (`tfddl.runtime.survival`) may not keep a graph with an old number in it,
 nor data that was dealt to the ranks before.

@@ -20,7 +20,7 @@ class LocalSGD(LocalStepsCallback):
 
     The model is compiled with a plain optimizer, not with `DistributedOptimizer`. Place it on all ranks, before or behind
     `BroadcastGlobalVariablesCallback`, which gives all ranks the same first weights. The moving statistics of layers are
-    averaged too. What is left at the end of `fit` is exchanged then. Until an exchange, validation, ModelCheckpoint and
+    averaged too. An exchange follows the last step of `fit`. Until an exchange, validation, ModelCheckpoint and
     other callbacks see the weights of their own rank; metrics differ by rank, so that `MetricAverageCallback` is of use.
 
         model.compile(keras.optimizers.Adam(1e-3), "mse")

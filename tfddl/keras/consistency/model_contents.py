@@ -1,6 +1,6 @@
 """The optimizers and variables that a model holds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tfddl import _compat
@@ -46,11 +46,20 @@ def all_variables(model: Any) -> list[Any]:
     """The variables of the model and of its optimizers, each once."""
     variables = list(model.variables)
     for optimizer in optimizers_of(model):
-        if _compat.is_keras_2():
-            variables.extend(optimizer_state.variables(optimizer, model.variables))
-        else:
-            variables.extend(optimizer.variables)
+        variables.extend(state_of(optimizer, model.variables))
     return list({variable_id(variable): variable for variable in variables}.values())
+
+
+def state_of(optimizer: Any, variables: Sequence[Any]) -> list[Any]:
+    """The variables of an optimizer that is built.
+
+    Args:
+        optimizer: The optimizer.
+        variables: Those that it trains, in an order that all ranks share.
+    """
+    return (
+        optimizer_state.variables(optimizer, variables) if _compat.is_keras_2() else list(optimizer.variables)
+    )
 
 
 def variable_id(variable: Any) -> int:

@@ -79,7 +79,7 @@ class OrderCallback(Callback):
 
     def _show(self) -> None:
         with self._lock:
-            # Of the batches read so far: the first one of a shuffled PyDataset may be its last, which is smaller.
+            # The largest batch read so far: a shuffled PyDataset may begin with its last one, which is smaller.
             rows = max(rows for (dataset, _), (_, rows) in self._seen.items() if dataset == 0)
         size = basics.size()
         parts = [(rank + 1) * rows // size - rank * rows // size for rank in range(size)]
