@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from tfddl import callbacks as callbacks
     from tfddl import data as data
+    from tfddl.gradients.power_sgd import PowerSGD as PowerSGD
     from tfddl.gradients.tape import DistributedGradientTape as DistributedGradientTape
     from tfddl.gradients.tape import PartialDistributedGradientTape as PartialDistributedGradientTape
     from tfddl.keras import optimizers as optimizers
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
     from tfddl.v1.broadcast import broadcast_global_variables as broadcast_global_variables
 
 _MODULES = {
+    "tfddl.gradients.power_sgd": ["PowerSGD"],
     "tfddl.gradients.tape": ["DistributedGradientTape", "PartialDistributedGradientTape"],
     "tfddl.keras.load": ["load_model"],
     "tfddl.keras.local_steps": ["DiLoCo", "LocalSGD"],

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self, TypedDict
 import numpy as np
 
 from tfddl.gradients.gradient_groups import checked_groups
-from tfddl.ops.compression import Compression, Compressor, check_compression
+from tfddl.ops.compression import Compression, Compressor, check_compression, is_stateful, name_of
 from tfddl.ops.constants import NAMES, Adasum, Average, Sum
 from tfddl.runtime.log import warn_deprecated
 from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set
@@ -18,7 +18,7 @@ class GradientKeywords(TypedDict, total=False):
     """The keyword arguments of `GradientOptions`, for editors and type checkers."""
 
     op: int
-    compression: type[Compressor]
+    compression: type[Compressor] | Compressor
     sparse_as_dense: bool
     gradient_predivide_factor: float
     groups: Any
@@ -47,13 +47,13 @@ class GradientOptions:
         device_sparse: Only `""`.
 
     Raises:
-        ValueError: For another `op`; for a factor that is not a positive number, or not 1 with another `op` than
-            Average; for wrong groups; or for a device.
+        ValueError: For another `op`; for Adasum with a compression that keeps its errors; for a factor that is not a
+            positive number, or not 1 with another `op` than Average; for wrong groups; or for a device.
         TypeError: If `compression` is no compressor, `process_set` no `ProcessSet`, or a bool is neither True nor False.
     """
 
     op: int = Average
-    compression: type[Compressor] = Compression.none
+    compression: type[Compressor] | Compressor = Compression.none
     sparse_as_dense: bool = False
     gradient_predivide_factor: float = 1.0
     groups: Any = None
@@ -94,6 +94,17 @@ class GradientOptions:
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)  # the dataclass is frozen
+        if self.op == Adasum and is_stateful(self.compression):
+            raise ValueError(
+                "op=tfddl.Adasum combines gradients that are not rounded: use Compression.none, fp16 or bf16 with it. "
+                f"Received: compression={name_of(self.compression)}"
+            )
+
+    def with_state(self) -> Self:
+        """These options, with an instance of the compression if it keeps errors from step to step."""
+        if isinstance(self.compression, type) and is_stateful(self.compression):
+            return dataclasses.replace(self, compression=self.compression())
+        return self
 
 
 def check_bool(name: str, value: Any) -> bool:

@@ -1,26 +1,46 @@
-"""The mean of tensors over the ranks, whose values travel as int8 with one scale for each block."""
+"""The mean of tensors over the ranks, whose values travel as int8 with one scale for each block.
+
+Values are rounded twice: before each rank gets its slice of all ranks, and before all ranks get all means. They are rounded
+up or down at random, so that the mean of many results is the true mean (stochastic rounding, QSGD, arXiv 1610.02132, with
+the largest value of a block as its scale). A value is wrong by at most 1/127 of the largest in its block, each time. A block
+with an infinity or a NaN becomes NaN.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfddl.ops.allgather import allgather
-from tfddl.ops.alltoall import alltoall
-from tfddl.runtime.process_sets import ProcessSet, members
+from tfddl.ops import native
+from tfddl.runtime.process_sets import ProcessSet, by_id, id_of, members, rank_in
 
 BLOCK = 256
 """Values that share a scale."""
+ROW_BYTES = BLOCK + 4
+"""A block that travels: its values, then its scale as the bytes of a float32."""
 _LARGEST = 127.0
 
 
-def mean(tensors: Sequence[tf.Tensor], name: str, process_set: ProcessSet, seed: int) -> list[tf.Tensor]:
-    """The mean over the ranks, in two steps: each rank gets a slice of all ranks, then all ranks get all means.
+class Exchanged(NamedTuple):
+    """What an exchange returns; all float32.
 
-    Values are rounded twice, before each step, up or down at random, so that the mean of many results is the true mean
-    (stochastic rounding, QSGD, arXiv 1610.02132, with the largest value of a block as its scale). A value is wrong by at
-    most 1/127 of the largest in its block, each time. A block with an infinity or a NaN becomes NaN.
+    Attributes:
+        means: `[blocks, BLOCK]`, the same bits on all ranks.
+        sent: `[blocks, BLOCK]`, what this rank has sent of its own values.
+        slice_left: `[blocks / ranks, BLOCK]`, what this rank has not sent of the means of its slice.
+        finite: A scalar of bool, the same on all ranks: whether all means are.
+    """
+
+    means: tf.Tensor
+    sent: tf.Tensor
+    slice_left: tf.Tensor
+    finite: tf.Tensor
+
+
+def mean(tensors: Sequence[tf.Tensor], name: str, process_set: ProcessSet, seed: int) -> list[tf.Tensor]:
+    """The mean over the ranks, without error feedback.
 
     Args:
         tensors: Floating-point tensors of fully known shapes, the same on all ranks.
@@ -31,41 +51,95 @@ def mean(tensors: Sequence[tf.Tensor], name: str, process_set: ProcessSet, seed:
     Returns:
         The means, in the dtypes of the tensors; the same bits on all ranks.
     """
-    size = len(members(process_set))
+    number = id_of(process_set, name)
+    found = exchange(to_blocks(tensors, len(members(process_set))), 0.0, name, number, seed)
+    return from_blocks(found.means, tensors)
+
+
+def exchange(
+    blocks: tf.Tensor, slice_left: Any, name: str, process_set: int, seed: Any, index: int = 0
+) -> Exchanged:
+    """Exchanges blocks in two steps: each rank gets a slice of all ranks, then all ranks get all means.
+
+    Args:
+        blocks: float32, `[blocks, BLOCK]`, a multiple of the number of ranks.
+        slice_left: What this rank has not sent of the means of its slice before: float32 `[blocks / ranks, BLOCK]`, or 0.
+        name: Names the collectives.
+        process_set: The number of the process set.
+        seed: Of the roundings, an int or a scalar of int64: a new one for each call.
+        index: Tells the calls of one seed apart.
+    """
+    members_ = by_id(process_set)
+    size, rank = len(members(members_)), rank_in(members_)
+    count = int(blocks.shape[0])
+    stream = 2 * size * index + rank
+    rows, sent = pack(blocks, tf.stack([tf.cast(seed, tf.int64), stream]))
+    received = native.alltoall(rows, None, f"{name}.values", process_set)[0]
+    slices = tf.reshape(unpack(_all_came(received, count)), [size, count // size, BLOCK])
+    means = tf.reduce_mean(slices, axis=0) + slice_left
+    rows, sent_means = pack(means, tf.stack([tf.cast(seed, tf.int64), stream + size]))
+    gathered = _all_came(native.allgather(rows, f"{name}.means", process_set), count)
+    result = unpack(gathered)
+    return Exchanged(result, sent, means - sent_means, tf.reduce_all(tf.math.is_finite(_scales(gathered))))
+
+
+def to_blocks(tensors: Sequence[tf.Tensor], size: int) -> tf.Tensor:
+    """The values of all tensors, then zeros: float32 `[blocks, BLOCK]`, a multiple of `size`."""
     flat = tf.concat([tf.reshape(tf.cast(each, tf.float32), [-1]) for each in tensors], axis=0)
-    count = int(flat.shape[0])
-    blocks = -(-count // (BLOCK * size)) * size
-    padded = tf.pad(flat, [[0, blocks * BLOCK - count]])
-    values, scales = quantize(tf.reshape(padded, [blocks, BLOCK]), [seed, process_set.rank() or 0])
-    values = alltoall(values, name=f"{name}.values", process_set=process_set)
-    scales = alltoall(scales, name=f"{name}.scales", process_set=process_set)
-    slices = tf.reshape(dequantize(values, scales), [size, blocks // size, BLOCK])
-    values, scales = quantize(tf.reduce_mean(slices, axis=0), [seed, size + (process_set.rank() or 0)])
-    values = allgather(values, name=f"{name}.mean_values", process_set=process_set)
-    scales = allgather(scales, name=f"{name}.mean_scales", process_set=process_set)
-    means = tf.reshape(dequantize(values, scales), [-1])[:count]
-    parts = tf.split(means, [each.shape.num_elements() for each in tensors])
+    count = block_count(tensors, size)
+    return tf.reshape(tf.pad(flat, [[0, count * BLOCK - int(flat.shape[0])]]), [count, BLOCK])
+
+
+def from_blocks(blocks: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The inverse of `to_blocks`: values in the shapes and dtypes of `tensors`."""
+    sizes = [each.shape.num_elements() for each in tensors]
+    parts = tf.split(tf.reshape(blocks, [-1])[: sum(sizes)], sizes)
     return [
         tf.cast(tf.reshape(part, each.shape), each.dtype) for part, each in zip(parts, tensors, strict=True)
     ]
 
 
-def quantize(blocks: tf.Tensor, seed: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Rounds blocks to int8.
+def block_count(tensors: Sequence[tf.Tensor], size: int) -> int:
+    """The blocks of `to_blocks`."""
+    return -(-sum(each.shape.num_elements() for each in tensors) // (BLOCK * size)) * size
+
+
+def pack(blocks: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Rounds blocks to rows that travel.
 
     Args:
         blocks: float32, `[blocks, BLOCK]`.
-        seed: Two ints.
+        seed: Two int64.
 
     Returns:
-        int8 `[blocks, BLOCK]` from -127 to 127, and the scales, float32 `[blocks]`.
+        int8 `[blocks, ROW_BYTES]`, values from -127 to 127 and the scale; and what they stand for, float32
+        `[blocks, BLOCK]`.
     """
-    scales = tf.reduce_max(tf.abs(blocks), axis=1) / _LARGEST
+    finite = tf.reduce_all(tf.math.is_finite(blocks), axis=1)
+    largest = tf.reduce_max(tf.abs(blocks), axis=1)
+    scales = tf.where(finite, largest / _LARGEST, float("nan"))
     exact = tf.math.divide_no_nan(blocks, scales[:, tf.newaxis])
     rounded = tf.floor(exact + tf.random.stateless_uniform(tf.shape(blocks), seed))
-    return tf.cast(tf.clip_by_value(rounded, -_LARGEST, _LARGEST), tf.int8), scales
+    rounded = tf.where(finite[:, tf.newaxis], tf.clip_by_value(rounded, -_LARGEST, _LARGEST), 0.0)
+    rows = tf.concat([tf.cast(rounded, tf.int8), tf.bitcast(scales, tf.int8)], axis=1)
+    return rows, rounded * scales[:, tf.newaxis]
 
 
-def dequantize(values: tf.Tensor, scales: tf.Tensor) -> tf.Tensor:
-    """The inverse of `quantize`, but for the rounding."""
-    return tf.cast(values, tf.float32) * scales[:, tf.newaxis]
+def unpack(rows: tf.Tensor) -> tf.Tensor:
+    """What rows of `pack` stand for: float32 `[blocks, BLOCK]`."""
+    return tf.cast(rows[:, :BLOCK], tf.float32) * _scales(rows)[:, tf.newaxis]
+
+
+def _scales(rows: tf.Tensor) -> tf.Tensor:
+    return tf.bitcast(rows[:, BLOCK:], tf.float32)
+
+
+def _all_came(rows: tf.Tensor, count: int) -> tf.Tensor:
+    """Checks the number of rows, which is smaller while some ranks have joined."""
+    tf.debugging.assert_equal(
+        tf.shape(rows)[0],
+        count,
+        message="Compression.int8 needs the values of all ranks, and some have called hvd.join(): use hvd.PowerSGD or "
+        "Compression.bf16 for ranks that run out of data.",
+    )
+    return tf.ensure_shape(rows, [count, ROW_BYTES])

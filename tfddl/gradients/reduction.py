@@ -6,12 +6,14 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.gradients import gradient_groups
+from tfddl.gradients import compressed, gradient_groups
 from tfddl.gradients.buckets import bucket_sizes, plan_buckets
+from tfddl.gradients.error_feedback import Reduction
 from tfddl.gradients.gradient_options import GradientOptions
 from tfddl.gradients.local_sources import LocalSources, scaled
 from tfddl.gradients.reduced_marks import is_reduced, leave_own, mark
 from tfddl.ops import allreduce_gradient, names, native  # noqa: F401 the first registers the gradient
+from tfddl.ops.compression import Compression, is_stateful
 from tfddl.ops.constants import Adasum, Max
 from tfddl.ops.sparse import allreduce_slices
 from tfddl.ops.topology import size_op
@@ -69,7 +71,7 @@ def reduce_gradients(
     if not waiting:
         return results
     sequence = names.unique(owner, number)
-    _reduce_dense(results, dense, sparse, variables, sequence, options, number)
+    _reduce_dense(results, dense, sparse, variables, owner, sequence, options, number)
     # After the buckets: their context names the sparse slots, in which the ranks may differ.
     _reduce_sparse(results, sparse, owner, sequence, options)
     return results
@@ -151,7 +153,8 @@ def _reduce_sparse(
             options.op,
             f"{sequence}.slices.{index}",
             kind=owner,
-            compression=options.compression,
+            # Errors of rows that are not in the next batch would never be sent.
+            compression=Compression.none if is_stateful(options.compression) else options.compression,
             prescale=1 / options.gradient_predivide_factor,
             postscale=options.gradient_predivide_factor,
             process_set=options.process_set,
@@ -166,6 +169,7 @@ def _reduce_dense(
     dense: Sequence[int],
     sparse: Sequence[int],
     variables: Sequence[Any] | None,
+    owner: str,
     sequence: str,
     options: GradientOptions,
     process_set: int,
@@ -181,12 +185,24 @@ def _reduce_dense(
     context = "" if len(dense) == len(results) else f"dense gradients {list(dense)} of {len(results)}"
     if sparse:
         context += f", sparse {list(sparse)}"
-    compressed = [options.compression.compress(tensor) for tensor in tensors]
-    reduced = _reduce_in_buckets(
-        [tensor for tensor, _ in compressed], together, sequence, options, context, process_set
-    )
-    for index, tensor, (_, restore) in zip(dense, reduced, compressed, strict=True):
-        results[index] = mark(options.compression.decompress(tensor, restore))
+
+    def allreduce(tensors: list[tf.Tensor], together: Sequence[Sequence[int]], name: str) -> list[tf.Tensor]:
+        return _reduce_in_buckets(tensors, together, name, options, context, process_set)
+
+    if is_stateful(options.compression):
+        reduced = compressed.reduce(
+            Reduction(tensors, mine, owner, sequence, together, options, process_set, allreduce)
+        )
+    else:
+        sent = [options.compression.compress(tensor) for tensor in tensors]
+        reduced = [
+            options.compression.decompress(tensor, restore)
+            for tensor, (_, restore) in zip(
+                allreduce([tensor for tensor, _ in sent], together, sequence), sent, strict=True
+            )
+        ]
+    for index, tensor in zip(dense, reduced, strict=True):
+        results[index] = mark(tensor)
 
 
 def _dense(gradient: Any, variable: Any) -> tf.Tensor:

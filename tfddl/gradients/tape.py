@@ -8,6 +8,7 @@ from tfddl.gradients.gradient_options import GradientKeywords, GradientOptions
 from tfddl.gradients.local_sources import LocalSources, check_layers
 from tfddl.gradients.reduction import reduce_gradients
 from tfddl.ops import names
+from tfddl.ops.compression import is_int8, is_stateful
 from tfddl.runtime.process_sets import id_of
 
 _OWNER = "DistributedGradientTape"
@@ -82,6 +83,13 @@ class DistributedGradientTape(tf.GradientTape):
         # Does not call the base class, which would make a second tape.
         self._wrapped = gradtape
         self._options = GradientOptions.of("DistributedGradientTape", options)
+        compression = self._options.compression
+        if isinstance(compression, type) and is_stateful(compression):
+            raise ValueError(
+                "This compression keeps errors from step to step, and each step has a tape of its own: make one instance "
+                f"before the loop, compression = hvd.{_spelled(compression)}(), and give it to each tape. "
+                f"Received: compression={compression!r}"
+            )
         self._local = LocalSources()
         # Numbered here and not in gradient(): ranks may call gradient() of two tapes in different orders.
         self._owner = names.numbered(_OWNER, id_of(self._options.process_set, _OWNER)) + "/gradient"
@@ -159,6 +167,10 @@ class DistributedGradientTape(tf.GradientTape):
         if name == "_wrapped":
             raise AttributeError(name)
         return getattr(self._wrapped, name)
+
+
+def _spelled(compression: type) -> str:
+    return "Compression.int8" if is_int8(compression) else compression.__name__
 
 
 def PartialDistributedGradientTape(

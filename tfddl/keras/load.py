@@ -14,7 +14,7 @@ def load_model(
     filepath: Any,
     custom_optimizers: Any = None,
     custom_objects: dict[str, Any] | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | Compressor = Compression.none,
     **options: Any,
 ) -> Any:
     """Loads a model that Keras has saved, and distributes its optimizer.

@@ -18,7 +18,7 @@ from tfddl.keras.fragments import (
     new_outer_optimizer,
 )
 from tfddl.ops.allreduce import grouped_allreduce
-from tfddl.ops.compression import Compression, check_compression
+from tfddl.ops.compression import Compression, check_compression, is_int8
 from tfddl.ops.constants import Average
 from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set
 
@@ -111,7 +111,7 @@ class LocalSGD:
     def _mean(self, values: Sequence[Any]) -> Sequence[Any]:
         self._exchanges += 1
         tensors = list(map(tf.convert_to_tensor, values))
-        if self._compression is Compression.int8:
+        if is_int8(self._compression):
             return quantized.mean(tensors, self._name, self.process_set, self._exchanges)
         return grouped_allreduce(
             tensors, op=Average, compression=self._compression, process_set=self.process_set, name=self._name

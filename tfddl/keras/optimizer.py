@@ -78,7 +78,7 @@ def DistributedOptimizer(
         >>> weight.numpy()
         array([-1.5], dtype=float32)
     """
-    gradient_options = GradientOptions.of("DistributedOptimizer", options)
+    gradient_options = GradientOptions.of("DistributedOptimizer", options).with_state()
     passes = check_passes(backward_passes_per_step)
     check_bool("average_aggregated_gradients", average_aggregated_gradients)
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):

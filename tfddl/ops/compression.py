@@ -1,7 +1,7 @@
 """Compression of gradients while they travel."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -93,21 +93,83 @@ class BF16Compressor(Compressor):
         return _widen(tensor, context)
 
 
-class Int8Compressor(Compressor):
-    """Sends tensors as int8 with a scale for each block. Sums do not fit into int8, so that an allreduce cannot take it."""
+class Traffic(NamedTuple):
+    """The bytes that one rank sends for the dense gradients of one step.
 
-    @staticmethod
-    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """Raises a ValueError: only an exchange of local steps knows how these values are added up."""
+    Attributes:
+        sent: With the compression: what it gives to collectives, 2 (N - 1) / N times for N ranks, once on each of the two
+            ways of a reduction: to the ranks that add up, and back.
+        uncompressed: The same of the gradients in their own dtypes.
+    """
+
+    sent: float
+    uncompressed: float
+
+
+class StatefulCompressor(Compressor):
+    """A compression that reduces gradients by itself, and adds what it has not sent to the next step (error feedback).
+
+    Its state belongs to one rank. Two instances with the same options are equal, but have a state each. A copy and a pickle
+    have the same options and no state.
+    """
+
+    def __init__(self) -> None:
+        self._states: dict[tuple[Any, ...], Any] = {}
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """This rank's state, empty before the first step: float32 residuals, and what else the compression remembers.
+
+        The order and the shapes are the same on all ranks, the values are not.
+        """
+        # Ranks may trace their functions in different orders.
+        keys = sorted(self._states, key=lambda key: key[:2])
+        return [variable for key in keys for variable in self._states[key].variables]
+
+    def bytes_per_step(self) -> Traffic:
+        """The bytes that this rank sends in a step, with this compression and without it.
+
+        Sparse gradients do not count. With several optimizers, tapes or functions, each counts once.
+
+        Returns:
+            A tuple of `sent` and `uncompressed`, bytes; 0 and 0 before the first step, and with one rank.
+        """
+        traffic = [state.traffic for state in self._states.values()]
+        return Traffic(sum(each.sent for each in traffic), sum(each.uncompressed for each in traffic))
+
+    @classmethod
+    def compress(cls, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """Raises a ValueError: one tensor alone has no state from step to step."""
         raise ValueError(
-            "Compression.int8 is for hvd.LocalSGD and hvd.DiLoCo: use Compression.fp16 or bf16 here. "
-            f"Received: compression=int8 for a tensor of shape {tensor.shape}"
+            f"compression={cls.__name__} keeps errors from step to step: give it to DistributedOptimizer or "
+            "DistributedGradientTape, and use Compression.fp16 or bf16 here. "
+            f"Received: a tensor of shape {tensor.shape}"
         )
 
     @staticmethod
     def decompress(tensor: tf.Tensor, context: Any) -> tf.Tensor:
         """Not called."""
         return tensor
+
+    def options(self) -> tuple[Any, ...]:
+        """The arguments of the constructor."""
+        return ()
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.options() == self.options()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.options()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}{self.options()}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self.options()
+
+
+class Int8Compressor(StatefulCompressor):
+    """Sends tensors as int8 with a scale for each 256 values, a quarter of the bytes of float32."""
 
 
 class Compression:
@@ -120,8 +182,10 @@ class Compression:
         none: Tensors travel as they are.
         fp16: float32 and float64 travel as float16: half the bytes of float32, largest finite number 65504.
         bf16: float32 and float64 travel as bfloat16: half the bytes, the range of float32, 8 bits of precision.
-        int8: Only in `LocalSGD` and `DiLoCo`: values travel as int8, rounded at random, with a scale for each 256 of them: a
-            quarter of the bytes of float32.
+        int8: For optimizers, tapes, `LocalSGD` and `DiLoCo`: values travel as int8, rounded at random, with a scale for each
+            256 of them: a quarter of the bytes of float32. An optimizer or a tape adds what the rounding has lost to its
+            next gradients (error feedback). The residuals live in an instance, `hvd.Compression.int8()`: an optimizer makes
+            one if it gets the class, for tapes make one for all steps.
     """
 
     none = NoneCompressor
@@ -144,6 +208,24 @@ def check_compression(compression: Any) -> Any:
         "`compression` is not a compressor: pass tfddl.Compression.none, .fp16, .bf16 or a Compressor of your own. "
         f"Received: compression={compression!r}"
     )
+
+
+def is_stateful(compression: Any) -> bool:
+    """Whether `compression` is a `StatefulCompressor`, or such a class."""
+    kind = compression if isinstance(compression, type) else type(compression)
+    return issubclass(kind, StatefulCompressor)
+
+
+def is_int8(compression: Any) -> bool:
+    """Whether `compression` is `Compression.int8`, or an instance of it."""
+    return compression is Int8Compressor or isinstance(compression, Int8Compressor)
+
+
+def name_of(compression: Any) -> str:
+    """A name with all options, equal on all ranks."""
+    if isinstance(compression, StatefulCompressor):
+        return repr(compression)
+    return getattr(compression, "__name__", type(compression).__name__)
 
 
 def run_compressed(

@@ -18,6 +18,7 @@ from tfddl.keras.consistency.callback_list import ours_among
 from tfddl.keras.consistency.tuner_hint import tuner_hint
 from tfddl.keras.distributed.adoption import is_adopted
 from tfddl.keras.distributed.settings import Settings, settings_of
+from tfddl.ops.compression import name_of
 from tfddl.ops.constants import NAMES
 from tfddl.ops.exchange import all_numbers, check_same
 from tfddl.runtime.agreement import by_rank
@@ -151,7 +152,7 @@ def _options(optimizer: Any) -> Iterator[str]:
         del chosen["process_set"]  # its ranks are the ones that compare
         if isinstance(chosen["groups"], tuple):
             chosen["groups"] = "lists of variables"  # `check_roles` compares them
-        chosen.update(op=NAMES[chosen["op"]], compression=chosen["compression"].__name__)
+        chosen.update(op=NAMES[chosen["op"]], compression=name_of(chosen["compression"]))
         yield from (f"{option}={value}" for option, value in chosen.items())
 
 

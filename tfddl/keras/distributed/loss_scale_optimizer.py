@@ -16,6 +16,7 @@ from tfddl.keras.distributed.adoption import Adopted
 from tfddl.keras.distributed.settings import settings_of
 from tfddl.ops import names
 from tfddl.ops.allreduce import allreduce
+from tfddl.ops.compression import is_stateful
 from tfddl.ops.constants import Sum
 from tfddl.ops.topology import size_op
 from tfddl.runtime.process_sets import id_of
@@ -36,7 +37,8 @@ class DistributedLossScale(Adopted):
 
         Without accumulation the scaled gradients are reduced before the decision: an infinity on one rank becomes an
         infinity on all. With accumulation this would be one reduction for each micro-batch. There the ranks share the
-        decision only, and the optimizer inside reduces its accumulated gradients at the update.
+        decision only, and the optimizer inside reduces its accumulated gradients at the update. A compression that keeps
+        its errors takes this way too: its errors must not have the scale of one step, nor those of a skipped one.
         """
         plain: Any = super()
         settings, inner = settings_of(self), self.inner_optimizer
@@ -45,7 +47,7 @@ class DistributedLossScale(Adopted):
         variables = list(known)
         if len(variables) != len(grads):
             return plain.apply(grads, trainable_variables)  # Keras raises the error
-        at_once = not inner.gradient_accumulation_steps
+        at_once = not (inner.gradient_accumulation_steps or is_stateful(settings.options.compression))
         grads, call = apply_call.start(settings, grads, variables, at_once)
         apply_call.check_global_norm(inner, settings, grads, variables)
         with apply_call.under_way(self, call):

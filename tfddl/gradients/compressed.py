@@ -1,0 +1,88 @@
+"""The reductions of gradients whose compression keeps its errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from tfddl.gradients import error_feedback, power_sgd, quantized
+from tfddl.gradients.buckets import bucket_sizes, plan_buckets
+from tfddl.gradients.error_feedback import Reduction
+from tfddl.gradients.power_sgd import PowerSGD
+from tfddl.ops.constants import Sum
+
+
+def reduce(reduction: Reduction) -> list[tf.Tensor]:
+    """Reduces dense gradients as their `StatefulCompressor` does.
+
+    Returns:
+        The reduced gradients, in their dtypes; the same bits on all ranks.
+    """
+    compression = reduction.options.compression
+    if isinstance(compression, PowerSGD):
+        return power_sgd.reduce(reduction, compression)
+    return _reduce_int8(reduction)
+
+
+def _reduce_int8(reduction: Reduction) -> list[tf.Tensor]:
+    """Rounds twice, and remembers both errors.
+
+    With e, the residual of a rank's gradient g, and s, the residual of the slice of means that the rank adds up:
+
+        M = g + e;                  e = M - int8(M)
+        T = mean of int8(M) + s;    s = T - int8(T)
+
+    Each bucket is an exchange of its own, which begins as soon as its gradients exist.
+    """
+    tensors, size = reduction.tensors, reduction.size
+    small = [slot for slot, each in enumerate(tensors) if error_feedback.is_compressible(each)]
+    plain = [slot for slot in range(len(tensors)) if slot not in small]
+    buckets = _buckets(reduction, small)
+    counts = [quantized.block_count([tensors[slot] for slot in members], size) for members in buckets]
+    state = error_feedback.state_of(reduction, lambda: _initial(counts, size), of=(size, *counts))
+    step, errors, slices = (
+        state.variables[0],
+        state.variables[1 : 1 + len(counts)],
+        state.variables[1 + len(counts) :],
+    )
+    results: dict[int, tf.Tensor] = {}
+    pairs, finite = [], []
+    seed = tf.convert_to_tensor(step)
+    for index, members in enumerate(buckets):
+        mine = [tensors[slot] for slot in members]
+        total = quantized.to_blocks(mine, size) + errors[index]
+        name = f"{reduction.name}.int8.{index}"
+        found = quantized.exchange(total, slices[index], name, reduction.process_set, seed, index)
+        pairs += [(errors[index], total - found.sent), (slices[index], found.slice_left)]
+        finite.append(found.finite)
+        means = found.means * float(size) if reduction.options.op == Sum else found.means
+        results.update(zip(members, quantized.from_blocks(means, mine), strict=True))
+    uncompressed = [tensors[slot] for slot in plain]
+    if plain:
+        results.update(zip(plain, reduction.allreduce(uncompressed, (), reduction.name), strict=True))
+    finite.append(error_feedback.all_finite([results[slot] for slot in plain]))
+    error_feedback.update(tf.reduce_all(tf.stack(finite)), pairs)
+    step.assign_add(1)
+    rows = [tf.TensorSpec([count, quantized.ROW_BYTES], tf.int8) for count in counts]
+    state.traffic = error_feedback.traffic(reduction, rows, uncompressed)
+    return [results[slot] for slot in range(len(tensors))]
+
+
+def _buckets(reduction: Reduction, slots: list[int]) -> list[list[int]]:
+    """The slots of each bucket."""
+    place = {slot: number for number, slot in enumerate(slots)}
+    together = [[place[slot] for slot in group if slot in place] for group in reduction.together]
+    specifications = [
+        (reduction.tensors[slot].dtype.name, reduction.tensors[slot].shape.as_list()) for slot in slots
+    ]
+    plan = plan_buckets(specifications, bucket_sizes(), together)
+    return [[slots[number] for number in members] for members in plan.buckets]
+
+
+def _initial(counts: list[int], size: int) -> list[np.ndarray]:
+    """The number of steps, the residuals of the gradients, and those of the slices."""
+    return [
+        np.zeros([], np.int64),
+        *(np.zeros([count, quantized.BLOCK], np.float32) for count in counts),
+        *(np.zeros([count // size, quantized.BLOCK], np.float32) for count in counts),
+    ]
