@@ -39,12 +39,9 @@ def _reduce_int8(reduction: Reduction) -> list[tf.Tensor]:
     plain = [slot for slot in range(len(tensors)) if slot not in small]
     buckets = _buckets(reduction, small)
     counts = [quantized.block_count([tensors[slot] for slot in members], size) for members in buckets]
-    state = error_feedback.state_of(reduction, lambda: _initial(counts, size), of=(size, *counts))
-    step, errors, slices = (
-        state.variables[0],
-        state.variables[1 : 1 + len(counts)],
-        state.variables[1 + len(counts) :],
-    )
+    state = error_feedback.state_of(reduction, lambda: _initial(counts, size), (size, *counts))
+    step, *residuals = state.variables
+    errors, slices = residuals[: len(counts)], residuals[len(counts) :]
     results: dict[int, tf.Tensor] = {}
     pairs, finite = [], []
     seed = tf.convert_to_tensor(step)

@@ -62,10 +62,12 @@ class State:
 
     Attributes:
         variables: This rank's own variables.
+        shape: What their shapes depend on beside the gradients.
         traffic: The bytes of a step.
     """
 
     variables: list[tf.Variable]
+    shape: tuple[int, ...]
     traffic: Traffic = dataclasses.field(default_factory=lambda: Traffic(0, 0))
 
 
@@ -75,23 +77,23 @@ def is_compressible(tensor: tf.Tensor) -> bool:
 
 
 def state_of(
-    reduction: Reduction, initial: Callable[[], Sequence[np.ndarray]], *, of: tuple[Any, ...]
+    reduction: Reduction, initial: Callable[[], Sequence[np.ndarray]], shape: tuple[int, ...]
 ) -> State:
-    """The state of the gradients of a reduction; a new one at their first step.
+    """The state of the gradients of a reduction; a new one at their first step, and for another shape.
 
     Args:
         reduction: The reduction.
         initial: Returns the first values of the state's variables.
-        of: What else tells one state from another, such as the number of ranks.
+        shape: What the shapes of the variables depend on beside the gradients, such as the number of ranks.
 
     Raises:
         ValueError: In a graph of TF1.
     """
     compressor = reduction.options.compression
     assert isinstance(compressor, StatefulCompressor)
-    key = serial(reduction.process_set), reduction.owner, *of, *_identities(reduction)
+    key = serial(reduction.process_set), reduction.owner, *_identities(reduction)
     state = compressor._states.get(key)
-    if state is None:
+    if state is None or state.shape != shape:
         # Outside of the function that is being traced, as each trace of it and each other function uses the same state.
         with tf.init_scope():
             if not tf.executing_eagerly():
@@ -102,7 +104,7 @@ def state_of(
                 )
             variables = [tf.Variable(value, trainable=False) for value in initial()]
         leave_own(variables)
-        state = compressor._states[key] = State(variables)
+        state = compressor._states[key] = State(variables, shape)
     return state
 
 

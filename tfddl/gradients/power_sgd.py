@@ -46,8 +46,10 @@ class PowerSGD(StatefulCompressor):
         >>> tape.gradient(loss, weight)[0, :2].numpy().round(3)
         array([0.5, 0.5], dtype=float32)
         >>> compression.bytes_per_step()
-        Traffic(sent=200.0, uncompressed=2400.0)
+        Traffic(sent=204.0, uncompressed=2400.0)
     """
+
+    spelling = "PowerSGD"
 
     def __init__(self, rank: int = 2, seed: int = 0) -> None:
         super().__init__()
@@ -76,7 +78,7 @@ def reduce(reduction: Reduction, compression: PowerSGD) -> list[tf.Tensor]:
     tensors = reduction.tensors
     shapes = {slot: shape for slot, each in enumerate(tensors) if (shape := _factors(each, compression.rank))}
     plain = [slot for slot in range(len(tensors)) if slot not in shapes]
-    state = error_feedback.state_of(reduction, lambda: _initial(shapes, compression.seed), of=())
+    state = error_feedback.state_of(reduction, lambda: _initial(shapes, compression.seed), ())
     errors, warm = state.variables[: len(shapes)], state.variables[len(shapes) :]
     matrices = [
         tf.reshape(tf.cast(tensors[slot], tf.float32), [shape.rows, shape.columns]) + error
@@ -95,8 +97,9 @@ def reduce(reduction: Reduction, compression: PowerSGD) -> list[tf.Tensor]:
         ]
         # The sum of ones is how many times the mean the results are: the number of ranks for op=Sum, and a share of 1 while
         # some ranks have joined.
+        second.append(tf.ones([1]))
         *coefficients, times = reduction.allreduce(
-            [*second, tf.ones([1])], [list(range(len(second) + 1))], f"{reduction.name}.coefficients"
+            second, [list(range(len(second)))], f"{reduction.name}.coefficients"
         )
         products = [tf.matmul(*pair, transpose_b=True) for pair in zip(bases, coefficients, strict=True)]
         finite = error_feedback.all_finite([*means, *coefficients])

@@ -8,7 +8,7 @@ from tfddl.gradients.gradient_options import GradientKeywords, GradientOptions
 from tfddl.gradients.local_sources import LocalSources, check_layers
 from tfddl.gradients.reduction import reduce_gradients
 from tfddl.ops import names
-from tfddl.ops.compression import is_int8, is_stateful
+from tfddl.ops.compression import StatefulCompressor, name_of
 from tfddl.runtime.process_sets import id_of
 
 _OWNER = "DistributedGradientTape"
@@ -84,11 +84,11 @@ class DistributedGradientTape(tf.GradientTape):
         self._wrapped = gradtape
         self._options = GradientOptions.of("DistributedGradientTape", options)
         compression = self._options.compression
-        if isinstance(compression, type) and is_stateful(compression):
+        if isinstance(compression, type) and issubclass(compression, StatefulCompressor):
             raise ValueError(
                 "This compression keeps errors from step to step, and each step has a tape of its own: make one instance "
-                f"before the loop, compression = hvd.{_spelled(compression)}(), and give it to each tape. "
-                f"Received: compression={compression!r}"
+                f"before the loop, compression = hvd.{compression.spelling}(), and give it to each tape. "
+                f"Received: compression={name_of(compression)}"
             )
         self._local = LocalSources()
         # Numbered here and not in gradient(): ranks may call gradient() of two tapes in different orders.
@@ -167,10 +167,6 @@ class DistributedGradientTape(tf.GradientTape):
         if name == "_wrapped":
             raise AttributeError(name)
         return getattr(self._wrapped, name)
-
-
-def _spelled(compression: type) -> str:
-    return "Compression.int8" if is_int8(compression) else compression.__name__
 
 
 def PartialDistributedGradientTape(

@@ -1,7 +1,7 @@
 """Compression of gradients while they travel."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
 
@@ -111,7 +111,12 @@ class StatefulCompressor(Compressor):
 
     Its state belongs to one rank. Two instances with the same options are equal, but have a state each. A copy and a pickle
     have the same options and no state.
+
+    Attributes:
+        spelling: The name of the class in `hvd`.
     """
+
+    spelling: ClassVar[str]
 
     def __init__(self) -> None:
         self._states: dict[tuple[Any, ...], Any] = {}
@@ -141,8 +146,8 @@ class StatefulCompressor(Compressor):
     def compress(cls, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
         """Raises a ValueError: one tensor alone has no state from step to step."""
         raise ValueError(
-            f"compression={cls.__name__} keeps errors from step to step: give it to DistributedOptimizer or "
-            "DistributedGradientTape, and use Compression.fp16 or bf16 here. "
+            f"{cls.spelling} keeps errors from step to step: give it to DistributedOptimizer or DistributedGradientTape, "
+            "and use Compression.fp16 or bf16 here. "
             f"Received: a tensor of shape {tensor.shape}"
         )
 
@@ -162,7 +167,7 @@ class StatefulCompressor(Compressor):
         return hash((type(self), self.options()))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}{self.options()}"
+        return f"{self.spelling}{self.options()}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self.options()
@@ -170,6 +175,8 @@ class StatefulCompressor(Compressor):
 
 class Int8Compressor(StatefulCompressor):
     """Sends tensors as int8 with a scale for each 256 values, a quarter of the bytes of float32."""
+
+    spelling = "Compression.int8"
 
 
 class Compression:
@@ -225,6 +232,8 @@ def name_of(compression: Any) -> str:
     """A name with all options, equal on all ranks."""
     if isinstance(compression, StatefulCompressor):
         return repr(compression)
+    if isinstance(compression, type) and issubclass(compression, StatefulCompressor):
+        return compression.spelling
     return getattr(compression, "__name__", type(compression).__name__)
 
 
