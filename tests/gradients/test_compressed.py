@@ -287,6 +287,13 @@ def test_what_is_refused(hvd):
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(), compression=hvd.PowerSGD(3))
     with pytest.raises(ValueError, match=r"with compression=PowerSGD\(rank=3, seed=0\)"):
         hvd.DistributedOptimizer(optimizer, compression=hvd.PowerSGD(2))
+    # One gradient each, of one shape, but of another variable.
+    variables = [tf.Variable(tf.zeros([20, 30])) for _ in range(2)]
+    for kind in COMPRESSIONS.values():
+        with hvd.DistributedGradientTape(tf.GradientTape(), compression=kind(hvd)) as tape:
+            loss = tf.reduce_sum(variables[hvd.rank()])
+        with pytest.raises(tf.errors.FailedPreconditionError, match="of 2"):
+            tape.gradient(loss, variables)
     with tf.Graph().as_default():
         weight = tf.compat.v1.get_variable("weight", [4, 5])
         optimizer = hvd.DistributedOptimizer(

@@ -1,9 +1,21 @@
 """All planted faults, by name."""
 
-from tests.mutants import data_path, elastic, engine, gpu, gradients, keras, kernels, local_steps, tools
+from tests.mutants import (
+    compression,
+    data_path,
+    elastic,
+    engine,
+    gpu,
+    gradients,
+    keras,
+    kernels,
+    local_steps,
+    tools,
+)
 from tests.mutants.fault import Fault
 
 _TABLES = (
+    compression.FAULTS,
     data_path.FAULTS,
     elastic.FAULTS,
     engine.FAULTS,

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl.gradients import error_feedback, power_sgd, quantized
-from tfddl.gradients.buckets import bucket_sizes, plan_buckets
+from tfddl.gradients.buckets import BucketPlan, bucket_sizes, plan_buckets
 from tfddl.gradients.error_feedback import Reduction
 from tfddl.gradients.power_sgd import PowerSGD
 from tfddl.ops.constants import Sum
@@ -37,7 +37,10 @@ def _reduce_int8(reduction: Reduction) -> list[tf.Tensor]:
     tensors, size = reduction.tensors, reduction.size
     small = [slot for slot, each in enumerate(tensors) if error_feedback.is_compressible(each)]
     plain = [slot for slot in range(len(tensors)) if slot not in small]
-    buckets = _buckets(reduction, small)
+    plan = _plan(reduction, small)
+    buckets = [[small[number] for number in members] for members in plan.buckets]
+    # Two ranks with other gradients may have equally many blocks.
+    context = f"gradients={plan.signature} {reduction.context}".strip()
     counts = [quantized.block_count([tensors[slot] for slot in members], size) for members in buckets]
     state = error_feedback.state_of(reduction, lambda: _initial(counts, size), (size, *counts))
     step, *residuals = state.variables
@@ -49,7 +52,7 @@ def _reduce_int8(reduction: Reduction) -> list[tf.Tensor]:
         mine = [tensors[slot] for slot in members]
         total = quantized.to_blocks(mine, size) + errors[index]
         name = f"{reduction.name}.int8.{index}"
-        found = quantized.exchange(total, slices[index], name, reduction.process_set, seed, index)
+        found = quantized.exchange(total, slices[index], name, reduction.process_set, seed, index, context)
         pairs += [(errors[index], total - found.sent), (slices[index], found.slice_left)]
         finite.append(found.finite)
         means = found.means * float(size) if reduction.options.op == Sum else found.means
@@ -65,15 +68,14 @@ def _reduce_int8(reduction: Reduction) -> list[tf.Tensor]:
     return [results[slot] for slot in range(len(tensors))]
 
 
-def _buckets(reduction: Reduction, slots: list[int]) -> list[list[int]]:
-    """The slots of each bucket."""
+def _plan(reduction: Reduction, slots: list[int]) -> BucketPlan:
+    """The plan of the gradients of `slots`."""
     place = {slot: number for number, slot in enumerate(slots)}
     together = [[place[slot] for slot in group if slot in place] for group in reduction.together]
     specifications = [
         (reduction.tensors[slot].dtype.name, reduction.tensors[slot].shape.as_list()) for slot in slots
     ]
-    plan = plan_buckets(specifications, bucket_sizes(), together)
-    return [[slots[number] for number in members] for members in plan.buckets]
+    return plan_buckets(specifications, bucket_sizes(), together)
 
 
 def _initial(counts: list[int], size: int) -> list[np.ndarray]:

@@ -35,6 +35,7 @@ class Reduction:
         owner: Names the optimizer or the tape.
         name: Names this reduction's collectives.
         together: Slots of the gradients that travel together.
+        context: On what else the ranks have to agree.
         options: How to combine; its compression is a `StatefulCompressor`.
         process_set: The number of the process set.
         allreduce: Reduces tensors as the options say, without compression: gets the tensors, the slots that travel together,
@@ -46,6 +47,7 @@ class Reduction:
     owner: str
     name: str
     together: Sequence[Sequence[int]]
+    context: str
     options: GradientOptions
     process_set: int
     allreduce: Callable[[list[tf.Tensor], Sequence[Sequence[int]], str], list[tf.Tensor]]

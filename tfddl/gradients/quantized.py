@@ -58,7 +58,13 @@ def mean(tensors: Sequence[tf.Tensor], name: str, process_set: ProcessSet, seed:
 
 
 def exchange(
-    blocks: tf.Tensor, slice_left: Any, name: str, process_set: int, seed: Any, index: int = 0
+    blocks: tf.Tensor,
+    slice_left: Any,
+    name: str,
+    process_set: int,
+    seed: Any,
+    index: int = 0,
+    context: str = "",
 ) -> Exchanged:
     """Exchanges blocks in two steps: each rank gets a slice of all ranks, then all ranks get all means.
 
@@ -69,6 +75,7 @@ def exchange(
         process_set: The number of the process set.
         seed: Of the roundings, an int or a scalar of int64: a new one for each call.
         index: Tells the calls of one seed apart.
+        context: On what the ranks have to agree; see `native.allreduce`.
     """
     asked.note_trace("compression=hvd.Compression.int8")
     ranks = by_id(process_set)
@@ -80,9 +87,10 @@ def exchange(
     slices = tf.reshape(unpack(_all_came(received, count)), [size, count // size, BLOCK])
     means = tf.reduce_mean(slices, axis=0) + slice_left
     rows, sent_means = pack(means, tf.stack([tf.cast(seed, tf.int64), stream + size]))
-    gathered = _all_came(native.allgather(rows, f"{name}.means", process_set), count)
-    result = unpack(gathered)
-    return Exchanged(result, sent, means - sent_means, tf.reduce_all(tf.math.is_finite(_scales(gathered))))
+    gathered = native.grouped_allgather([rows], f"{name}.means", context, process_set)[0]
+    gathered = _all_came(gathered, count)
+    finite = tf.reduce_all(tf.math.is_finite(_scales(gathered)))
+    return Exchanged(unpack(gathered), sent, means - sent_means, finite)
 
 
 def to_blocks(tensors: Sequence[tf.Tensor], size: int) -> tf.Tensor:
