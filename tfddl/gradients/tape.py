@@ -38,7 +38,9 @@ class DistributedGradientTape(tf.GradientTape):
 
     Args:
         gradtape: The `tf.GradientTape` to wrap.
-        compression: The format in which gradients travel. Defaults to `tfddl.Compression.none`.
+        compression: The format in which gradients travel: a value of `tfddl.Compression`, or an instance of
+            `tfddl.PowerSGD` or `tfddl.Compression.int8` that is made once for the tapes of all steps. Defaults to
+            `tfddl.Compression.none`.
         op: `tfddl.Average`, `tfddl.Sum` or `tfddl.Adasum`. Defaults to `tfddl.Average`.
         sparse_as_dense: Whether a `tf.IndexedSlices` becomes a dense tensor before it is reduced. This is faster if all
             ranks together have about as many rows as the variable, or more. Defaults to False: the rows of all ranks
@@ -58,7 +60,8 @@ class DistributedGradientTape(tf.GradientTape):
         TypeError: If `gradtape` is not a `tf.GradientTape`, `compression` no compressor, `process_set` no `ProcessSet`, or a
             bool neither True nor False; for an unknown argument.
         ValueError: For another `op`; for a `process_set` that is not part of the job; for a `gradient_predivide_factor`
-            that is not positive, or not 1 with another `op` than Average; for wrong `groups`; or for a device.
+            that is not positive, or not 1 with another `op` than Average; for wrong `groups`; for a device; for a
+            compression that keeps errors, if it is a class and no instance, or with Adasum.
 
     Example:
         On 2 ranks:

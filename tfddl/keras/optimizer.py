@@ -43,7 +43,8 @@ def DistributedOptimizer(
         optimizer: A `keras.optimizers.Optimizer` of Keras 3, or a `tf.compat.v1.train.Optimizer`.
         name: Names this optimizer's reductions, in error messages and the flight log. Equal on all ranks.
             Defaults to `"DistributedOptimizer"`.
-        compression: The format in which gradients travel. Defaults to `tfddl.Compression.none`.
+        compression: The format in which gradients travel: a value of `tfddl.Compression` or a `tfddl.PowerSGD`. Defaults to
+            `tfddl.Compression.none`.
         op: `tfddl.Average`, `tfddl.Sum` or `tfddl.Adasum`. Defaults to `tfddl.Average`.
         sparse_as_dense: See `tfddl.DistributedGradientTape`.
         gradient_predivide_factor: See `tfddl.DistributedGradientTape`.
