@@ -1,6 +1,9 @@
-"""Compressions that keep their errors, against their papers in NumPy; joined ranks, and what is refused."""
+"""Compressions that keep their errors, against their papers in NumPy; ranks that have joined."""
 
-import keras
+import contextlib
+import logging
+from unittest import mock
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -42,6 +45,14 @@ class PowerSGDInNumpy:
             self.e[slot] = np.stack([each - product for each in matrices])
             results[slot] = product.reshape(self.shapes[slot])
         return results
+
+
+@contextlib.contextmanager
+def without_warnings():
+    """AutoGraph warns of functions that it cannot convert."""
+    with mock.patch.object(logging.getLogger("tensorflow"), "handle") as handle:
+        yield
+    assert [call.args[0].getMessage() for call in handle.call_args_list] == []
 
 
 def tape_step(hvd, variables, jit=False, eager=False, **options):
@@ -87,7 +98,8 @@ def check_power_sgd(hvd, mode):
     before = stats()["bytes_reduced"]
     for number in range(STEPS):
         ranks = [gradients_of(rank, number) for rank in range(hvd.size())]
-        found = step(*constants(ranks[hvd.rank()]))
+        with without_warnings():
+            found = step(*constants(ranks[hvd.rank()]))
         check_same_bits(hvd, found)
         for one, expected in zip(found, paper.step(ranks), strict=True):
             np.testing.assert_allclose(one, expected, rtol=1e-3, atol=1e-3)
@@ -123,7 +135,8 @@ def check_int8(hvd, mode):
     mean, results = np.zeros(716), np.zeros(716)
     for number in range(STEPS):
         ranks = [gradients_of(rank, number, shapes) for rank in range(hvd.size())]
-        found = step(*constants(ranks[hvd.rank()]))
+        with without_warnings():
+            found = step(*constants(ranks[hvd.rank()]))
         check_same_bits(hvd, found)
         flat = [np.concatenate([each.ravel() for each in reversed(one)]) for one in ranks]
         mean += np.mean(flat, axis=0)  # a bucket begins with the last gradient
@@ -190,57 +203,6 @@ def test_a_gradient_of_zeros_at_first(hvd, kind):
         np.testing.assert_allclose(total, np.full([8, 9], (hvd.size() + 1) / 2), rtol=0.05)
 
 
-@pytest.mark.parametrize("kind", COMPRESSIONS)
-@on_ranks(2, full=(3,))
-def test_options(hvd, kind):
-    """Sum, a factor, groups, 16 and 64 bits, rows, local variables and a rank outside of the process set."""
-    shapes = [(20, 30), (30, 20), (5,)]
-    given = [np.outer(np.arange(1, 21), np.ones(30)), np.outer(np.ones(30), np.arange(20)), np.ones(5)]
-    given = [each * (1 + hvd.rank()) for each in given]
-    mean = (hvd.size() + 1) / 2
-
-    def step(dtype="float32", local=None, **options):
-        variables = [tf.Variable(tf.zeros(shape, dtype)) for shape in shapes]
-        with hvd.DistributedGradientTape(
-            tf.GradientTape(), compression=COMPRESSIONS[kind](hvd), **options
-        ) as tape:
-            if local is not None:
-                tape.register_local_source(variables[local])
-            loss = tf.add_n(
-                [tf.reduce_sum(v * g.astype(dtype)) for v, g in zip(variables, given, strict=True)]
-            )
-        return tape.gradient(loss, variables)
-
-    def check(found, times=1.0, rtol=1e-5):
-        for one, own in zip(found, given, strict=True):
-            expected = own / (1 + hvd.rank()) * mean * times
-            # In int8 a block may hold the ends of two gradients.
-            error = (0.02 if kind == "int8" else rtol) * 20 * mean * times
-            np.testing.assert_allclose(np.asarray(one, "float64"), expected, rtol=0, atol=error)
-
-    check(step())
-    check(step(op=hvd.Sum), hvd.size())
-    check(step(gradient_predivide_factor=4.0))
-    check(step(groups=2))
-    check(step("float64"))
-    check(step("bfloat16"), rtol=0.02)
-    found = step(local=1)
-    np.testing.assert_allclose(found[1], given[1] / hvd.size())
-    assert found[0].shape == (20, 30)
-
-    first = hvd.add_process_set([0])
-    found = step(process_set=first)
-    if hvd.rank():
-        assert [each.numpy().tolist() for each in found] == [each.tolist() for each in given]
-    hvd.remove_process_set(first)
-
-    table = tf.Variable(tf.zeros([40, 50]))
-    with hvd.DistributedGradientTape(tf.GradientTape(), compression=COMPRESSIONS[kind](hvd)) as tape:
-        loss = tf.reduce_sum(tf.gather(table, [hvd.rank()]))
-    rows = tape.gradient(loss, table)
-    assert isinstance(rows, tf.IndexedSlices) and np.all(rows.values == 1 / hvd.size())
-
-
 @on_ranks(2, 3)
 def test_ranks_that_have_joined(hvd):
     """PowerSGD goes on without them, and they come back with another Q; int8 says what it needs."""
@@ -264,40 +226,3 @@ def test_ranks_that_have_joined(hvd):
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"some have called hvd\.join"):
             step(tf.constant(matrix, tf.float32))
     hvd.join()
-
-
-@on_ranks(2)
-def test_what_is_refused(hvd):
-    with pytest.raises(
-        ValueError, match=r"compression = hvd\.Compression\.int8\(\), and give it to each tape"
-    ):
-        hvd.DistributedGradientTape(tf.GradientTape(), compression=hvd.Compression.int8)
-    with pytest.raises(ValueError, match=r"compression = hvd\.PowerSGD\(\)"):
-        hvd.DistributedGradientTape(tf.GradientTape(), compression=hvd.PowerSGD)
-    for compression in (hvd.Compression.int8, hvd.PowerSGD(3)):
-        with pytest.raises(ValueError, match=r"op=tfddl\.Adasum combines gradients that are not rounded"):
-            hvd.DistributedOptimizer(keras.optimizers.SGD(), op=hvd.Adasum, compression=compression)
-        with pytest.raises(
-            ValueError, match="keeps errors from step to step: give it to DistributedOptimizer"
-        ):
-            hvd.allreduce(tf.ones([2]), compression=compression)
-    for options in ({"rank": 0}, {"rank": 1.5}, {"seed": -1}, {"rank": True}):
-        with pytest.raises(ValueError, match=r"of PowerSGD is a whole number: pass [01] or more\. Received"):
-            hvd.PowerSGD(**options)
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(), compression=hvd.PowerSGD(3))
-    with pytest.raises(ValueError, match=r"with compression=PowerSGD\(rank=3, seed=0\)"):
-        hvd.DistributedOptimizer(optimizer, compression=hvd.PowerSGD(2))
-    # One gradient each, of one shape, but of another variable.
-    variables = [tf.Variable(tf.zeros([20, 30])) for _ in range(2)]
-    for kind in COMPRESSIONS.values():
-        with hvd.DistributedGradientTape(tf.GradientTape(), compression=kind(hvd)) as tape:
-            loss = tf.reduce_sum(variables[hvd.rank()])
-        with pytest.raises(tf.errors.FailedPreconditionError, match="of 2"):
-            tape.gradient(loss, variables)
-    with tf.Graph().as_default():
-        weight = tf.compat.v1.get_variable("weight", [4, 5])
-        optimizer = hvd.DistributedOptimizer(
-            tf.compat.v1.train.GradientDescentOptimizer(0.1), compression=hvd.PowerSGD(1)
-        )
-        with pytest.raises(ValueError, match="which a graph of TF1 cannot"):
-            optimizer.minimize(tf.reduce_sum(weight))

@@ -12,6 +12,7 @@ from tfddl.gradients.power_sgd import PowerSGD
 from tfddl.ops.constants import Sum
 
 
+@tf.autograph.experimental.do_not_convert
 def reduce(reduction: Reduction) -> list[tf.Tensor]:
     """Reduces dense gradients as their `StatefulCompressor` does.
 

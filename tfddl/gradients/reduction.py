@@ -186,17 +186,17 @@ def _reduce_dense(
     if sparse:
         context += f", sparse {list(sparse)}"
 
-    def allreduce(tensors: list[tf.Tensor], together: Sequence[Sequence[int]], name: str) -> list[tf.Tensor]:
-        return _reduce_in_buckets(tensors, together, name, options, context, process_set)
+    def allreduce(
+        tensors: list[tf.Tensor], groups: Sequence[Sequence[int]] = together, name: str = sequence
+    ) -> list[tf.Tensor]:
+        return _reduce_in_buckets(tensors, groups, name, options, context, process_set)
 
     if is_stateful(options.compression):
         reduced = compressed.reduce(
             Reduction(tensors, mine, owner, sequence, together, context, options, process_set, allreduce)
         )
     else:
-        reduced = run_compressed(
-            lambda sent: allreduce(sent, together, sequence), tensors, options.compression
-        )
+        reduced = run_compressed(allreduce, tensors, options.compression)
     for index, tensor in zip(dense, reduced, strict=True):
         results[index] = mark(tensor)
 
