@@ -1,7 +1,7 @@
 """A small language model and its text, for benchmarks: a decoder-only transformer over bytes.
 
-The text is the source of Python's standard library (the modules that are one file), which comes with every Python: about 6 MB
-of code and English. Every tenth module is for validation.
+The text is the source of Python's standard library, the modules that are one file: about 5 MB of code and English, which
+comes with every Python. Every tenth module is for validation.
 """
 
 import sysconfig

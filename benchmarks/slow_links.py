@@ -1,41 +1,29 @@
 """Ways to train a language model over slow links: how busy the processors stay, and what becomes of the loss.
 
-    python tests/hosts/lab.py $(mktemp -d) 100mbit,20ms tfddlrun -np 2 -H hostA:1,hostB:1 python benchmarks/slow_links.py utilisation
+    python tests/hosts/lab.py $(mktemp -d) 100mbit,20ms \\
+        tfddlrun -np 2 -H hostA:1,hostB:1 python benchmarks/slow_links.py utilisation
     tfddlrun -np 2 python benchmarks/slow_links.py loss [--csv FILE] [--svg FILE]
-    python benchmarks/slow_links.py predict --step-seconds 0.11
+    python benchmarks/slow_links.py predict --step-seconds 0.17
 
 Each rank uses one thread. `WAYS` has a line for each way to exchange gradients or weights. H is the number of steps between
 two exchanges.
 
 `utilisation` needs a network: the lab's, or a real one. Columns:
 
-- `alone, ms`, `step, ms`: a step without communication, and with it; the slowest rank, medians over rounds. Both take turns, in blocks
-  of H steps (of `--block` steps for a way that exchanges in each). A block of Streaming DiLoCo begins and ends with one fragment
-  under way, so that whole exchanges are in it.
+- `alone, ms`, `step, ms`: a step without communication, and with it; the slowest rank, medians over rounds. Both take turns,
+  in blocks of H steps (of `--block` steps for a way that exchanges in each). A block of Streaming DiLoCo begins and ends
+  with one fragment under way, so that as many exchanges are in it as in any H steps.
 - `utilisation, %`: alone / step of one round, the median over rounds; `least` and `most` are of single rounds.
 - `MB a step`: what the first host sent, by /proc/net/dev. 0 where there is no interface `cable`.
 
-`loss` trains with each way from the same weights on the same rows, with the same schedule of AdamW. The loss is the mean over the
-rows for validation, in nats a byte; where ranks have different weights, each takes its part of the rows.
+`loss` trains with each way from the same weights on the same rows, with the same schedule of AdamW. The loss is the mean
+over the rows for validation, in nats a byte; where ranks have different weights, each takes its part of the rows.
 
-`predict` measures nothing. It has one rank a host, and the model of Hockney (1994) as in Thakur, Rabenseifner and Gropp,
-"Optimization of Collective Communication Operations in MPICH" (2005): a message of m bytes takes a + m / B, a the latency, B the
-bandwidth. A collective has a vote of log2(n) messages one after the other. Then each rank sends a slice to each other rank, n - 1
-messages that share the link and cost the sender o seconds each. With S bytes of all weights as they travel:
-
-    allreduce(S) = 2 (n - 1) (S / (n B) + o) + (log2(n) + 2) a
-    int8(S)      = 2 (n - 1) (S / (n B) + 2 o) + 4 (2 log2(n) + 1) a    (values and scales; each agrees on rows too)
-
-    in each step  t / (t + allreduce(S))
-    DiLoCo        H t / (H t + allreduce(S))
-    streaming     H t / (H t + F max(0, int8(S / F) - delay t)), F fragments
-
-t is the time of a step. No exchange of gradients overlaps with the backward pass here, and work for outer steps is not counted.
+`predict` measures nothing: prediction.py has the formulas and their source.
 """
 
 import csv
 import dataclasses
-import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -47,11 +35,11 @@ import language_model
 import numpy as np
 import report
 import tensorflow as tf
+from prediction import table
 
 import tfddl as hvd
 
 VALIDATION_ROWS = 256
-FRAGMENTS, DELAY = 5, 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,28 +50,28 @@ class Way:
         name: For people, and for `--ways`.
         each_step: Makes the optimizer that exchanges gradients, from a plain one. None: it stays plain.
         seldom: Makes what exchanges weights every H steps, from variables and H. None: nothing does.
-        fragments: The parts of the weights with an exchange of their own.
-        delay: Steps that an exchange may take while training goes on.
+        streaming: Whether `seldom` also takes `fragments` and `delay`.
         bytes: Bytes of a weight or gradient on the network, for `predict`.
     """
 
     name: str
     each_step: Callable[[Any], Any] | None = None
-    seldom: Callable[[Any, int], Any] | None = None
-    fragments: int = 1
-    delay: int = 0
+    seldom: Callable[..., Any] | None = None
+    streaming: bool = False
     bytes: float = 4
 
 
-STREAMING = partial(
-    hvd.DiLoCo, fragments=FRAGMENTS, delay=DELAY, mixing=0.5, compression=hvd.Compression.int8
-)
 WAYS = [
     Way("data parallel", hvd.DistributedOptimizer),
     Way("fp16", partial(hvd.DistributedOptimizer, compression=hvd.Compression.fp16), bytes=2),
     # A new way to exchange gradients in each step gets its line here.
     Way("DiLoCo", seldom=hvd.DiLoCo),
-    Way("streaming int8 DiLoCo", None, STREAMING, FRAGMENTS, DELAY, bytes=1 + 4 / 256),
+    Way(
+        "streaming int8 DiLoCo",
+        seldom=partial(hvd.DiLoCo, mixing=0.5, compression=hvd.Compression.int8),
+        streaming=True,
+        bytes=1 + 4 / 256,  # and a scale for each 256
+    ),
 ]
 
 
@@ -108,7 +96,9 @@ class Training:
         hvd.broadcast_variables(variables, root_rank=0)
         plain = self._optimizer(arguments)
         optimizer = way.each_step(plain) if way.each_step else plain
-        self._exchange = way.seldom(variables, every) if way.seldom else None
+        self.fragments, self.delay = (arguments.fragments, arguments.delay) if way.streaming else (1, 0)
+        parts = {"fragments": self.fragments, "delay": self.delay} if way.streaming else {}
+        self._exchange = way.seldom(variables, every, **parts) if way.seldom else None
         self._step = self._function(optimizer)
         self._alone = self._function(self._optimizer(arguments)) if way.each_step else self._step
         self._loss = tf.function(self._loss_of)
@@ -171,8 +161,9 @@ def series(arguments: Any) -> list[tuple[Way, int, str]]:
     found = []
     for way in WAYS:
         for every in arguments.every if way.seldom else [1]:
-            fits = every % way.fragments == 0 and way.delay < every // way.fragments
-            if fits and (not arguments.ways or any(part == way.name for part in arguments.ways.split(","))):
+            fits = every % arguments.fragments == 0 and arguments.delay < every // arguments.fragments
+            wanted = not arguments.ways or way.name in arguments.ways.split(",")
+            if wanted and (fits or not way.streaming):
                 found.append((way, every, f"{way.name}, H={every}" if way.seldom else way.name))
     return found
 
@@ -198,17 +189,17 @@ def utilisation(arguments: Any) -> list[dict[str, Any]]:
     for way, every, name in series(arguments):
         training = Training(way, every, arguments)
         count = every if way.seldom else arguments.block
-        training.step(), training.alone()
+        training.step()
+        training.alone()
         times, traffic = [], []
         for _ in range(arguments.rounds):
             alone = seconds(training.alone, count, f"{name}.alone")
             if way.seldom:  # up to the beginning of a period, or of an exchange in the background
-                part = every // way.fragments if way.delay else every
-                seconds(training.step, part - training.taken % part, f"{name}.before")
+                seconds(training.step, -training.taken % (every // training.fragments), f"{name}.before")
             before = sent()
             times.append((alone, seconds(training.step, count, f"{name}.step")))
             traffic.append((sent() - before) / count / 1e6)
-            seconds(training.step, way.delay, f"{name}.after")
+            seconds(training.step, training.delay, f"{name}.after")
         training.finish()
         alone_times, step_times = np.array(times).T / count * 1e3
         ratios = 100 * alone_times / step_times
@@ -272,33 +263,11 @@ def draw(curves: list[tuple[str, int, int, float]], path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
-def predict(arguments: Any) -> list[dict[str, Any]]:
-    """Calculates utilisation. See the formulas above."""
-    lines = []
-    t, latency, message = arguments.step_seconds, arguments.latency, arguments.message_seconds
-    for ranks, gbit in [(2, 0.1), *((ranks, 1.0) for ranks in arguments.ranks)]:
-        bandwidth, votes = gbit * 125e6 * arguments.efficiency, math.log2(ranks)
-        for way, every, name in series(arguments):
-            part = arguments.weights * way.bytes / way.fragments
-            wire = 2 * (ranks - 1) * (part / (ranks * bandwidth) + message)
-            exchange = wire + (votes + 2) * latency
-            if way.bytes < 2:
-                exchange = wire + 2 * (ranks - 1) * message + 4 * (2 * votes + 1) * latency
-            waiting = way.fragments * max(0.0, exchange - way.delay * t)
-            percent = 100 * every * t / (every * t + waiting)
-            lines.append(
-                {
-                    "ranks": ranks,
-                    "Gbit/s": gbit,
-                    "way": name,
-                    "one exchange, s": exchange,
-                    "predicted utilisation, %": percent,
-                }
-            )
-    return lines
-
-
-MODES = {"utilisation": utilisation, "loss": loss, "predict": predict}
+MODES = {
+    "utilisation": utilisation,
+    "loss": loss,
+    "predict": lambda arguments: table(arguments, series(arguments)),
+}
 
 
 def main() -> None:
@@ -307,8 +276,10 @@ def main() -> None:
     parser.set_defaults(rounds=3)
     parser.add_argument("mode", choices=MODES)
     parser.add_argument("--every", type=int, nargs="+", help="numbers of steps H between two exchanges")
+    parser.add_argument("--fragments", type=int, default=5, help="of streaming DiLoCo")
+    parser.add_argument("--delay", type=int, default=5, help="of streaming DiLoCo, in steps")
     parser.add_argument("--ways", default="", help="names out of WAYS, with commas; all by default")
-    parser.add_argument("--steps", type=int, default=1000, help="steps of a training, and of its schedule")
+    parser.add_argument("--steps", type=int, default=800, help="steps of a training, and of its schedule")
     parser.add_argument("--batch", type=int, default=8, help="rows of a rank's step")
     parser.add_argument("--rate", type=float, default=1e-3, help="largest learning rate")
     for name, default in (("width", 320), ("layers", 4), ("length", 128)):
@@ -321,7 +292,7 @@ def main() -> None:
     parser.add_argument("--svg", type=Path, help="picture of the curves of `loss`")
     parser.add_argument("--ranks", type=int, nargs="+", default=[64, 1024], help="for `predict`")
     parser.add_argument("--weights", type=float, default=5.13e6, help="for `predict`")
-    parser.add_argument("--step-seconds", type=float, default=0.11, help="t, for `predict`")
+    parser.add_argument("--step-seconds", type=float, default=0.17, help="t, for `predict`")
     parser.add_argument("--latency", type=float, default=0.02, help="a in seconds, one way, for `predict`")
     parser.add_argument(
         "--efficiency", type=float, default=0.96, help="part of the rate that is data, for `predict`"

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.hosts import relay
-from tests.hosts.lab import lab_command
+from tests.hosts.support import lab_or_skip
 
 # Host A measures round trips to each other host, by TCP; then host B measures what it receives.
 PROGRAM = """
@@ -55,12 +55,7 @@ def measured(tmp_path):
     """Runs the program in a lab. Returns the median round trip to each host in seconds, and the rates in bits per second."""
 
     def run(rate, delay, hosts, megabytes):
-        lab = lab_command(tmp_path, rate, delay, hosts)
-        probe = subprocess.run([*lab, "true"], capture_output=True, text=True, timeout=60)
-        if probe.returncode != 0:
-            pytest.skip(
-                f"no hosts without user and network namespaces and TAP: {probe.stderr.strip()[-300:]}"
-            )
+        lab = lab_or_skip(tmp_path, rate, delay, hosts)
         names = [f"host{letter}" for letter in "BCDEFGH"[: hosts - 1]]
         command = [*lab, sys.executable, "-S", "-c", PROGRAM, "8", str(megabytes), *names]
         result = subprocess.run(command, capture_output=True, text=True, timeout=60)
