@@ -3,7 +3,7 @@
     python tests/hosts/lab.py $(mktemp -d) 100mbit,20ms \\
         tfddlrun -np 2 -H hostA:1,hostB:1 python benchmarks/slow_links.py utilisation
     tfddlrun -np 2 python benchmarks/slow_links.py loss [--csv FILE] [--svg FILE]
-    python benchmarks/slow_links.py predict --step-seconds 0.17
+    python benchmarks/slow_links.py predict
 
 Each rank uses one thread. `WAYS` has a line for each way to exchange gradients or weights. H is the number of steps between
 two exchanges.
@@ -61,10 +61,17 @@ class Way:
     bytes: float = 4
 
 
+def without_momentum(variables: Any, every: int) -> Any:
+    """DiLoCo whose outer steps are no longer than the movement of the ranks."""
+    return hvd.DiLoCo(variables, every, keras.optimizers.SGD(0.7))
+
+
 WAYS = [
     Way("data parallel", hvd.DistributedOptimizer),
     Way("fp16", partial(hvd.DistributedOptimizer, compression=hvd.Compression.fp16), bytes=2),
     # A new way to exchange gradients in each step gets its line here.
+    Way("LocalSGD", seldom=hvd.LocalSGD),
+    Way("DiLoCo without momentum", seldom=without_momentum),
     Way("DiLoCo", seldom=hvd.DiLoCo),
     Way(
         "streaming int8 DiLoCo",
