@@ -259,12 +259,12 @@ def draw(curves: list[tuple[str, int, int, float]], path: Path) -> None:
     from matplotlib.figure import Figure
 
     matplotlib.rcParams.update({"svg.hashsalt": "tfddl", "svg.fonttype": "none", "font.size": 10})
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(8, 4), layout="constrained")
     axes = figure.add_subplot(xlabel="steps", ylabel="validation loss, nats a byte")
     for name in dict.fromkeys(name for name, *_ in curves):
         mine = [(step, value) for other, step, _, value in curves if other == name]
         axes.plot(*zip(*mine, strict=True), label=name, linewidth=1.5)
-    axes.legend(frameon=False)
+    figure.legend(frameon=False, loc="outside right upper")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, metadata={"Date": None})
