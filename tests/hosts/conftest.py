@@ -1,6 +1,5 @@
 """The fixture of tests on two hosts."""
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 
 from tests.harness import ScriptResult, run_script
 from tests.harness.mpirun import is_open_mpi
-from tests.hosts.lab import lab_command
+from tests.hosts.support import lab_or_skip
 
 
 @pytest.fixture
@@ -16,10 +15,7 @@ def on_hosts(tmp_path: Path) -> Callable[..., ScriptResult]:
     """Runs a script under a launcher on host A, and finds nothing left running on either host."""
     if not is_open_mpi():
         pytest.skip("the stand-in for ssh is Open MPI's")
-    lab = lab_command(tmp_path)
-    probe = subprocess.run([*lab, "true"], capture_output=True, text=True, timeout=120)
-    if probe.returncode != 0:
-        pytest.skip(f"no two hosts without user and network namespaces: {probe.stderr.strip()[-300:]}")
+    lab = lab_or_skip(tmp_path)
 
     def run(script: str, *launcher: str, **environment: str) -> ScriptResult:
         # The harness has a place for shared memory that these hosts do not see; they have their own.

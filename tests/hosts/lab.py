@@ -1,11 +1,15 @@
-"""Two hosts on one machine: a network, a name, shared memory and processes of their own, a cable between them.
+"""Hosts on one machine: a network, a name, shared memory and processes of their own, with links between them.
 
-    python lab.py DIRECTORY RATE COMMAND ARGS...
+    python lab.py DIRECTORY RATE[,DELAY[,HOSTS]] COMMAND ARGS...
 
-runs a command on `hostA`, from where mpirun reaches `hostB` by a stand-in for ssh. Both share the file system,
-as a cluster's nodes do. RATE is what the cable carries in each direction, as `tc` writes it (`1gbit`), or `-` for
-all it can. Needs no privileges beyond unprivileged user namespaces; all that it makes is in namespaces and goes
-with this process.
+runs a command on `hostA`, from where mpirun reaches `hostB` (and `hostC`, ...) by a stand-in for ssh. All share the
+file system, as a cluster's nodes do. RATE is what a host's link carries in each direction, as `tc` writes it (`1gbit`), or
+`-` for all it can. DELAY is one way, as with `tc netem delay` on each host: `20ms` makes a round trip of 40 ms. HOSTS is 2
+by default, at most 8. `100mbit,20ms` is a link between buildings.
+
+Two hosts without a delay have a veth cable, which `tbf` limits. With a delay, or with more hosts, `relay.py` is a switch
+between them. The lab needs no privileges beyond unprivileged user namespaces, and `/dev/net/tun` for the switch. All that it
+makes is in namespaces and goes with this process.
 """
 
 import os
@@ -13,30 +17,38 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import NoReturn
 
 NAMESPACES = ["--user", "--map-root-user", "--mount", "--net", "--uts", "--ipc"]
-"""Options of `unshare` for host A; host B has the same user namespace."""
+"""Options of `unshare` for host A; the other hosts have the same user namespace."""
+
+MTU = 9000
+"""Of the links to the switch, as in relay.py."""
 
 LEFT_LIMIT = 30.0
 """Seconds that the processes of a job get to be gone once its launcher has ended."""
 
-ADDRESSES = {"hostA": "10.77.0.1", "hostB": "10.77.0.2"}
+ADDRESSES = {f"host{letter}": f"10.77.0.{number}" for number, letter in enumerate("ABCDEFGH", 1)}
 
 # ssh gives a command no more of the environment than this.
 AGENT = """#!/bin/sh
 while case $1 in -*) ;; *) false ;; esac; do shift; done
-case $1 in hostB | {address}) ;; *) echo "ssh: Could not resolve hostname $1" >&2; exit 255 ;; esac
+case $1 in
+  {cases}
+  *) echo "ssh: Could not resolve hostname $1" >&2; exit 255 ;;
+esac
 shift
-exec nsenter --target {holder} --mount --net --uts --ipc -- \\
+exec nsenter --target $holder --mount --net --uts --ipc -- \\
   env -i HOME='{home}' PATH=/usr/bin:/bin TMPDIR='{directory}' /bin/sh -c "$*"
 """
 
 
-def lab_command(directory: Path, rate: str = "-") -> list[str]:
+def lab_command(directory: Path, rate: str = "-", delay: str = "", hosts: int = 2) -> list[str]:
     """The command line in front of one that is to run on host A."""
-    return [sys.executable, "-S", __file__, str(directory), rate]
+    network = rate if not delay and hosts == 2 else f"{rate},{delay},{hosts}"
+    return [sys.executable, "-S", __file__, str(directory), network]
 
 
 def enter(arguments: list[str]) -> NoReturn:
@@ -60,34 +72,66 @@ def become(host: str, hosts_file: Path) -> None:
     socket.sethostname(host)
 
 
-def start_host_b(hosts_file: Path) -> subprocess.Popen[bytes]:
-    """Starts the process that holds host B's namespaces, and returns once they are ready."""
-    command = ["unshare", *NAMESPACES[2:], sys.executable, "-S", __file__, "--hold", str(hosts_file)]
-    holder = subprocess.Popen(command, stdout=subprocess.PIPE)
-    assert holder.stdout is not None
-    if not holder.stdout.readline():
-        raise RuntimeError(f"host B did not start: exit code {holder.wait()}")
-    return holder
+def start(*command: str) -> int:
+    """Starts a process of this lab in the background, and returns its id once it says that it is ready."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    if not process.stdout.readline():
+        raise RuntimeError(f"{' '.join(command)} did not start: exit code {process.wait()}")
+    return process.pid
 
 
-def connect(holder: int, rate: str) -> None:
-    """Lays the cable between the hosts."""
-    call("ip", "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", str(holder))
-    for prefix, host in (([], "hostA"), (["nsenter", "--target", str(holder), "--net"], "hostB")):
-        call(*prefix, "ip", "address", "add", f"{ADDRESSES[host]}/24", "dev", "cable")
-        call(*prefix, "ip", "link", "set", "cable", "up")
-        if rate != "-":
+def start_host(host: str, hosts_file: Path) -> int:
+    """Starts the process that holds the namespaces of a host."""
+    return start("unshare", *NAMESPACES[2:], sys.executable, "-S", __file__, "--hold", str(hosts_file), host)
+
+
+def inside(holder: int | None) -> list[str]:
+    """The words in front of a command that belongs to the network of a host; host A has no holder."""
+    return [] if holder is None else ["nsenter", "--target", str(holder), "--net"]
+
+
+def connect(holders: dict[str, int | None], rate: str, delay: str) -> list[int]:
+    """Lays the links between the hosts. Returns the process of the switch, if there is one."""
+    switch = []
+    if len(holders) > 2 or delay:
+        relay = Path(__file__).with_name("relay.py")
+        switch = [start(sys.executable, "-S", str(relay), rate, delay or "0s", str(len(holders)))]
+        for number, holder in enumerate(holders.values()):
+            place = [] if holder is None else ["netns", str(holder)]
+            call("ip", "link", "set", f"relay{number}", *place, "name", "cable")
+            address = f"02:00:00:00:00:{number:02x}"
+            call(*inside(holder), "ip", "link", "set", "cable", "address", address, "mtu", str(MTU))
+    else:
+        call(
+            "ip",
+            "link",
+            "add",
+            "cable",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "cable",
+            "netns",
+            str(holders["hostB"]),
+        )
+    for host, holder in holders.items():
+        call(*inside(holder), "ip", "address", "add", f"{ADDRESSES[host]}/24", "dev", "cable")
+        call(*inside(holder), "ip", "link", "set", "cable", "up")
+        if rate != "-" and not switch:
             shaping = ["tbf", "rate", rate, "burst", "256kb", "latency", "50ms"]
-            call(*prefix, "tc", "qdisc", "add", "dev", "cable", "root", *shaping)
+            call(*inside(holder), "tc", "qdisc", "add", "dev", "cable", "root", *shaping)
+    return switch
 
 
-def left_running(holder: int) -> list[str]:
-    """Command lines of the processes on both hosts that are still there after `LEFT_LIMIT` seconds."""
+def left_running(own: Collection[int]) -> list[str]:
+    """Command lines of the processes on all hosts, but this lab's own, that are still there after `LEFT_LIMIT` seconds."""
     deadline = time.monotonic() + LEFT_LIMIT
     while True:
         found = []
         for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) not in (os.getpid(), holder):
+            if entry.name.isdigit() and int(entry.name) not in own:
                 try:
                     words = (entry / "cmdline").read_bytes()  # Empty for a zombie.
                 except OSError:
@@ -99,28 +143,41 @@ def left_running(holder: int) -> list[str]:
         time.sleep(0.05)
 
 
+def network(text: str) -> tuple[str, str, list[str]]:
+    """Rate, delay (empty for none) and names of the hosts of RATE[,DELAY[,HOSTS]]."""
+    rate, delay, count = [*text.split(","), "", ""][:3]
+    hosts = int(count or 2)
+    if not 2 <= hosts <= len(ADDRESSES):
+        raise ValueError(
+            f"The lab has 2 to {len(ADDRESSES)} hosts: choose a number of them. Received: {text!r}"
+        )
+    return rate, delay, list(ADDRESSES)[:hosts]
+
+
 def main() -> int:
-    """Builds the hosts, runs the command on host A, and says what it left running on either."""
-    directory, rate, command = Path(sys.argv[2]), sys.argv[3], sys.argv[4:]
+    """Builds the hosts, runs the command on host A, and says what it left running on any."""
+    directory, command = Path(sys.argv[2]), sys.argv[4:]
+    rate, delay, hosts = network(sys.argv[3])
     hosts_file, agent = directory / "hosts", directory / "agent"
-    lines = [f"{address} {host}" for host, address in ADDRESSES.items()]
+    lines = [f"{ADDRESSES[host]} {host}" for host in hosts]
     hosts_file.write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
     become("hostA", hosts_file)
-    holder = start_host_b(hosts_file).pid
-    connect(holder, rate)
+    others = {host: start_host(host, hosts_file) for host in hosts[1:]}
+    switch = connect({"hostA": None, **others}, rate, delay)
     home = os.environ.get("HOME", "/")
-    agent.write_text(AGENT.format(address=ADDRESSES["hostB"], holder=holder, home=home, directory=directory))
+    cases = "\n  ".join(f"{host} | {ADDRESSES[host]}) holder={holder} ;;" for host, holder in others.items())
+    agent.write_text(AGENT.format(cases=cases, home=home, directory=directory))
     agent.chmod(0o755)
     os.environ.update(PRTE_MCA_plm="ssh", PRTE_MCA_plm_ssh_agent=str(agent))
     code = subprocess.run(command).returncode
-    for line in left_running(holder):
+    for line in left_running([os.getpid(), *others.values(), *switch]):
         print("left running:", line)
     return code
 
 
-def hold(hosts_file: Path) -> None:
-    """Host B: its namespaces last as long as this process."""
-    become("hostB", hosts_file)
+def hold(hosts_file: Path, host: str) -> None:
+    """Another host than A: its namespaces last as long as this process."""
+    become(host, hosts_file)
     print("ready", flush=True)
     while True:
         time.sleep(1000)
@@ -128,7 +185,7 @@ def hold(hosts_file: Path) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--hold":
-        hold(Path(sys.argv[2]))
+        hold(Path(sys.argv[2]), sys.argv[3])
     if sys.argv[1] != "--inside":
         enter(sys.argv[1:])
     sys.exit(main())
