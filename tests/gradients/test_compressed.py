@@ -15,7 +15,7 @@ SHAPES = [(12, 10), (3, 3, 2, 6), (10,), (2, 2), ()]
 
 
 def gradients_of(rank, step, shapes=SHAPES):
-    """What differs by rank, and a part that all steps have."""
+    """Gradients with a part that differs by rank and step, and a part that all steps have."""
     return [
         np.random.default_rng([rank, step, slot]).normal(size=shape)
         + 2 * np.random.default_rng([rank, slot]).normal(size=shape)

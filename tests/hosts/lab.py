@@ -25,7 +25,7 @@ NAMESPACES = ["--user", "--map-root-user", "--mount", "--net", "--uts", "--ipc"]
 """Options of `unshare` for host A; the other hosts have the same user namespace."""
 
 MTU = 9000
-"""Of the links to the switch, as in relay.py."""
+"""Bytes of a packet on the links to the switch, as in relay.py."""
 
 LEFT_LIMIT = 30.0
 """Seconds that the processes of a job get to be gone once its launcher has ended."""
@@ -103,19 +103,8 @@ def connect(holders: dict[str, int | None], rate: str, delay: str) -> list[int]:
             address = f"02:00:00:00:00:{number:02x}"
             call(*inside(holder), "ip", "link", "set", "cable", "address", address, "mtu", str(MTU))
     else:
-        call(
-            "ip",
-            "link",
-            "add",
-            "cable",
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "cable",
-            "netns",
-            str(holders["hostB"]),
-        )
+        peer = ["peer", "name", "cable", "netns", str(holders["hostB"])]
+        call("ip", "link", "add", "cable", "type", "veth", *peer)
     for host, holder in holders.items():
         call(*inside(holder), "ip", "address", "add", f"{ADDRESSES[host]}/24", "dev", "cable")
         call(*inside(holder), "ip", "link", "set", "cable", "up")

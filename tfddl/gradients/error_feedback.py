@@ -1,4 +1,4 @@
-"""What a compression of gradients remembers from step to step, on each rank for itself.
+"""The state of a compression of gradients from step to step, on each rank for itself.
 
 With error feedback (arXiv 1809.07599, 1905.13727 algorithm 2) a rank adds to its gradient what it has not sent before, and
 remembers what it has not sent now:
@@ -60,7 +60,7 @@ class Reduction:
 
 @dataclasses.dataclass
 class State:
-    """What a compression remembers for the gradients of one owner.
+    """The state of a compression for the gradients of one owner.
 
     Attributes:
         variables: This rank's own variables.
@@ -144,7 +144,7 @@ def _bytes(tensors: Sequence[tf.Tensor]) -> int:
 
 
 def _identities(reduction: Reduction) -> list[Any]:
-    """What the gradients belong to: a variable, or a slot if there is none."""
+    """The owners of the gradients: variables, or slots if there are none."""
     variables = reduction.variables or [None] * len(reduction.tensors)
     return [
         _compat.reference(variable) if _compat.is_variable(variable) else (slot, str(tensor.shape))

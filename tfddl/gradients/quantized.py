@@ -25,7 +25,7 @@ _LARGEST = 127.0
 
 
 class Exchanged(NamedTuple):
-    """What an exchange returns; all float32.
+    """The results of an exchange; all float32.
 
     Attributes:
         means: `[blocks, BLOCK]`, the same bits on all ranks.
@@ -136,7 +136,7 @@ def pack(blocks: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def unpack(rows: tf.Tensor) -> tf.Tensor:
-    """What rows of `pack` stand for: float32 `[blocks, BLOCK]`."""
+    """The values that rows of `pack` stand for: float32 `[blocks, BLOCK]`."""
     return tf.cast(rows[:, :BLOCK], tf.float32) * _scales(rows)[:, tf.newaxis]
 
 
