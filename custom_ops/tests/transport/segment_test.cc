@@ -105,7 +105,8 @@ size_t OpenFiles() {
 // The way that all members used, given the options of each.
 void TestWays(const fs::path& directory) {
   const ShmOptions both{true, directory.string()}, files{false, directory.string()};
-  const ShmOptions memfd{true, "/nonexistent"}, none{false, "/nonexistent"};
+  const std::string missing = directory.string() + "/missing";
+  const ShmOptions memfd{true, missing}, none{false, missing};
   const size_t open_files = OpenFiles();
 
   auto outcomes = ShareAll({both, both, both});
@@ -120,7 +121,7 @@ void TestWays(const fs::path& directory) {
     for (const Outcome& outcome : ShareAll(options)) {
       CHECK(outcome.segments.empty());
       CHECK(outcome.why.find("no memfd; local rank ") != std::string::npos);
-      CHECK(outcome.why.find("/nonexistent/tfddl-") != std::string::npos);
+      CHECK(outcome.why.find(missing + "/tfddl-") != std::string::npos);
       CHECK(outcome.why.find(std::strerror(ENOENT)) != std::string::npos);
     }
   }
@@ -180,13 +181,13 @@ void TestRoomForOthers(const ShmOptions& files) {
 }
 
 // In another process namespace the path of a peer's memory may lead to memory of some other process.
-void TestMemoryOfAnotherProcess() {
+void TestMemoryOfAnotherProcess(const ShmOptions& memfd) {
   const auto gather = [](const std::string& mine) {
     const bool is_address = mine.find("/proc/") == 0 && mine.find(" tfddl-") != std::string::npos;
     return std::vector<std::string>{is_address ? mine + "-of-another" : mine};
   };
   std::string why;
-  CHECK(ShareSegments(kBytes, gather, {true, "/nonexistent"}, &why).empty());
+  CHECK(ShareSegments(kBytes, gather, memfd, &why).empty());
   CHECK(why.find("is not the peer's memory") != std::string::npos);
 }
 
@@ -197,11 +198,12 @@ int main() {
   char directory[] = "/tmp/tfddl-segment-test-XXXXXX";
   CHECK(mkdtemp(directory));
   tfddl::TestWays(directory);
-  const tfddl::ShmOptions both{true, directory}, files{false, directory}, none{false, "/nonexistent"};
+  const std::string missing = std::string(directory) + "/missing";
+  const tfddl::ShmOptions both{true, directory}, files{false, directory}, none{false, missing};
   tfddl::TestArenas({both, both, both}, true);
   tfddl::TestArenas({both, files, both}, true);
   tfddl::TestArenas({both, none}, false);
-  tfddl::TestMemoryOfAnotherProcess();
+  tfddl::TestMemoryOfAnotherProcess({true, missing});
   tfddl::TestRoomForOthers(files);
   CHECK(std::filesystem::is_empty(directory));
   std::filesystem::remove_all(directory);
