@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tfddl.keras.local_steps import LocalSGD as LocalSGD
     from tfddl.keras.optimizer import DistributedOptimizer as DistributedOptimizer
     from tfddl.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
+    from tfddl.keras.sharded.checkpoint import ShardedCheckpoint as ShardedCheckpoint
+    from tfddl.keras.sharded.optimizer import ShardedOptimizer as ShardedOptimizer
     from tfddl.keras.sync_batch_normalization import SyncBatchNormalization as SyncBatchNormalization
     from tfddl.launch.function import run as run
     from tfddl.ops.allgather import allgather as allgather
@@ -96,6 +98,8 @@ _MODULES = {
     "tfddl.gradients.tape": ["DistributedGradientTape", "PartialDistributedGradientTape"],
     "tfddl.keras.load": ["load_model"],
     "tfddl.keras.local_steps": ["DiLoCo", "LocalSGD"],
+    "tfddl.keras.sharded.checkpoint": ["ShardedCheckpoint"],
+    "tfddl.keras.sharded.optimizer": ["ShardedOptimizer"],
     "tfddl.keras.parallel.data_parallel": ["DataParallel"],
     "tfddl.keras.optimizer": ["DistributedOptimizer", "PartialDistributedOptimizer"],
     "tfddl.keras.evaluation": ["evaluate"],

@@ -331,6 +331,21 @@ def new_variable(value: np.ndarray, name: str) -> Any:
     return keras().Variable(value, dtype=value.dtype.name, name=name)
 
 
+def variable_like(variable: Any, shape: tuple[int, ...]) -> Any:
+    """Keras 3: a variable of another shape, with zeros, and with the dtype and the names of `variable`."""
+    made = keras().Variable(
+        "zeros", shape=shape, dtype=variable.dtype, name=str(variable.name).split(":")[0].split("/")[-1]
+    )
+    setattr(made, "path" if "path" in vars(made) else "_path", path(variable))
+    made.overwrite_with_gradient = getattr(variable, "overwrite_with_gradient", False)
+    return made
+
+
+def clips_each_batch() -> bool:
+    """Whether Keras 3 clips the gradients of each batch, also where the optimizer accumulates them, as 3.4 does."""
+    return "_clip_gradients" in keras().optimizers.Optimizer.apply.__code__.co_names
+
+
 def forget_functions(model: Any) -> None:
     """Makes `fit`, `evaluate` and `predict` trace anew."""
     model.train_function = model.test_function = model.predict_function = None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -101,6 +101,18 @@ class LocalSGD:
         """Exchanges what is left at the end of the training. All ranks call it."""
         if self.steps:
             self._exchange()
+
+    def progress(self) -> dict[str, Any]:
+        """How far this object is between two exchanges, for a checkpoint: what JSON takes, equal on all ranks."""
+        return {"steps": self.steps, "exchanges": self._exchanges}
+
+    def resume(self, progress: dict[str, Any]) -> None:
+        """Goes on from what `progress` has returned; `checkpoint_variables` get their values later."""
+        self.steps, self._exchanges = progress["steps"], progress["exchanges"]
+
+    def checkpoint_variables(self) -> list[Any]:
+        """Variables for a checkpoint, equal on all ranks."""
+        return []
 
     def _exchange(self) -> None:
         self.steps = 0
@@ -202,7 +214,8 @@ class DiLoCo(LocalSGD):
         outer = new_outer_optimizer() if outer_optimizer is None else check_outer(outer_optimizer)
         self._fragments = [Fragment(part, outer) for part in divided(self._locals, fragments)]
         self._delay, self._mixing = delay, mixing
-        self._under_way: tuple[Fragment, int, Future[Sequence[Any]]] | None = None
+        # The number of a fragment, the step at which its exchange counts, and a function that waits for the result.
+        self._under_way: tuple[int, int, Callable[[], Sequence[Any]]] | None = None
         self._background = ThreadPoolExecutor(1, "DiLoCo") if delay else None
 
     @property
@@ -229,7 +242,7 @@ class DiLoCo(LocalSGD):
         each = self.every // len(self._fragments)
         if self.steps % each == 0:
             number = self.steps // each - 1
-            self._begin(self._fragments[number])
+            self._begin(number)
             if number + 1 == len(self._fragments):
                 self.steps -= self.every
                 self._exchange_statistics()
@@ -244,19 +257,45 @@ class DiLoCo(LocalSGD):
             self._exchange_statistics()
         self.steps = 0
 
-    def _begin(self, fragment: Fragment) -> None:
+    def progress(self) -> dict[str, Any]:
+        """See `LocalSGD.progress`."""
+        return {
+            **super().progress(),
+            "under_way": None if self._under_way is None else list(self._under_way[:2]),
+        }
+
+    def resume(self, progress: dict[str, Any]) -> None:
+        """See `LocalSGD.resume`."""
+        super().resume(progress)
+        self._under_way = None
+        if progress["under_way"] is not None:
+            number, due = progress["under_way"]
+            held = [tf.Variable(tf.zeros_like(each)) for each in self._fragments[number].outer_gradient()]
+            self._under_way = number, due, lambda: held
+
+    def checkpoint_variables(self) -> list[Any]:
+        """theta, the state of the outer optimizer, and the result of an exchange under way, for which this waits."""
+        if self._under_way is None:
+            return self.outer_variables
+        number, due, result = self._under_way
+        held = [tf.Variable(each) for each in result()]
+        self._under_way = number, due, lambda: held
+        return [*self.outer_variables, *held]
+
+    def _begin(self, number: int) -> None:
+        fragment = self._fragments[number]
         gradient = fragment.outer_gradient()
         if self._background is None:
             fragment.take(self._mean(gradient), self._mixing)
             return
         due = self.steps % self.every + self._delay
-        self._under_way = fragment, due, self._background.submit(self._mean, gradient)
+        self._under_way = number, due, self._background.submit(self._mean, gradient).result
 
     def _end(self) -> None:
         assert self._under_way is not None
-        fragment, _, result = self._under_way
+        number, _, result = self._under_way
         self._under_way = None
-        fragment.take(result.result(), self._mixing)
+        self._fragments[number].take(list(map(tf.convert_to_tensor, result())), self._mixing)
 
 
 def check_every(every: Any, kind: str) -> None:

@@ -14,6 +14,7 @@ from tfddl.ops.collective import name_of
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 _MARK = "_tfddl_broadcast"
+_OF_ITS_RANK = "_tfddl_of_its_rank"
 
 
 def has_broadcast(variables: Iterable[Any]) -> bool:
@@ -26,11 +27,23 @@ def has_broadcast_in(graph: Any) -> bool:
     return hasattr(graph, _MARK)
 
 
+def leave_to_its_rank(variable: Any) -> None:
+    """Marks a variable that holds something else on each rank, such as a slice. No broadcast changes it."""
+    setattr(_compat.tf_variable(variable), _OF_ITS_RANK, True)
+
+
+def is_of_its_rank(variable: Any) -> bool:
+    """Whether `leave_to_its_rank` has been called with the variable."""
+    return hasattr(_compat.tf_variable(variable), _OF_ITS_RANK)
+
+
 @tf.autograph.experimental.do_not_convert
 def broadcast_variables(
     variables: Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set
 ) -> tf.Operation | None:
     """Assigns every variable the value that it has on `root_rank`.
+
+    The state of a `tfddl.ShardedOptimizer`, of which each rank has its own slice, stays as it is.
 
     Args:
         variables: TensorFlow or Keras variables, in the same order on all ranks.
@@ -100,7 +113,7 @@ def _assign_roots_values(
     variables: Iterable[Any], root_rank: int, group: str, process_set: ProcessSet, *, ignore_name_scope: bool
 ) -> list[Any]:
     """Returns the results of the assignments. All broadcasts come before the first assignment."""
-    variables = list(variables)
+    variables = [variable for variable in variables if not is_of_its_rank(variable)]
     for variable in variables:
         setattr(_compat.tf_variable(variable), _MARK, True)
     if variables and _in_tf1_graph():

@@ -26,6 +26,11 @@ def warn_on_each_host(message: str) -> None:
         _logger.warning(message)
 
 
+def warn_on_this_rank(message: str) -> None:
+    """Logs a warning on whichever rank calls: the message names the rank."""
+    _logger.warning(message)
+
+
 @functools.cache
 def warn_once(message: str, process_set: ProcessSet = global_process_set) -> None:
     """Logs a warning on the first rank of a set, the first time only."""

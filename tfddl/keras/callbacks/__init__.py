@@ -6,6 +6,7 @@ from tfddl.keras.callbacks.learning_rate import LearningRateScheduleCallback, Le
 from tfddl.keras.callbacks.local_steps import DiLoCo, LocalSGD
 from tfddl.keras.callbacks.metric_average import MetricAverageCallback
 from tfddl.keras.callbacks.rank_zero_only import rank_zero_only
+from tfddl.keras.callbacks.sharded_checkpoint import ShardedCheckpoint
 from tfddl.keras.callbacks.stop import StopTogetherCallback
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "LearningRateWarmupCallback",
     "LocalSGD",
     "MetricAverageCallback",
+    "ShardedCheckpoint",
     "StopTogetherCallback",
     "rank_zero_only",
 ]

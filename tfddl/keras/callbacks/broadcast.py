@@ -14,6 +14,7 @@ from tfddl.keras.consistency import (
     model_check,
     model_contents,
     setup_check,
+    sharded_check,
     steps_check,
     weights_check,
 )
@@ -134,6 +135,7 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         self._first_epoch, self._first_batch = True, True
         backup_check.warn_of_backups(self._callbacks, self, self._collective("backups"), self.process_set)
         model_contents.build_optimizer(self.model)
+        sharded_check.check_iterations(self.model, self._collective("iterations"), self.process_set)
         setup_check.warn_of_rates(
             self.model, self.root_rank, self._collective("learning_rate"), self.process_set
         )

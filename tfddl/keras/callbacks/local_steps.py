@@ -104,6 +104,11 @@ class LocalSGD(LocalStepsCallback):
         if self._local is not None:
             self._local.finish()
 
+    @property
+    def current(self) -> local_steps.LocalSGD | None:
+        """The object that counts steps and exchanges; None before the first step."""
+        return self._local
+
     def _new(self, variables: Any, statistics: Any) -> local_steps.LocalSGD:
         return local_steps.LocalSGD(variables, self.every, statistics=statistics, **self._options)
 

@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.keras.consistency import model_contents
+from tfddl.keras.consistency import model_contents, sharded_check
 from tfddl.keras.distributed import patches
 from tfddl.keras.distributed.status import is_distributed
 from tfddl.keras.keras2 import addons
@@ -73,6 +73,7 @@ def _complete(callbacks: Any) -> None:
     model = getattr(callbacks, "model", None)  # Keras 2 sets it later where there is no eager execution
     ours = ours_among(callbacks.callbacks)
     _check_eager(ours)
+    sharded_check.check_callbacks(callbacks.callbacks, model)
     for optimizer in () if model is None else model_contents.optimizers_of(model):
         addons.check_members(optimizer)
     listed = [callback for callback in callbacks.callbacks if isinstance(callback, ListedCallback)]

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tfddl import _compat
+from tfddl.keras.distributed.sharded_optimizer import slices_of
 from tfddl.keras.keras2 import optimizer_state
+from tfddl.ops.variables import is_of_its_rank
 
 
 def optimizers_of(model: Any) -> Iterator[Any]:
@@ -35,6 +37,12 @@ def _is_roundabout(attribute: tuple[str, Any]) -> tuple[bool, bool]:
     return isinstance(value, (dict, list, tuple)), name.startswith("_")
 
 
+def sharded_optimizers(model: Any) -> list[Any]:
+    """The optimizers of the model whose state is divided among several ranks; those inside a LossScaleOptimizer too."""
+    found = map(_compat.innermost, optimizers_of(model))
+    return [each for each in found if (slices := slices_of(each)) is not None and slices.ranks > 1]
+
+
 def build_optimizer(model: Any) -> None:
     """Makes the missing variables of `model.optimizer`, if the model is built."""
     optimizer = getattr(model, "optimizer", None)
@@ -43,10 +51,11 @@ def build_optimizer(model: Any) -> None:
 
 
 def all_variables(model: Any) -> list[Any]:
-    """The variables of the model and of its optimizers, each once."""
+    """The variables of the model and of its optimizers, each once, without those that hold a slice of their rank."""
     variables = list(model.variables)
     for optimizer in optimizers_of(model):
-        variables.extend(state_of(optimizer, model.variables))
+        state = state_of(optimizer, model.variables)
+        variables.extend(variable for variable in state if not is_of_its_rank(variable))
     return list({variable_id(variable): variable for variable in variables}.values())
 
 

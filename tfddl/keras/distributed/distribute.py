@@ -11,6 +11,7 @@ from tfddl.keras.distributed.backward_passes import accumulate
 from tfddl.keras.distributed.base_optimizer import Distributed
 from tfddl.keras.distributed.loss_scale_optimizer import DistributedLossScale
 from tfddl.keras.distributed.settings import Settings, set_settings, settings_of
+from tfddl.keras.distributed.sharded_optimizer import Sharded
 from tfddl.keras.keras2 import aggregation
 
 
@@ -37,7 +38,7 @@ def distribute(optimizer: Any, settings: Settings) -> Any:
                 distribute(inner, settings.fresh(settings.local))
             adopt(optimizer, DistributedMulti, __reduce__=_reduce)
         else:
-            adopt(optimizer, Distributed, __reduce__=_reduce)
+            adopt(optimizer, Sharded if settings.sharded else Distributed, __reduce__=_reduce)
     return optimizer
 
 

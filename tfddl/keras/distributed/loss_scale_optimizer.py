@@ -8,6 +8,7 @@ which the others wait for it. So all ranks decide on the same value.
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfddl.gradients import reduced_marks
@@ -26,6 +27,9 @@ class DistributedLossScale(Adopted):
     """A LossScaleOptimizer around a distributed optimizer."""
 
     inner_optimizer: Any
+    built: bool
+    variables: list[Any]
+    _variables: list[Any]
 
     def scale_loss(self, loss: Any) -> Any:
         """See `keras.optimizers.LossScaleOptimizer.scale_loss`."""
@@ -37,8 +41,9 @@ class DistributedLossScale(Adopted):
 
         Without accumulation the scaled gradients are reduced before the decision: an infinity on one rank becomes an
         infinity on all. With accumulation this would be one reduction for each micro-batch. There the ranks share the
-        decision only, and the optimizer inside reduces its accumulated gradients at the update. A compression that keeps
-        its errors takes this way too: its errors must not have the scale of one step, nor those of a skipped one.
+        decision only, and the optimizer inside reduces its accumulated gradients at the update; so does a sharded one. A
+        compression that keeps its errors takes this way too: its errors must not have the scale of one step, nor those of
+        a skipped one.
         """
         plain: Any = super()
         settings, inner = settings_of(self), self.inner_optimizer
@@ -47,8 +52,8 @@ class DistributedLossScale(Adopted):
         variables = list(known)
         if len(variables) != len(grads):
             return plain.apply(grads, trainable_variables)  # Keras raises the error
-        at_once = not (inner.gradient_accumulation_steps or is_stateful(settings.options.compression))
-        grads, call = apply_call.start(settings, grads, variables, at_once)
+        keeps = inner.gradient_accumulation_steps or settings.sharded or is_stateful(settings.options.compression)
+        grads, call = apply_call.start(settings, grads, variables, not keeps)
         apply_call.check_global_norm(inner, settings, grads, variables)
         with apply_call.under_way(self, call):
             return plain.apply(grads, None if trainable_variables is None else variables)
@@ -67,3 +72,28 @@ class DistributedLossScale(Adopted):
         name = names.unique(f"{settings.owner}.finite", number)
         ranks = allreduce(tf.cast(finite, tf.int32), op=Sum, name=name, process_set=process_set)
         return tf.equal(ranks, size_op(process_set))
+
+    def save_own_variables(self, store: Any) -> None:
+        """See `keras.optimizers.Optimizer.save_own_variables`: its own variables, then those of the optimizer inside."""
+        plain: Any = super()
+        if not (settings_of(self).sharded and self.built):
+            plain.save_own_variables(store)
+            return
+        inner: dict[str, Any] = {}
+        self.inner_optimizer.save_own_variables(inner)
+        values = [np.asarray(variable) for variable in self._variables] + list(inner.values())
+        for index, value in enumerate(values):
+            store[str(index)] = value
+
+    def load_own_variables(self, store: Any) -> None:
+        """See `keras.optimizers.Optimizer.load_own_variables`: those of the optimizer inside are whole in the store."""
+        plain: Any = super()
+        own, count = len(self._variables), len(self.variables)
+        if not (settings_of(self).sharded and self.built) or len(store.keys()) != count:
+            plain.load_own_variables(store)
+            return
+        for index, variable in enumerate(self._variables):
+            variable.assign(store[str(index)])
+        self.inner_optimizer.load_own_variables(
+            {str(index - own): store[str(index)] for index in range(own, count)}
+        )

@@ -19,6 +19,7 @@ same as before for programs without tfddl's optimizers and callbacks:
 | `keras.saving.save_model`, `.save_weights`; `Model.export`; `keras.utils.get_file` | 3 | under `DataParallel` one rank \
 writes |
 | `keras.saving.load_model`, `.load_weights` | 3 | in callbacks they wait for this rank |
+| `keras.saving.save_model`, `.save_weights` | 3 | the state of a `ShardedOptimizer` is collected, and one rank writes |
 
 The subclass that `adoption.py` makes for the class of an optimizer overrides these methods:
 
@@ -26,6 +27,11 @@ The subclass that `adoption.py` makes for the class of an optimizer overrides th
 |---|---|---|
 | `Optimizer.scale_loss` | `base_optimizer.Distributed`, `loss_scale_optimizer` | a part of a batch has a weight |
 | `Optimizer.apply`, `._clip_gradients` | `base_optimizer.Distributed` | gradients are combined before they are clipped |
+| `Optimizer.build`, `.add_variable`, `.add_variable_from_reference`, `._backend_update_step`, \
+`._update_model_variables_moving_average`, `._overwrite_model_variables_with_average_value` | \
+`sharded_optimizer.Sharded` | Keras updates slices |
+| `Optimizer.save_own_variables`, `.load_own_variables`, `._trackable_children` | `sharded_optimizer.Sharded` | \
+files hold whole variables |
 | `MultiOptimizer.build`, `.apply` | `distribute.DistributedMulti` | members that a function makes are distributed too |
 | `LossScaleOptimizer.apply`, `.check_finite` | `loss_scale_optimizer.DistributedLossScale` | all ranks skip the same steps |
 | Keras 2: `apply_gradients`, `aggregate_gradients`, `_aggregate_gradients`, `_create_all_weights`, `_create_slots` | \
@@ -99,6 +105,14 @@ def divide_training(parallel: Any) -> None:
         _replace_everywhere(getattr(saving, name), parallel.reads)
     if hasattr(model, "_maybe_symbolic_build"):
         model._maybe_symbolic_build = parallel.build(model._maybe_symbolic_build)
+
+
+@functools.cache
+def write_together(writes: Callable[[Any], Any]) -> None:
+    """Keras 3: the functions that save models and weights become what `writes` makes of them."""
+    saving = _compat.saving_module()
+    for name in ("save_model", "save_weights"):
+        _replace_everywhere(getattr(saving, name), writes)
 
 
 @functools.cache

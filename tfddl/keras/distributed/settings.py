@@ -21,6 +21,7 @@ class Settings:
         options: How to combine.
         backward_passes_per_step: How many calls of `apply` make an update; 1 leaves the number to the optimizer.
         average_aggregated_gradients: Whether the update sees the mean of their gradients; else the sum.
+        sharded: Whether each rank holds one slice of the optimizer's state.
         local: Variables and layers whose gradients are not combined.
     """
 
@@ -28,6 +29,7 @@ class Settings:
     options: GradientOptions = dataclasses.field(default_factory=GradientOptions)
     backward_passes_per_step: int = 1
     average_aggregated_gradients: bool = False
+    sharded: bool = False
     local: LocalSources = dataclasses.field(default_factory=LocalSources)
     _owner: str | None = None
 
@@ -52,6 +54,7 @@ class Settings:
             **options,
             "backward_passes_per_step": self.backward_passes_per_step,
             "average_aggregated_gradients": self.average_aggregated_gradients,
+            "sharded": self.sharded,
         }
 
     def fresh(self, local: LocalSources | None = None) -> "Settings":
@@ -61,6 +64,7 @@ class Settings:
             self.options,
             self.backward_passes_per_step,
             self.average_aggregated_gradients,
+            self.sharded,
             local or self.local.copy(),
         )
 

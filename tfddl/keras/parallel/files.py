@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from tfddl.keras.consistency.first_rank import first
 from tfddl.ops.objects import allgather_object
 from tfddl.runtime import basics
 
@@ -22,7 +23,7 @@ def by_rank_0(plain: Callable[..., Any], is_training: Callable[[], bool]) -> Cal
     def write(*arguments: Any, **options: Any) -> Any:
         if is_training():
             return plain(*arguments, **options) if basics.rank() == 0 else None
-        return _first(basics.rank() == 0, functools.partial(plain, *arguments, **options))
+        return first(basics.rank() == 0, functools.partial(plain, *arguments, **options), _NAME)
 
     return write
 
@@ -50,27 +51,8 @@ def by_first_rank_of_host(plain: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(plain)
     def download(*arguments: Any, **options: Any) -> Any:
         call = functools.partial(plain, *arguments, **options)
-        first = basics.local_rank() == 0
-        result = _first(first, call)
-        return result if first else call()
+        mine = basics.local_rank() == 0
+        result = first(mine, call, _NAME)
+        return result if mine else call()
 
     return download
-
-
-def _first(mine: bool, call: Callable[[], Any]) -> Any:
-    """Calls on some ranks, while the others wait. An error of one is an error of all."""
-    error, result = None, None
-    if mine:
-        try:
-            result = call()
-        except Exception as raised:
-            error = raised
-    reports = allgather_object(None if error is None else f"{type(error).__name__}: {error}", name=_NAME)
-    if error is not None:
-        raise error
-    failed = [(rank, report) for rank, report in enumerate(reports) if report]
-    if failed:
-        raise RuntimeError(
-            f"This rank waits for a file of rank {failed[0][0]}, which failed. See its error: {failed[0][1]}"
-        )
-    return result

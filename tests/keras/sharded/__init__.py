@@ -1,0 +1,1 @@
+"""Tests of optimizers whose state is divided among the ranks."""

@@ -1,0 +1,121 @@
+"""ShardedCheckpoint as a callback of `fit`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfddl.keras.callbacks.local_steps import LocalSGD
+from tfddl.keras.consistency import callback_list
+from tfddl.keras.consistency.callback_list import PreparingCallback, callbacks_of
+from tfddl.keras.distributed.status import passes_done
+from tfddl.keras.sharded import checkpoint
+
+
+class ShardedCheckpoint(PreparingCallback):
+    """Saves the training in `fit`, each rank its part, and goes on from the newest checkpoint.
+
+    See `tfddl.ShardedCheckpoint`.
+
+    If the same program runs again, on any number of ranks, `fit` restores the newest complete checkpoint and begins with the
+    epoch behind it; with a checkpoint from the middle of an epoch it begins that epoch anew, as with
+    `keras.callbacks.BackupAndRestore`. If all epochs are done, `fit` trains no more. It holds the outer state of the
+    callbacks `LocalSGD` and `DiLoCo` too, but not what other callbacks have counted.
+
+        callbacks = [
+            hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+            hvd.callbacks.ShardedCheckpoint("checkpoints"),
+        ]
+
+    Place it on all ranks; it works as the last of the list. Each call of `fit` in a program needs a directory of its own.
+
+    Args:
+        directory: See `tfddl.ShardedCheckpoint`.
+        save_freq: `"epoch"`, or the number of batches between two checkpoints; the end of an epoch is one too. With gradient
+            accumulation the checkpoint comes with the next update.
+        keep: How many checkpoints stay. Defaults to 2.
+
+    Raises:
+        ValueError: `save_freq` or `keep` is wrong. In `fit`, on every rank: the model is not built, or the newest checkpoint
+            is that of another model or cannot be read.
+    """
+
+    def __init__(self, directory: Any, save_freq: Any = "epoch", keep: int = 2) -> None:
+        super().__init__()
+        if save_freq != "epoch" and not (isinstance(save_freq, int) and save_freq > 0):
+            raise ValueError(
+                f'save_freq is "epoch" or a number of batches: pass one of them. Received: save_freq={save_freq!r}'
+            )
+        checkpoint.check_keep(keep)
+        callback_list.watch()
+        self._directory, self._save_freq, self._keep = directory, save_freq, keep
+        self._checkpoint: checkpoint.ShardedCheckpoint | None = None
+        self._local_callback: LocalSGD | None = None
+        self._restored = False
+        self._epoch = self._since = self._last = 0
+
+    def prepare(self, model: Any, arguments: dict[str, Any]) -> None:
+        """Restores the newest checkpoint, at the first `fit`, and makes `fit` begin behind it. All ranks call it.
+
+        Args:
+            model: The compiled model.
+            arguments: Those of `fit`; changed.
+        """
+        others = [each for each in callbacks_of(arguments) if each is not self]
+        arguments["callbacks"] = [*others, self]
+        self._local_callback = next((each for each in others if isinstance(each, LocalSGD)), None)
+        if self._checkpoint is not None:
+            return
+        self._checkpoint = checkpoint.ShardedCheckpoint(self._directory, model, keep=self._keep)
+        found = self._checkpoint.restore()
+        self._restored = bool(found)
+        if found:
+            arguments["initial_epoch"] = max(found["epoch"], arguments.get("initial_epoch", 0))
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Refuses a list of callbacks that was made after `fit` had been called."""
+        if self._checkpoint is None:
+            raise ValueError(
+                "This ShardedCheckpoint was made after fit was called: write callbacks = [...] in a line before. "
+                "Received: model.fit(callbacks=[ShardedCheckpoint(...)])"
+            )
+        self._since = 0
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Keras counts batches anew."""
+        self._epoch, self._last = epoch, 0
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Before the first step: restores what local steps hold, which are made only now."""
+        if self._local_callback is None or self._checkpoint is None:
+            return
+        local = self._local_callback.current
+        if local is not self._checkpoint.local_steps:
+            self._checkpoint.local_steps = local
+            if self._restored:
+                self._checkpoint.restore()
+                self._restored = False
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Saves if it is time."""
+        self._since, self._last = self._since + batch + 1 - self._last, batch + 1
+        is_due = self._save_freq != "epoch" and self._since >= self._save_freq
+        # Sums of gradients are each rank's own, and mean nothing on another number of ranks.
+        if is_due and passes_done(self.model.optimizer) == 0:
+            self._save(self._epoch)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Saves."""
+        self._epoch = epoch + 1
+        self._save(self._epoch)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Saves what the end of `fit` has made of the weights, and waits until it is written."""
+        if self._checkpoint is not None:
+            if self._last:
+                self._save(self._epoch)
+            self._checkpoint.wait()
+
+    def _save(self, epoch: int) -> None:
+        assert self._checkpoint is not None
+        self._since = 0
+        self._checkpoint.save(epoch=epoch)

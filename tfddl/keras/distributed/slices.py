@@ -1,0 +1,133 @@
+"""The slices of an optimizer's variables that one rank updates, and the state that belongs to them."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfddl import _compat
+from tfddl.gradients import scatter
+from tfddl.gradients.gradient_options import GradientOptions
+from tfddl.ops.variables import leave_to_its_rank
+from tfddl.runtime.process_sets import ProcessSet, members, rank_in
+
+
+class Slice:
+    """A slice of one variable, as a flat variable of its own.
+
+    Args:
+        variable: The whole variable, of Keras or TensorFlow.
+        rank: This rank in its process set.
+        ranks: The number of ranks.
+
+    Attributes:
+        whole: The variable.
+        count: The number of its values.
+        part: The flat variable `[slice]`, which the optimizer updates. Its value counts during an update only.
+    """
+
+    def __init__(self, variable: Any, rank: int, ranks: int) -> None:
+        self.whole = variable
+        self.count = int(np.prod(variable.shape))
+        self._begin, self._end = scatter.bounds(self.count, rank, ranks)
+        self.part = _compat.variable_like(variable, (self._end - self._begin,))
+
+    def of(self, whole: Any) -> tf.Tensor:
+        """The slice of a tensor, or of `tf.IndexedSlices`, in the shape of the variable."""
+        return tf.reshape(tf.convert_to_tensor(whole), [-1])[self._begin : self._end]
+
+    def of_array(self, whole: Any) -> np.ndarray:
+        """The slice of an array in the shape of the variable."""
+        return np.reshape(whole, [-1])[self._begin : self._end]
+
+    def take(self) -> None:
+        """Gives `part` the present values of the variable."""
+        self.part.assign(self.of(self.whole))
+
+
+class Slices:
+    """The slices of all variables of an optimizer.
+
+    Args:
+        variables: The variables, in the order of the optimizer.
+        process_set: The ranks that share the state.
+
+    Attributes:
+        rank: This rank in the process set; 0 outside of it.
+        ranks: The number of ranks that share the state; 1 outside of the process set.
+        each: The slices, one for each variable.
+        builds: Whether the optimizer is making its slots, without saying for which variable.
+    """
+
+    def __init__(self, variables: Sequence[Any], process_set: ProcessSet) -> None:
+        inside = process_set.included()
+        self.rank = rank_in(process_set) if inside else 0
+        self.ranks = len(members(process_set)) if inside else 1
+        self.each = [Slice(variable, self.rank, self.ranks) for variable in variables]
+        self.builds = False
+        self._by_variable = {_compat.reference(each.whole): each for each in self.each}
+        self._by_part = {_compat.reference(each.part): each for each in self.each}
+        self._slots: dict[Any, Slice] = {}
+        self._made: Counter[str | None] = Counter()
+
+    @property
+    def parts(self) -> list[Any]:
+        """The flat variables."""
+        return [each.part for each in self.each]
+
+    def of(self, variables: Iterable[Any]) -> list[Slice]:
+        """The slices of some whole variables."""
+        return [self._by_variable[_compat.reference(variable)] for variable in variables]
+
+    def with_part(self, part: Any) -> Slice | None:
+        """The slice with this flat variable; None for another variable."""
+        return self._by_part.get(_compat.reference(part))
+
+    def add_slot(self, slot: Any, piece: Slice) -> None:
+        """A variable of the optimizer's state, in the shape of a part. No broadcast changes it."""
+        self._slots[_compat.reference(slot)] = piece
+        leave_to_its_rank(slot)
+
+    @contextmanager
+    def building(self, builds: bool = True) -> Iterator[None]:
+        """Within it the optimizer makes its slots."""
+        before, self.builds = self.builds, builds
+        try:
+            yield
+        finally:
+            self.builds = before
+
+    def with_reference(self) -> AbstractContextManager[None]:
+        """Within it the optimizer makes one slot, for a variable that it has named."""
+        return self.building(False)
+
+    def next_of(self, name: str | None, shape: tuple[int, ...]) -> Slice:
+        """The slice for the next slot of this name: optimizers make the slots of a name in the order of the variables.
+
+        Raises:
+            ValueError: The shape is not that of the slice.
+        """
+        index = self._made[name]
+        self._made[name] += 1
+        if index >= len(self.each) or shape != tuple(self.each[index].part.shape):
+            raise ValueError(
+                "ShardedOptimizer divides slots in the shapes of variables: use DistributedOptimizer for this optimizer. "
+                f"Received: a slot {name!r} of shape {shape}"
+            )
+        return self.each[index]
+
+    def slice_of_slot(self, variable: Any) -> Slice | None:
+        """The slice that a variable of the optimizer's state belongs to; None if the variable is whole."""
+        return self._slots.get(_compat.reference(variable))
+
+    def spread(self, slices: Sequence[Slice], owner: str, options: GradientOptions) -> None:
+        """Gives the whole variables of all ranks the values of the parts of all ranks."""
+        values = [tf.convert_to_tensor(each.part) for each in slices]
+        if self.ranks > 1:
+            counts = [each.count for each in slices]
+            values = scatter.gather_slices(values, counts, self.rank, owner=owner, options=options)
+        for each, value in zip(slices, values, strict=True):
+            each.whole.assign(tf.reshape(value, each.whole.shape))

@@ -1,0 +1,161 @@
+"""ShardedCheckpoint: each rank writes its part of a checkpoint, while training goes on."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfddl.keras.sharded import contents
+from tfddl.keras.sharded.contents import Entry
+from tfddl.keras.sharded.parts import DAMAGED, Folder, Parts, complete_folders, remove_old
+from tfddl.ops.objects import allgather_object, broadcast_object
+from tfddl.runtime import basics
+from tfddl.runtime.agreement import by_rank
+from tfddl.runtime.log import warn_on_this_rank
+
+_NAME = "ShardedCheckpoint"
+
+
+class ShardedCheckpoint:
+    """Saves a model and its optimizer, of which each rank writes a part, and restores them on any number of ranks.
+
+    A checkpoint holds the variables of the model and of its optimizers, with the slices of all ranks of a
+    `tfddl.ShardedOptimizer`; the state of local steps (`tfddl.DiLoCo`); and what is each rank's own, such as the state of
+    random layers. `save` copies the values and returns; a thread writes them. A part gets its name when it is complete. So
+    a rank that is killed while it writes leaves the checkpoints before as they were.
+
+        checkpoint = hvd.ShardedCheckpoint("checkpoints", model)
+        found = checkpoint.restore()
+        for epoch in range(found.get("epoch", 0), epochs):
+            ...
+            checkpoint.save(epoch=epoch + 1)
+        checkpoint.wait()
+
+    Args:
+        directory: Where checkpoints lie, on a file system that all ranks see. It is made if it does not exist.
+        model: The model, built.
+        optimizer: An optimizer that is no attribute of the model. Defaults to none.
+        local_steps: A `tfddl.LocalSGD` or `tfddl.DiLoCo`, with which each rank trains alone for some steps.
+        keep: How many checkpoints stay. Defaults to 2.
+
+    Attributes:
+        local_steps: The argument; may be set later.
+
+    Raises:
+        ValueError: The model is not built, or `keep` is not positive.
+    """
+
+    def __init__(
+        self, directory: Any, model: Any, optimizer: Any = None, *, local_steps: Any = None, keep: int = 2
+    ) -> None:
+        if not getattr(model, "built", True):
+            raise ValueError(
+                f"{_NAME} needs the weights: call model.build(input_shape) first. Received: {model!r}"
+            )
+        check_keep(keep)
+        self._base, self._keep = Path(directory), keep
+        self._model, self._optimizer, self.local_steps = model, optimizer, local_steps
+        self._number, self._token = 0, ""
+        self._thread = ThreadPoolExecutor(1, _NAME)
+        self._writing: Future[None] | None = None
+
+    def restore(self) -> dict[str, Any]:
+        """Takes the newest checkpoint that is complete. All ranks call it, before the first `save`.
+
+        What is each rank's own, a rank takes from the rank with its number, modulo the number of ranks then.
+
+        Returns:
+            What `save` was given; empty if there is no checkpoint.
+
+        Raises:
+            ValueError: On every rank: the checkpoint is that of another model, or a rank cannot read it.
+        """
+        newest = complete_folders(self._base)[:1] if basics.rank() == 0 else []
+        found, self._token = broadcast_object((newest, secrets.token_hex(4)), name=f"{_NAME}.newest")
+        if not found:
+            return {}
+        (folder,) = found
+        self._number = folder.number
+        about, error = self._read(Folder(folder.number, folder.ranks, folder.token, self._base))
+        errors = dict(enumerate(allgather_object(error, name=f"{_NAME}.read")))
+        if any(errors.values()):
+            raise ValueError(
+                f"The checkpoint {folder.path} cannot be restored: use a directory that all ranks see, or remove this "
+                f"checkpoint to go on from an older one. Received: {by_rank(errors)}"
+            )
+        return about
+
+    def save(self, **about: Any) -> None:
+        """Copies all values and has them written. All ranks call it after the same step.
+
+        It waits for the checkpoint before, if that is not written yet. If there is no room on the disk, a warning says
+        so, and the checkpoints before stay.
+
+        Args:
+            **about: What JSON takes, for example `epoch=3`; the same on all ranks.
+        """
+        self.wait()
+        if not self._token:
+            self._token = broadcast_object(secrets.token_hex(4), name=f"{_NAME}.token")
+        self._number += 1
+        rank, ranks = basics.rank(), basics.size()
+        entries = contents.those_that_differ(self._entries(), self._model)
+        mine = contents.written_by(entries, rank, ranks)
+        arrays = {entry.key: entry.value() for entry in mine}
+        folder = Folder(self._number, ranks, self._token, self._base)
+        if self.local_steps is not None:
+            about = {**about, "local_steps": self.local_steps.progress()}
+        self._writing = self._thread.submit(self._write, folder, rank, json.dumps(about), arrays)
+
+    def wait(self) -> None:
+        """Returns when this rank's part of the last checkpoint is on the disk."""
+        if self._writing is not None:
+            self._writing.result()
+            self._writing = None
+
+    def _write(self, folder: Folder, rank: int, about: str, arrays: dict[str, np.ndarray]) -> None:
+        try:
+            folder.write(rank, about, arrays)
+            remove_old(self._base, self._keep)  # by all, as the last rank that writes makes the checkpoint complete
+        except OSError as error:
+            warn_on_this_rank(
+                f"Rank {rank} could not write its part of checkpoint {folder.number}, so that a job goes on from an older "
+                f"one: make room in {self._base}. Received: {error}"
+            )
+
+    def _entries(self) -> list[Entry]:
+        alone = self.local_steps is not None
+        found = contents.entries_of(self._model, self._optimizer, alone)
+        if self.local_steps is not None:
+            found += contents.listed("local_steps", self.local_steps.checkpoint_variables())
+        return found
+
+    def _read(self, folder: Folder) -> tuple[dict[str, Any], str]:
+        """What `save` was given, and an error; never raises, as the other ranks wait."""
+        rank = basics.rank()
+        try:
+            with Parts(folder) as parts:
+                about = parts.about(rank % folder.ranks)
+                progress = about.pop("local_steps", None)
+                if self.local_steps is not None:
+                    if progress is None:
+                        raise ValueError("it was saved without local steps")
+                    self.local_steps.resume(progress)
+                for entry in self._entries():
+                    entry.restore(parts, rank)
+            return about, ""
+        except DAMAGED as error:
+            return {}, f"{type(error).__name__}: {error}"
+
+
+def check_keep(keep: Any) -> None:
+    """Raises a ValueError if `keep` is no number of checkpoints."""
+    if not isinstance(keep, int) or keep < 1:
+        raise ValueError(
+            f"keep is the number of checkpoints that stay: pass 1 or more. Received: keep={keep!r}"
+        )

@@ -1,0 +1,144 @@
+"""What a checkpoint holds: variables that are equal on all ranks, slices of variables, and variables of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow as tf
+
+from tfddl import _compat
+from tfddl.keras.consistency import model_contents, setup_check
+from tfddl.keras.consistency.weights_check import differing_weights
+from tfddl.keras.distributed.sharded_optimizer import slices_of
+from tfddl.keras.distributed.slices import Slice
+from tfddl.keras.sharded.parts import Parts
+from tfddl.runtime import basics
+from tfddl.runtime.process_sets import global_process_set
+
+Kind = Literal["equal", "slice", "own"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One variable of a checkpoint.
+
+    Attributes:
+        key: Its name in the files.
+        variable: The variable.
+        kind: "equal" on all ranks, a "slice" of a variable, or "own", which is another variable on each rank.
+        piece: The slice.
+    """
+
+    key: str
+    variable: Any
+    kind: Kind
+    piece: Slice | None = None
+
+    def value(self) -> np.ndarray:
+        """A copy of the variable's value."""
+        return np.array(tf.convert_to_tensor(self.variable))
+
+    def restore(self, parts: Parts, rank: int) -> None:
+        """Takes the value out of a checkpoint.
+
+        Args:
+            parts: The checkpoint, of any number of ranks.
+            rank: This rank. A value that was each rank's own it takes from the rank with its number, modulo the number of
+                ranks then.
+
+        Raises:
+            ValueError: The checkpoint lacks the variable, or has it in another shape.
+        """
+        mine = parts.of_rank(self.key, rank % parts.ranks)
+        values = [mine] if mine is not None and self.piece is None else parts.of_all(self.key)
+        shape, value = tuple(self.variable.shape), values[0] if values else np.zeros(0)
+        fits = bool(values) and value.shape == shape
+        if self.piece is not None and values:
+            shape, value = (
+                tuple(self.piece.whole.shape),
+                np.concatenate([each.reshape(-1) for each in values]),
+            )
+            fits = len(value) == self.piece.count
+            value = self.piece.of_array(value) if fits else value
+        if not fits:
+            raise ValueError(
+                "The checkpoint is that of another model: use another directory. Received: "
+                f"{_compat.path(self.variable)} of shape {shape}, in the checkpoint {[each.shape for each in values]}"
+            )
+        if value.dtype.kind == "V":  # NumPy reads bfloat16 as bytes
+            value = value.view(tf.as_dtype(self.variable.dtype).as_numpy_dtype)
+        self.variable.assign(value)
+
+
+def entries_of(model: Any, optimizer: Any = None, trains_alone: bool = False) -> list[Entry]:
+    """The variables of a model and of its optimizers, each once; builds the optimizers.
+
+    Args:
+        model: The model, built.
+        optimizer: One that is not part of the model. Defaults to none.
+        trains_alone: Whether each rank trains alone for some steps, so that all variables differ by rank.
+    """
+    optimizers = [*model_contents.optimizers_of(model), *([] if optimizer is None else [optimizer])]
+    local = {_id(model.variables[slot]) for slot in setup_check.local_slots(model, model.variables)}
+    # Which slots belong to a local variable only the optimizer knows.
+    slots_differ = trains_alone or bool(local)
+    found: dict[int, Entry] = {}
+    for number, variable in enumerate(model.variables):
+        own = trains_alone or _id(variable) in local or _compat.is_seed_state(variable)
+        found.setdefault(_id(variable), Entry(f"model.{number}", variable, "own" if own else "equal"))
+    for index, each in enumerate({id(one): one for one in optimizers}.values()):
+        _compat.build_optimizer(each, model.trainable_variables)
+        slices = slices_of(each)
+        for number, variable in enumerate(model_contents.state_of(each, model.variables)):
+            piece = None if slices is None else slices.slice_of_slot(variable)
+            if piece is not None and slices is not None and slices.ranks == basics.size() > 1:
+                kind: Kind = "slice"
+            else:
+                # Slices among some of the ranks, as in a cluster with local steps, fit the same arrangement only.
+                kind = "own" if piece or slots_differ or _is_accumulator(variable) else "equal"
+                piece = None
+            entry = Entry(f"optimizer.{index}.{number}", variable, kind, piece)
+            found.setdefault(_id(variable), entry)
+    return list(found.values())
+
+
+def those_that_differ(entries: Sequence[Entry], model: Any) -> list[Entry]:
+    """The entries; moving statistics that differ by rank are each rank's own in them. All ranks call it."""
+    trained = {_id(variable) for variable in model.trainable_variables}
+    untrained = {_id(variable) for variable in model.variables} - trained
+    looked_at = [
+        each.variable for each in entries if each.kind == "equal" and _id(each.variable) in untrained
+    ]
+    found = differing_weights(looked_at, "ShardedCheckpoint.statistics", global_process_set)
+    own = {_id(variable) for variable, _ in found}
+    return [Entry(each.key, each.variable, "own") if _id(each.variable) in own else each for each in entries]
+
+
+def listed(name: str, variables: Sequence[Any], own: bool = False) -> Iterator[Entry]:
+    """Entries for other variables, in an order that all ranks share."""
+    for number, variable in enumerate(variables):
+        yield Entry(f"{name}.{number}", variable, "own" if own else "equal")
+
+
+def written_by(entries: Sequence[Entry], rank: int, ranks: int) -> Iterator[Entry]:
+    """The entries that a rank writes: its own, its slices, and about one N-th of the bytes that are equal on all."""
+    loads = [0] * ranks
+    for entry in entries:
+        writer = rank
+        if entry.kind == "equal":
+            writer = loads.index(min(loads))
+            loads[writer] += int(np.prod(entry.variable.shape)) + 1
+        if writer == rank:
+            yield entry
+
+
+def _is_accumulator(variable: Any) -> bool:
+    """Whether a variable holds sums of gradients that no rank has sent yet."""
+    return _compat.path(variable).endswith("gradient_accumulator")
+
+
+def _id(variable: Any) -> int:
+    return model_contents.variable_id(variable)

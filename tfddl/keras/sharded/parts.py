@@ -1,0 +1,140 @@
+"""The files of a checkpoint: a folder for each checkpoint, and in it the part of each rank.
+
+A part gets its name when it is complete and on the disk. A checkpoint is complete when all parts are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_FOLDER = re.compile(r"checkpoint-(\d+)-of-(\d+)-([0-9a-f]+)")
+_ABOUT = "about"
+
+
+@dataclass(frozen=True, order=True)
+class Folder:
+    """The folder of one checkpoint.
+
+    Attributes:
+        number: The number of the checkpoint; a later one has a higher number.
+        ranks: The number of ranks that wrote it.
+        token: Tells it from a folder that an earlier job has left.
+        base: Where the folders of all checkpoints lie.
+    """
+
+    number: int
+    ranks: int
+    token: str
+    base: Path
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.base / f"checkpoint-{self.number}-of-{self.ranks}-{self.token}"
+
+    def part(self, rank: int) -> Path:
+        """The file of a rank."""
+        return self.path / f"rank-{rank}.npz"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all parts are there."""
+        return all(self.part(rank).is_file() for rank in range(self.ranks))
+
+    def write(self, rank: int, about: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """Writes the part of a rank.
+
+        Args:
+            rank: The rank.
+            about: A text in JSON.
+            arrays: By key.
+
+        Raises:
+            OSError: There is no room, or no permission.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        growing = self.part(rank).with_suffix(".growing")
+        content: dict[str, Any] = {_ABOUT: np.array(about), **arrays}
+        try:
+            with growing.open("wb") as file:
+                np.savez(file, **content)
+                file.flush()
+                os.fsync(file.fileno())
+            growing.rename(self.part(rank))
+        except OSError:
+            with contextlib.suppress(OSError):
+                growing.unlink()
+            raise
+
+
+def complete_folders(base: Path) -> list[Folder]:
+    """The complete checkpoints, the newest first."""
+    return [folder for folder in _folders(base) if folder.is_complete]
+
+
+def remove_old(base: Path, keep: int) -> None:
+    """Removes the checkpoints that are older than the newest `keep` complete ones."""
+    complete = complete_folders(base)
+    if len(complete) >= keep:
+        for folder in _folders(base):
+            if folder.number < complete[keep - 1].number:
+                shutil.rmtree(folder.path, ignore_errors=True)
+
+
+def _folders(base: Path) -> list[Folder]:
+    names = os.listdir(base) if base.is_dir() else []
+    found = (_FOLDER.fullmatch(name) for name in names)
+    return sorted((Folder(int(each[1]), int(each[2]), each[3], base) for each in found if each), reverse=True)
+
+
+class Parts:
+    """The parts of one complete checkpoint, to be read. A context manager.
+
+    Args:
+        folder: Its folder.
+
+    Raises:
+        OSError: A part cannot be read.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self.ranks = folder.ranks
+        with contextlib.ExitStack() as stack:
+            self._files = [stack.enter_context(np.load(folder.part(rank))) for rank in range(folder.ranks)]
+            self._close = stack.pop_all()
+        self._names = [set(file.files) for file in self._files]
+
+    def __enter__(self) -> Parts:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close.close()
+
+    def about(self, rank: int) -> dict[str, Any]:
+        """The object whose text `Folder.write` was given for a rank."""
+        found: dict[str, Any] = json.loads(str(self._files[rank][_ABOUT]))
+        return found
+
+    def of_rank(self, key: str, rank: int) -> np.ndarray | None:
+        """The array of one rank; None if it has none with this key."""
+        return np.asarray(self._files[rank][key]) if key in self._names[rank] else None
+
+    def of_all(self, key: str) -> list[np.ndarray]:
+        """The arrays with this key, in the order of the ranks that have one."""
+        found = (self.of_rank(key, rank) for rank in range(self.ranks))
+        return [each for each in found if each is not None]
+
+
+DAMAGED = zipfile.BadZipFile, OSError, EOFError, ValueError
+"""What reading a damaged part raises."""
