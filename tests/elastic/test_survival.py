@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.harness import long, run_script, slow
+from tfddl._compat import is_keras_2
 from tfddl.launch.elastic.restart import Limits
 from tfddl.launch.elastic.survival import Survival
 from tfddl.launch.mpirun import OPEN_MPI, can_survive, find_mpirun
@@ -29,7 +30,8 @@ plan = json.loads(sys.argv[1])  # sizes of the job -> [step, ranks, moment]
 hvd.init()
 keras.utils.set_random_seed(1)
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)])
-optimizer = hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01)))
+wrap = hvd.ShardedOptimizer if "sharded" in sys.argv else hvd.DistributedOptimizer
+optimizer = wrap(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01)))
 optimizer.build(model.trainable_variables)
 x = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
 state = hvd.elastic.KerasState(model, optimizer, step=0, sizes=[])
@@ -134,6 +136,20 @@ def test_ranks_die_and_the_others_go_on():
     begun = [float(time) for time in re.findall(r"begins \d [21] \d (\S+)", result.output)]
     assert min(begun) - max(killed[:2]) < 10  # 0.3 s; a start of Python and TensorFlow alone takes longer
     alone, ((_, _, expected),) = run(1, {})
+    assert alone.code == 0 and flat(weights) == pytest.approx(flat(expected), rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(is_keras_2(), reason="ShardedOptimizer is for Keras 3")
+def test_a_divided_state_starts_again_on_fewer_ranks():
+    """Commits hold whole slots: the numbers of one process."""
+    result, done = run(3, {"3": [6, [1], "step"]}, "sharded")
+    assert result.code == 0, result.output
+    assert "starting again with 2 processes" in result.output, result.output
+    (sizes, iterations, weights), other = done
+    assert other == [sizes, iterations, weights]
+    assert sizes == [3] * 4 + [2] * 8 and iterations == 12
+    alone, ((_, _, expected),) = run(1, {}, "sharded")
     assert alone.code == 0 and flat(weights) == pytest.approx(flat(expected), rel=1e-4, abs=1e-6)
 
 

@@ -16,7 +16,7 @@ from tfddl.elastic.commits import Commits, pickled
 from tfddl.elastic.errors import HostsUpdatedInterrupt
 from tfddl.keras.consistency.model_contents import optimizers_of, state_of, variable_id
 from tfddl.ops.objects import allgather_object, broadcast_object
-from tfddl.ops.variables import broadcast_variables
+from tfddl.ops.variables import broadcast_variables, whole_of
 from tfddl.runtime import basics
 from tfddl.runtime.asked import may_survive
 
@@ -281,7 +281,7 @@ class TensorFlowState(ObjectState):
     def restore_variables(self) -> None:
         """Assigns the copies."""
         for variable, value in zip(self.variables, self._values, strict=True):
-            variable.assign(value)
+            (whole_of(variable) or variable).assign(value)
 
     def sync(self) -> None:
         """Takes the variables, and the saved attributes, of rank 0."""
@@ -291,7 +291,7 @@ class TensorFlowState(ObjectState):
 
     def kind(self) -> str:
         """The class, the names of the attributes, and the shapes of the variables."""
-        return f"{super().kind()} {[tuple(variable.shape) for variable in self.variables]}"
+        return f"{super().kind()} {self._shapes()}"
 
     def content(self) -> Any:
         """The saved attributes, and the copies as NumPy arrays."""
@@ -304,7 +304,7 @@ class TensorFlowState(ObjectState):
             ValueError: The variables have other shapes: the program has changed.
         """
         attributes, values = content
-        shapes = [tuple(variable.shape) for variable in self.variables]
+        shapes = self._shapes()
         if shapes != [value.shape for value in values]:
             raise ValueError(
                 "The commit has other variables than this program: start the job without it. "
@@ -315,8 +315,16 @@ class TensorFlowState(ObjectState):
         TensorFlowState.restore(self)
 
     def _save_variables(self) -> None:
-        # A copy on the variable's device, GPUs too.
-        self._values = [tf.identity(_compat.tf_variable(variable)) for variable in self.variables]
+        self._values = list(map(_copied, self.variables))
+
+    def _shapes(self) -> list[tuple[int, ...]]:
+        return [tuple((whole_of(variable) or variable).shape) for variable in self.variables]
+
+
+def _copied(variable: Any) -> Any:
+    """A copy on the variable's device, GPUs too; a whole of which each rank has a slice is copied to the host's memory."""
+    whole = whole_of(variable)
+    return tf.identity(_compat.tf_variable(variable)) if whole is None else whole.value()
 
 
 class TensorFlowKerasState(TensorFlowState):

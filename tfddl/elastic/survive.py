@@ -34,6 +34,11 @@ def goes_on(*, adapts: bool = False, traces_anew: bool = False) -> bool:
                 f"the program starts again, since a tf.function has {in_trace} as a constant; use hvd.size_op() and "
                 "hvd.rank_op() in graphs, so that the job goes on in its processes"
             )
+        if asked.divided:
+            failure.abort(
+                f"the program starts again, since {asked.divided} has divided its state among the ranks; use "
+                "hvd.DistributedOptimizer where the job is to go on in its processes"
+            )
         if before:
             failure.abort(
                 f"the program starts again, since it has called {before} before it began to train; call it in the function "

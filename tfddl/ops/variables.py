@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
@@ -14,7 +15,23 @@ from tfddl.ops.collective import name_of
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 _MARK = "_tfddl_broadcast"
-_OF_ITS_RANK = "_tfddl_of_its_rank"
+_WHOLE = "_tfddl_whole"
+
+
+class Whole(Protocol):
+    """A value of which each rank has a slice in a variable.
+
+    Attributes:
+        shape: The shape of the whole.
+    """
+
+    shape: tuple[int, ...]
+
+    def value(self) -> np.ndarray:
+        """The whole value. All ranks that share it call this at the same point."""
+
+    def assign(self, value: Any) -> None:
+        """Gives the variable this rank's slice of a whole value."""
 
 
 def has_broadcast(variables: Iterable[Any]) -> bool:
@@ -27,14 +44,15 @@ def has_broadcast_in(graph: Any) -> bool:
     return hasattr(graph, _MARK)
 
 
-def leave_to_its_rank(variable: Any) -> None:
-    """Marks a variable that holds something else on each rank, such as a slice. No broadcast changes it."""
-    setattr(_compat.tf_variable(variable), _OF_ITS_RANK, True)
+def leave_to_its_rank(variable: Any, whole: Whole) -> None:
+    """Marks a variable that holds this rank's slice of a whole. No broadcast changes it."""
+    setattr(_compat.tf_variable(variable), _WHOLE, whole)
 
 
-def is_of_its_rank(variable: Any) -> bool:
-    """Whether `leave_to_its_rank` has been called with the variable."""
-    return hasattr(_compat.tf_variable(variable), _OF_ITS_RANK)
+def whole_of(variable: Any) -> Whole | None:
+    """The whole of which a variable holds this rank's slice; None for a variable that is whole itself."""
+    found: Whole | None = getattr(_compat.tf_variable(variable), _WHOLE, None)
+    return found
 
 
 @tf.autograph.experimental.do_not_convert
@@ -113,7 +131,7 @@ def _assign_roots_values(
     variables: Iterable[Any], root_rank: int, group: str, process_set: ProcessSet, *, ignore_name_scope: bool
 ) -> list[Any]:
     """Returns the results of the assignments. All broadcasts come before the first assignment."""
-    variables = [variable for variable in variables if not is_of_its_rank(variable)]
+    variables = [variable for variable in variables if whole_of(variable) is None]
     for variable in variables:
         setattr(_compat.tf_variable(variable), _MARK, True)
     if variables and _in_tf1_graph():

@@ -26,6 +26,7 @@ class Asked:
         size: A call whose answer depends on the number of ranks.
         rank: A call whose answer depends on the number of this rank.
         data: A call that has dealt data to the ranks.
+        divided: An object whose state is divided among the ranks.
         runs_again: Whether the program is in a function that runs again after a loss, so that it asks again.
     """
 
@@ -33,6 +34,7 @@ class Asked:
     size: str = ""
     rank: str = ""
     data: str = ""
+    divided: str = ""
     runs_again: bool = False
 
 
@@ -86,6 +88,12 @@ def note_trace(call: str) -> None:
     """Notes a call of tfddl itself, whose answer it needs for one operation."""
     if may_survive() and _is_tracing():
         asked.in_trace = asked.in_trace or call
+
+
+def note_divided(owner: str) -> None:
+    """Notes an object that divides its state among the ranks."""
+    if may_survive():
+        asked.divided = asked.divided or owner
 
 
 def _is_ours(frame: FrameType) -> bool:

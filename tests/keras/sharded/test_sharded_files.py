@@ -255,6 +255,30 @@ def test_fit_with_diloco_goes_on(hvd, tmp_path):
     check_same(arrays(other.optimizer.variables), arrays(model.optimizer.variables))
 
 
+@on_ranks(1, 2, 3)
+def test_elastic_states(hvd):
+    """A commit holds whole slots, of which each rank takes its slices back."""
+    model, x, y = model_and_data(hvd)
+    state = hvd.elastic.KerasState(model, epoch=0)
+    fit(hvd, model, x, y)
+    state.commit()
+    whole, slots = list(model.optimizer.whole_values()), arrays(model.optimizer.variables)
+    attributes, values = state.content()
+    assert attributes == {"epoch": 0}
+    shapes = [each.shape for each in values]
+    for each in whole:
+        assert any(np.array_equal(each, value) for value in values)
+    assert len(values) == len(model.optimizer.variables) + len(model.weights)
+    assert str(shapes) in state.kind().replace("TensorShape", "")
+    fit(hvd, model, x, y)
+    state.restore()
+    check_same(arrays(model.optimizer.variables), slots)
+    fit(hvd, model, x, y)
+    state.load((attributes, values))
+    state.sync()
+    check_same(arrays(model.optimizer.variables), slots)
+
+
 @on_ranks(2)
 def test_damage(hvd, tmp_path):
     """A part that is cut, a part that lacks, and another model."""

@@ -91,6 +91,8 @@ def test_each_kind_has_the_same_bits(hvd, kind):
         {"wrapped": {"op": "Sum", "gradient_predivide_factor": 1.0}},
         {"wrapped": {"gradient_predivide_factor": 2.0}},
         {"wrapped": {"compression": "bf16"}},
+        {"wrapped": {"compression": "int8"}},
+        {"wrapped": {"compression": "PowerSGD"}},
     ],
     ids=str,
 )
@@ -99,7 +101,8 @@ def test_each_option_has_the_same_bits(hvd, options):
     if "op" in wrapped:
         wrapped["op"] = hvd.Sum
     if "compression" in wrapped:
-        wrapped["compression"] = hvd.Compression.bf16
+        name = wrapped["compression"]
+        wrapped["compression"] = getattr(hvd.Compression, name) if name.islower() else hvd.PowerSGD(rank=1)
     options = {**options, "wrapped": wrapped}
     sharded, plain = new(hvd, True, **options), new(hvd, False, **options)
     found, expected = trained(hvd, sharded), trained(hvd, plain)
@@ -213,7 +216,7 @@ def test_broadcasts_leave_slices_alone(hvd):
 
 
 @on_ranks(2)
-def test_refusals(hvd):
+def test_refusals(hvd, tmp_path):
     import keras
 
     for kind in ("Lamb", "Adafactor", "Muon"):
@@ -229,6 +232,16 @@ def test_refusals(hvd):
         hvd.DistributedOptimizer(optimizer)
     with pytest.raises(TypeError, match=r"takes an optimizer of Keras 3: .* Received: optimizer='adam'"):
         hvd.ShardedOptimizer("adam")
-    optimizer.build(variables_of())
+    variables = variables_of()
+    optimizer.build(variables)
+    with pytest.raises(ValueError, match=r"PartialDistributedOptimizer\. Received: register_local_var\(v0\)"):
+        optimizer.register_local_var(variables[0])
+    weight = tf.Variable([1.0])
+    with tf.GradientTape() as tape:
+        loss = weight * 2.0
+    tape = hvd.DistributedGradientTape(tape)
+    tape.register_local_source(weight)
+    with pytest.raises(ValueError, match="the gradient of a local source"):
+        optimizer.apply(tape.gradient(loss, [weight]), [weight])
     with pytest.raises(ValueError, match=r"hold the slices of one rank: use hvd\.callbacks\.Sharded"):
-        tf.train.Checkpoint(optimizer=optimizer).save("/nonexistent/file")
+        tf.train.Checkpoint(optimizer=optimizer).save(str(tmp_path / "file"))

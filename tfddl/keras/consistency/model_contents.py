@@ -6,7 +6,7 @@ from typing import Any
 from tfddl import _compat
 from tfddl.keras.distributed.sharded_optimizer import slices_of
 from tfddl.keras.keras2 import optimizer_state
-from tfddl.ops.variables import is_of_its_rank
+from tfddl.ops.variables import whole_of
 
 
 def optimizers_of(model: Any) -> Iterator[Any]:
@@ -55,7 +55,7 @@ def all_variables(model: Any) -> list[Any]:
     variables = list(model.variables)
     for optimizer in optimizers_of(model):
         state = state_of(optimizer, model.variables)
-        variables.extend(variable for variable in state if not is_of_its_rank(variable))
+        variables.extend(variable for variable in state if whole_of(variable) is None)
     return list({variable_id(variable): variable for variable in variables}.values())
 
 

@@ -8,14 +8,15 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.gradients import scatter
-from tfddl.keras.distributed import apply_call, sharded_state
+from tfddl.gradients import reduced_marks, scatter
+from tfddl.keras.distributed import apply_call, loss_weight, sharded_state
 from tfddl.keras.distributed.backward_passes import undo_mean
 from tfddl.keras.distributed.base_optimizer import Distributed
 from tfddl.keras.distributed.settings import settings_of
 from tfddl.keras.distributed.slices import Slice, Slices
 from tfddl.ops import names
 from tfddl.ops.allreduce import allreduce
+from tfddl.ops.compression import is_stateful
 from tfddl.ops.constants import Sum
 from tfddl.runtime.process_sets import id_of
 
@@ -34,6 +35,7 @@ class Sharded(Distributed):
     _trainable_variables: Any
     _trainable_variables_indices: dict[Any, int]
     _var_key: Any
+    variables: list[Any]
     built: bool
     clipnorm: float | None
     global_clipnorm: float | None
@@ -79,9 +81,19 @@ class Sharded(Distributed):
         return slot
 
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
-        """See `keras.optimizers.Optimizer.apply`."""
+        """See `keras.optimizers.Optimizer.apply`.
+
+        Raises:
+            ValueError: A tape has left a gradient to its rank.
+        """
+        if any(map(reduced_marks.is_local, grads)):
+            raise _local_error(f"the gradient of a local source, one of {len(grads)} gradients")
         known = self._trainable_variables if trainable_variables is None else trainable_variables
         return super().apply(grads, list(known))
+
+    def register_local_var(self, variable: Any) -> None:
+        """Raises a ValueError."""
+        raise _local_error(f"register_local_var({_compat.path(variable)})")
 
     def _clip_gradients(self, grads: Sequence[Any]) -> Any:
         """Slices of the reduced gradients, clipped."""
@@ -91,7 +103,10 @@ class Sharded(Distributed):
         call.reached = True
         variables = call.variables or []
         mine = slices.of(variables[slot] for slot in call.slots)
-        if call.reduced or slices.ranks == 1:
+        keeps_errors = is_stateful(settings.options.compression)
+        if keeps_errors:  # those of whole gradients
+            grads = call.reduce(grads)
+        if call.reduced or keeps_errors or slices.ranks == 1:
             parts = [each.of(grad) for each, grad in zip(mine, grads, strict=True)]
         else:
             grads = [
@@ -104,7 +119,7 @@ class Sharded(Distributed):
                 len(variables),
                 slices.rank,
                 owner=settings.owner,
-                options=settings.options,
+                options=loss_weight.options_under_way(settings.options),
             )
         parts = list(undo_mean(settings, parts))
         norm = self.clipnorm or self.global_clipnorm
@@ -152,7 +167,7 @@ class Sharded(Distributed):
 
     def whole_values(self) -> Iterator[np.ndarray]:
         """See `sharded_state.whole_values`."""
-        return sharded_state.whole_values(self, self._slices)
+        return sharded_state.whole_values(self)
 
     @contextmanager
     def collected(self, values: list[np.ndarray]) -> Iterator[None]:
@@ -165,8 +180,11 @@ class Sharded(Distributed):
 
     def load_own_variables(self, store: Any) -> None:
         """See `keras.optimizers.Optimizer.load_own_variables`: takes this rank's slices of whole variables."""
+        if self.built and len(store.keys()) == len(self.variables):
+            sharded_state.load(self, store)
+            return
         plain: Any = super()
-        plain.load_own_variables(sharded_state.sliced(self, self._slices, store) if self.built else store)
+        plain.load_own_variables(store)
 
     def _trackable_children(self, save_type: str = "checkpoint", **options: Any) -> Any:
         if save_type == "checkpoint" and _SLICES in vars(self) and self._slices.ranks > 1:
@@ -191,6 +209,13 @@ class Sharded(Distributed):
     def _spread(self, slices: Sequence[Slice]) -> None:
         settings = settings_of(self)
         self._slices.spread(slices, settings.owner, settings.options)
+
+
+def _local_error(received: str) -> ValueError:
+    return ValueError(
+        "Variables that are local to each rank cannot be divided among the ranks: use hvd.PartialDistributedOptimizer. "
+        f"Received: {received}"
+    )
 
 
 def slices_of(optimizer: Any) -> Slices | None:

@@ -11,8 +11,15 @@ import tensorflow as tf
 from tfddl import _compat
 from tfddl.gradients import scatter
 from tfddl.gradients.gradient_options import GradientOptions
+from tfddl.ops.allgather import allgather
 from tfddl.ops.variables import leave_to_its_rank
-from tfddl.runtime.process_sets import ProcessSet, members, rank_in
+from tfddl.runtime import asked, library
+from tfddl.runtime.process_sets import ProcessSet, id_of, members, rank_in
+
+_NOTE = (
+    "collecting the state of a ShardedOptimizer, of which each rank has a slice; save on all ranks, not on one alone: "
+    "rank 0 writes the file"
+)
 
 
 class Slice:
@@ -48,6 +55,42 @@ class Slice:
         self.part.assign(self.of(self.whole))
 
 
+class WholeSlot:
+    """The whole of which a variable of an optimizer's state holds a slice, as the plain optimizer would have it.
+
+    Args:
+        slot: The variable.
+        piece: The slice of the optimizer's variable that it belongs to.
+        number: The number of the slot; names the collective.
+        ranks: The number of ranks that share it.
+        process_set: These ranks.
+
+    Attributes:
+        shape: The shape of the whole.
+    """
+
+    def __init__(self, slot: Any, piece: Slice, number: int, ranks: int, process_set: ProcessSet) -> None:
+        self.shape = tuple(piece.whole.shape)
+        self._slot, self._piece, self._ranks, self._process_set = slot, piece, ranks, process_set
+        self._name = f"ShardedOptimizer.state.{number}"
+
+    def value(self) -> np.ndarray:
+        """The slices of all ranks. All ranks that share them call this at the same point.
+
+        If other ranks train on instead, the watchdog ends the job after ten seconds, and its message contains `_NOTE`.
+        """
+        value = tf.convert_to_tensor(self._slot)
+        if self._ranks > 1:
+            number = id_of(self._process_set, self._name)
+            library.native().tfddl_note(number, self._name.encode(), _NOTE.encode())
+            value = allgather(value, name=self._name, process_set=self._process_set)
+        return value.numpy().reshape(self.shape)
+
+    def assign(self, value: Any) -> None:
+        """Gives the slot this rank's slice of a whole value."""
+        self._slot.assign(self._piece.of_array(value))
+
+
 class Slices:
     """The slices of all variables of an optimizer.
 
@@ -67,6 +110,8 @@ class Slices:
         self.rank = rank_in(process_set) if inside else 0
         self.ranks = len(members(process_set)) if inside else 1
         self.each = [Slice(variable, self.rank, self.ranks) for variable in variables]
+        self._process_set = process_set
+        asked.note_divided("hvd.ShardedOptimizer")
         self.builds = False
         self._by_variable = {_compat.reference(each.whole): each for each in self.each}
         self._by_part = {_compat.reference(each.part): each for each in self.each}
@@ -88,8 +133,8 @@ class Slices:
 
     def add_slot(self, slot: Any, piece: Slice) -> None:
         """A variable of the optimizer's state, in the shape of a part. No broadcast changes it."""
+        leave_to_its_rank(slot, WholeSlot(slot, piece, len(self._slots), self.ranks, self._process_set))
         self._slots[_compat.reference(slot)] = piece
-        leave_to_its_rank(slot)
 
     @contextmanager
     def building(self, builds: bool = True) -> Iterator[None]:

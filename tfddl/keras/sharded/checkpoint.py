@@ -144,7 +144,7 @@ class ShardedCheckpoint:
                 progress = about.pop("local_steps", None)
                 if self.local_steps is not None:
                     if progress is None:
-                        raise ValueError("it was saved without local steps")
+                        raise ValueError("it was saved without local steps: use another directory for training with them")
                     self.local_steps.resume(progress)
                 for entry in self._entries():
                     entry.restore(parts, rank)

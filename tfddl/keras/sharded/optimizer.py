@@ -62,7 +62,7 @@ def ShardedOptimizer(
         >>> [slot.shape for slot in optimizer.variables[2:]]  # behind the iteration and the learning rate
         [(1,), (1,)]
     """
-    gradient_options = GradientOptions.of("ShardedOptimizer", options)
+    gradient_options = GradientOptions.of("ShardedOptimizer", options).with_state()
     passes = check_passes(backward_passes_per_step)
     check_bool("average_aggregated_gradients", average_aggregated_gradients)
     _check_supported(optimizer)
