@@ -10,6 +10,7 @@ from tests.mutants import (
     keras,
     kernels,
     local_steps,
+    sharded,
     tools,
 )
 from tests.mutants.fault import Fault
@@ -24,6 +25,7 @@ _TABLES = (
     keras.FAULTS,
     kernels.FAULTS,
     local_steps.FAULTS,
+    sharded.FAULTS,
     tools.FAULTS,
 )
 FAULTS: dict[str, Fault] = {name: fault for table in _TABLES for name, fault in table.items()}

@@ -63,11 +63,13 @@ class State:
     """The state of a compression for the gradients of one owner.
 
     Attributes:
+        name: Tells it from the other states of the compression, also when the program runs again.
         variables: This rank's own variables.
         shape: What their shapes depend on beside the gradients.
         traffic: The bytes of a step.
     """
 
+    name: str
     variables: list[tf.Variable]
     shape: tuple[int, ...]
     traffic: Traffic = dataclasses.field(default_factory=lambda: Traffic(0, 0))
@@ -104,9 +106,12 @@ def state_of(
                     "eager mode or in a tf.function, or use Compression.fp16 or bf16. "
                     f"Received: the graph of {reduction.owner}"
                 )
-            variables = [tf.Variable(value, trainable=False) for value in initial()]
+            # A program that runs again makes its states in the same order.
+            name = str(len(compressor._states)) if state is None else state.name
+            values = compressor.waiting_for(name, initial())
+            variables = [tf.Variable(value, trainable=False) for value in values]
         leave_own(variables)
-        state = compressor._states[key] = State(variables, shape)
+        state = compressor._states[key] = State(name, variables, shape)
     return state
 
 

@@ -1,8 +1,9 @@
 """Compression of gradients while they travel."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -120,6 +121,7 @@ class StatefulCompressor(Compressor):
 
     def __init__(self) -> None:
         self._states: dict[tuple[Any, ...], Any] = {}
+        self._waiting: dict[str, np.ndarray] = {}
 
     @property
     def variables(self) -> list[tf.Variable]:
@@ -130,6 +132,29 @@ class StatefulCompressor(Compressor):
         # Ranks may trace their functions in different orders.
         keys = sorted(self._states, key=lambda key: key[:2])
         return [variable for key in keys for variable in self._states[key].variables]
+
+    def named_variables(self) -> dict[str, tf.Variable]:
+        """`variables`, by names that are the same each time a program runs."""
+        states = self._states.values()
+        return {
+            f"{state.name}.{index}": each for state in states for index, each in enumerate(state.variables)
+        }
+
+    def resume(self, values: Mapping[str, np.ndarray]) -> None:
+        """Takes the values of `named_variables` of an earlier run. Variables that are not made yet take theirs later."""
+        self._waiting = dict(values)
+        for state in self._states.values():
+            for variable, value in zip(
+                state.variables, self.waiting_for(state.name, state.variables), strict=True
+            ):
+                variable.assign(value)
+
+    def waiting_for(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
+        """The values that wait for the state of this name; those given if none wait, or in other shapes."""
+        names = [f"{name}.{index}" for index in range(len(values))]
+        found = [self._waiting.pop(each) for each in names if each in self._waiting]
+        fits = [each.shape for each in found] == [tuple(each.shape) for each in values]
+        return found if fits else values
 
     def bytes_per_step(self) -> Traffic:
         """The bytes that this rank sends in a step, with this compression and without it.

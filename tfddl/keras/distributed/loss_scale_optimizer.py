@@ -52,7 +52,9 @@ class DistributedLossScale(Adopted):
         variables = list(known)
         if len(variables) != len(grads):
             return plain.apply(grads, trainable_variables)  # Keras raises the error
-        keeps = inner.gradient_accumulation_steps or settings.sharded or is_stateful(settings.options.compression)
+        keeps = (
+            inner.gradient_accumulation_steps or settings.sharded or is_stateful(settings.options.compression)
+        )
         grads, call = apply_call.start(settings, grads, variables, not keeps)
         apply_call.check_global_norm(inner, settings, grads, variables)
         with apply_call.under_way(self, call):

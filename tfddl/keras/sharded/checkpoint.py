@@ -13,6 +13,7 @@ import numpy as np
 from tfddl.keras.sharded import contents
 from tfddl.keras.sharded.contents import Entry
 from tfddl.keras.sharded.parts import DAMAGED, Folder, Parts, complete_folders, remove_old
+from tfddl.ops.compression import StatefulCompressor
 from tfddl.ops.objects import allgather_object, broadcast_object
 from tfddl.runtime import basics
 from tfddl.runtime.agreement import by_rank
@@ -25,9 +26,10 @@ class ShardedCheckpoint:
     """Saves a model and its optimizer, of which each rank writes a part, and restores them on any number of ranks.
 
     A checkpoint holds the variables of the model and of its optimizers, with the slices of all ranks of a
-    `tfddl.ShardedOptimizer`; the state of local steps (`tfddl.DiLoCo`); and what is each rank's own, such as the state of
-    random layers. `save` copies the values and returns; a thread writes them. A part gets its name when it is complete. So
-    a rank that is killed while it writes leaves the checkpoints before as they were.
+    `tfddl.ShardedOptimizer`; the state of local steps (`tfddl.DiLoCo`); and values that each rank has for itself: the state
+    of random layers, and the residuals of a compression, which begin anew on another number of ranks. `save` copies the
+    values and returns; a thread writes them. A part gets its name when it is complete. So a rank that is killed while it
+    writes leaves the checkpoints before as they were.
 
         checkpoint = hvd.ShardedCheckpoint("checkpoints", model)
         found = checkpoint.restore()
@@ -41,6 +43,8 @@ class ShardedCheckpoint:
         model: The model, built.
         optimizer: An optimizer that is no attribute of the model. Defaults to none.
         local_steps: A `tfddl.LocalSGD` or `tfddl.DiLoCo`, with which each rank trains alone for some steps.
+        compression: A `tfddl.PowerSGD` or `tfddl.Compression.int8` that tapes use; those of optimizers are found. Defaults
+            to none.
         keep: How many checkpoints stay. Defaults to 2.
 
     Attributes:
@@ -51,7 +55,14 @@ class ShardedCheckpoint:
     """
 
     def __init__(
-        self, directory: Any, model: Any, optimizer: Any = None, *, local_steps: Any = None, keep: int = 2
+        self,
+        directory: Any,
+        model: Any,
+        optimizer: Any = None,
+        *,
+        local_steps: Any = None,
+        compression: Any = None,
+        keep: int = 2,
     ) -> None:
         if not getattr(model, "built", True):
             raise ValueError(
@@ -60,6 +71,7 @@ class ShardedCheckpoint:
         check_keep(keep)
         self._base, self._keep = Path(directory), keep
         self._model, self._optimizer, self.local_steps = model, optimizer, local_steps
+        self._compression = compression
         self._number, self._token = 0, ""
         self._thread = ThreadPoolExecutor(1, _NAME)
         self._writing: Future[None] | None = None
@@ -105,6 +117,7 @@ class ShardedCheckpoint:
         self._number += 1
         rank, ranks = basics.rank(), basics.size()
         entries = contents.those_that_differ(self._entries(), self._model)
+        entries += contents.residuals(self._compressions())
         mine = contents.written_by(entries, rank, ranks)
         arrays = {entry.key: entry.value() for entry in mine}
         folder = Folder(self._number, ranks, self._token, self._base)
@@ -121,7 +134,9 @@ class ShardedCheckpoint:
     def _write(self, folder: Folder, rank: int, about: str, arrays: dict[str, np.ndarray]) -> None:
         try:
             folder.write(rank, about, arrays)
-            remove_old(self._base, self._keep)  # by all, as the last rank that writes makes the checkpoint complete
+            remove_old(
+                self._base, self._keep
+            )  # by all, as the last rank that writes makes the checkpoint complete
         except OSError as error:
             warn_on_this_rank(
                 f"Rank {rank} could not write its part of checkpoint {folder.number}, so that a job goes on from an older "
@@ -135,6 +150,9 @@ class ShardedCheckpoint:
             found += contents.listed("local_steps", self.local_steps.checkpoint_variables())
         return found
 
+    def _compressions(self) -> list[StatefulCompressor]:
+        return contents.compressions_of(self._model, self._optimizer, self._compression)
+
     def _read(self, folder: Folder) -> tuple[dict[str, Any], str]:
         """What `save` was given, and an error; never raises, as the other ranks wait."""
         rank = basics.rank()
@@ -144,10 +162,13 @@ class ShardedCheckpoint:
                 progress = about.pop("local_steps", None)
                 if self.local_steps is not None:
                     if progress is None:
-                        raise ValueError("it was saved without local steps: use another directory for training with them")
+                        raise ValueError(
+                            "it was saved without local steps: use another directory for training with them"
+                        )
                     self.local_steps.resume(progress)
                 for entry in self._entries():
                     entry.restore(parts, rank)
+                contents.resume_residuals(self._compressions(), parts, rank)
             return about, ""
         except DAMAGED as error:
             return {}, f"{type(error).__name__}: {error}"

@@ -12,12 +12,16 @@ import tensorflow as tf
 from tfddl import _compat
 from tfddl.keras.consistency import model_contents, setup_check
 from tfddl.keras.consistency.weights_check import differing_weights
+from tfddl.keras.distributed.adoption import is_adopted
+from tfddl.keras.distributed.settings import settings_of
 from tfddl.keras.distributed.sharded_optimizer import slices_of
 from tfddl.keras.distributed.slices import Slice
 from tfddl.keras.sharded.parts import Parts
+from tfddl.ops.compression import StatefulCompressor
 from tfddl.runtime import basics
 from tfddl.runtime.process_sets import global_process_set
 
+_RESIDUALS = "residuals"
 Kind = Literal["equal", "slice", "own"]
 
 
@@ -103,6 +107,29 @@ def entries_of(model: Any, optimizer: Any = None, trains_alone: bool = False) ->
             entry = Entry(f"optimizer.{index}.{number}", variable, kind, piece)
             found.setdefault(_id(variable), entry)
     return list(found.values())
+
+
+def compressions_of(model: Any, optimizer: Any, given: Any = None) -> list[StatefulCompressor]:
+    """The compressions that keep errors: those of the optimizers, and one more."""
+    optimizers = [*model_contents.optimizers_of(model), optimizer]
+    distributed = [inner for each in optimizers if is_adopted(inner := _compat.innermost(each))]
+    found = [*(settings_of(each).options.compression for each in distributed), given]
+    return list({id(each): each for each in found if isinstance(each, StatefulCompressor)}.values())
+
+
+def residuals(compressions: Sequence[StatefulCompressor]) -> Iterator[Entry]:
+    """Entries for what compressions keep from step to step, each rank its own."""
+    for number, compression in enumerate(compressions):
+        for name, variable in compression.named_variables().items():
+            yield Entry(f"{_RESIDUALS}.{number}.{name}", variable, "own")
+
+
+def resume_residuals(compressions: Sequence[StatefulCompressor], parts: Parts, rank: int) -> None:
+    """Gives compressions what they had kept. On another number of ranks they begin anew."""
+    if parts.ranks != basics.size():
+        return
+    for number, compression in enumerate(compressions):
+        compression.resume(parts.with_prefix(f"{_RESIDUALS}.{number}.", rank))
 
 
 def those_that_differ(entries: Sequence[Entry], model: Any) -> list[Entry]:

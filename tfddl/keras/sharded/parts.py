@@ -130,6 +130,11 @@ class Parts:
         """The array of one rank; None if it has none with this key."""
         return np.asarray(self._files[rank][key]) if key in self._names[rank] else None
 
+    def with_prefix(self, prefix: str, rank: int) -> dict[str, np.ndarray]:
+        """The arrays of one rank whose keys begin with `prefix`, by the rest of the key."""
+        names = [name for name in self._names[rank] if name.startswith(prefix)]
+        return {name.removeprefix(prefix): np.asarray(self._files[rank][name]) for name in names}
+
     def of_all(self, key: str) -> list[np.ndarray]:
         """The arrays with this key, in the order of the ranks that have one."""
         found = (self.of_rank(key, rank) for rank in range(self.ranks))

@@ -1,0 +1,69 @@
+"""Faults in optimizers whose state is divided among the ranks, and in their files."""
+
+from tests.mutants.fault import Fault
+
+_OPTIMIZER = "tests/keras/sharded/test_sharded_optimizer.py::"
+_FILES = "tests/keras/sharded/test_sharded_files.py::"
+
+FAULTS = {
+    "a slice begins anywhere": Fault(
+        "tfddl/gradients/scatter.py",
+        "BLOCK = 64\n",
+        "BLOCK = 1\n",
+        _OPTIMIZER + "test_each_kind_has_the_same_bits",
+    ),
+    "gradients of slices are not scaled before": Fault(
+        "tfddl/gradients/scatter.py",
+        "prescale=1 / options.gradient_predivide_factor",
+        "prescale=1",
+        _OPTIMIZER + "test_each_option_has_the_same_bits",
+    ),
+    "each rank clips by the norms of its slices": Fault(
+        "tfddl/keras/distributed/sharded_optimizer.py",
+        "            squares = allreduce(squares, op=Sum, name=name, process_set=process_set)\n",
+        "            assert name\n",
+        _OPTIMIZER + "test_norms_are_those_of_whole_gradients",
+    ),
+    "an update begins with the slices of the last one": Fault(
+        "tfddl/keras/distributed/sharded_optimizer.py",
+        "            each.take()\n",
+        "            assert each\n",
+        _OPTIMIZER + "test_each_kind_has_the_same_bits",
+    ),
+    "averages of weights stay on their rank": Fault(
+        "tfddl/keras/distributed/sharded_optimizer.py",
+        "[each.part for each in mine])\n        self._spread(mine)\n\n    def save",
+        "[each.part for each in mine])\n\n    def save",
+        _OPTIMIZER + "test_each_option_has_the_same_bits",
+    ),
+    "a broadcast gives all ranks the slices of one": Fault(
+        "tfddl/ops/variables.py",
+        "for variable in variables if whole_of(variable) is None]",
+        "for variable in variables]",
+        _OPTIMIZER + "test_broadcasts_leave_slices_alone",
+    ),
+    "an optimizer that looks at whole variables is divided": Fault(
+        "tfddl/keras/sharded/elementwise.py",
+        "rtol=1e-4, atol=1e-6",
+        "rtol=1e9, atol=1e-6",
+        _OPTIMIZER + "test_refusals",
+    ),
+    "a commit holds the slices of one rank": Fault(
+        "tfddl/elastic/state.py",
+        "    whole = whole_of(variable)\n",
+        "    whole = None\n",
+        _FILES + "test_elastic_states",
+    ),
+    "a checkpoint counts before all parts are there": Fault(
+        "tfddl/keras/sharded/parts.py",
+        "return all(self.part",
+        "return any(self.part",
+        _FILES + "test_damage",
+    ),
+    "an exchange under way is not in a checkpoint": Fault(
+        "tfddl/keras/local_steps.py",
+        "return [*self.outer_variables, *held]",
+        "return self.outer_variables",
+        _FILES + "test_local_steps_go_on",
+    ),
+}
