@@ -40,6 +40,7 @@ from prediction import table
 import tfddl as hvd
 
 VALIDATION_ROWS = 256
+INT8_BYTES = 1 + 4 / 256  # and a scale for each 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Way:
         each_step: Makes the optimizer that exchanges gradients, from a plain one. None: it stays plain.
         seldom: Makes what exchanges weights every H steps, from variables and H. None: nothing does.
         streaming: Whether `seldom` also takes `fragments` and `delay`.
-        bytes: Bytes of a weight or gradient on the network, for `predict`.
+        bytes: Bytes of a weight or gradient on the network, for `predict`. 0: it is not predicted.
     """
 
     name: str
@@ -66,9 +67,17 @@ def without_momentum(variables: Any, every: int) -> Any:
     return hvd.DiLoCo(variables, every, keras.optimizers.SGD(0.7))
 
 
+def power_sgd(optimizer: Any) -> Any:
+    """Gradients travel as factors of rank 4."""
+    return hvd.DistributedOptimizer(optimizer, compression=hvd.PowerSGD(rank=4))
+
+
 WAYS = [
     Way("data parallel", hvd.DistributedOptimizer),
     Way("fp16", partial(hvd.DistributedOptimizer, compression=hvd.Compression.fp16), bytes=2),
+    Way("int8", partial(hvd.DistributedOptimizer, compression=hvd.Compression.int8), bytes=INT8_BYTES),
+    Way("PowerSGD", power_sgd, bytes=0),
+    Way("sharded", hvd.ShardedOptimizer),
     # A new way to exchange gradients in each step gets its line here.
     Way("LocalSGD", seldom=hvd.LocalSGD),
     Way("DiLoCo without momentum", seldom=without_momentum),
@@ -77,7 +86,7 @@ WAYS = [
         "streaming int8 DiLoCo",
         seldom=partial(hvd.DiLoCo, mixing=0.5, compression=hvd.Compression.int8),
         streaming=True,
-        bytes=1 + 4 / 256,  # and a scale for each 256
+        bytes=INT8_BYTES,
     ),
 ]
 
@@ -273,7 +282,7 @@ def draw(curves: list[tuple[str, int, int, float]], path: Path) -> None:
 MODES = {
     "utilisation": utilisation,
     "loss": loss,
-    "predict": lambda arguments: table(arguments, series(arguments)),
+    "predict": lambda arguments: table(arguments, [each for each in series(arguments) if each[0].bytes]),
 }
 
 

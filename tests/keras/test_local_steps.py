@@ -1,5 +1,7 @@
 """LocalSGD and DiLoCo: the formulas in NumPy, loops and `fit`, on ranks that train alone between exchanges."""
 
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -175,6 +177,25 @@ def test_int8(hvd):
         np.testing.assert_allclose(found, in_numpy(hvd.size(), 6, 0.7, 0.9), atol=0.05)
     with pytest.raises(ValueError, match=r"Compression\.int8 keeps errors from step to step: give it to"):
         hvd.allreduce(tf.ones([2]), compression=hvd.Compression.int8)
+
+
+@on_ranks(2)
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_second_run_and_a_late_rank_have_the_same_bits(hvd, streams):
+    found = []
+    for late in (0.0, 0.0, 0.03):
+        rows = [tf.Variable(np.linspace(each, 1, 700, dtype="float32")) for each in range(2)]
+        options = {"fragments": 2, "delay": 2, "mixing": 0.5} if streams else {}
+        local = hvd.DiLoCo(rows, 6, compression=hvd.Compression.int8, **options)
+        for step in range(STEPS):
+            if hvd.rank() == 1:
+                time.sleep(late)
+            for row in rows:
+                row.assign_sub(0.1 * local_gradient(row.numpy(), hvd.rank(), step))
+            local.step()
+        local.finish()
+        found.append([row.numpy().tobytes() for row in rows])
+    assert found[0] == found[1] == found[2]
 
 
 def model_and_data(hvd):
