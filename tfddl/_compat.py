@@ -170,8 +170,10 @@ def is_built(optimizer: Any) -> bool:
 
 
 def steps_taken(optimizer: Any) -> int:
-    """The number of steps of an optimizer. Reads `_iterations`: a legacy `iterations` would make the variable."""
-    count = getattr(innermost(optimizer), "_iterations", None)
+    """The number of steps of an optimizer."""
+    inner = innermost(optimizer)
+    # To read `iterations` of a Keras 2 optimizer would make the variable. Keras before 3.5 has no `_iterations`.
+    count = getattr(inner, "_iterations" if is_keras_2() else "iterations", None)
     return 0 if count is None else int(tf.convert_to_tensor(count))
 
 

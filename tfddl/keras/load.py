@@ -1,6 +1,11 @@
 """`load_model`: loads a model from a file and distributes its optimizer."""
 
 import importlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import h5py  # type: ignore[import-untyped]
@@ -40,7 +45,8 @@ def load_model(
     keras = _compat.keras()
     _register_own_classes()
     objects = {each.__name__: each for each in _checked_classes(custom_optimizers)}
-    model = keras.models.load_model(filepath, custom_objects={**objects, **(custom_objects or {})})
+    with _own_copy(filepath) as path:
+        model = keras.models.load_model(path, custom_objects={**objects, **(custom_objects or {})})
     if getattr(model, "optimizer", None) is not None:
         # Keras 2 restores the slots of an .h5 file by itself.
         if not _compat.is_keras_2() and model.optimizer.built and not model.optimizer._trainable_variables:
@@ -54,6 +60,16 @@ def _register_own_classes() -> None:
     importlib.import_module("tfddl.keras.sync_batch_normalization")
     if not _compat.is_keras_2():
         importlib.import_module("tfddl.keras.optimizers")
+
+
+@contextmanager
+def _own_copy(filepath: Any) -> Iterator[Any]:
+    """The path of this rank's copy, where Keras unpacks a file's weights in the folder of the file, and ranks would meet."""
+    if not (_compat.unpacks_beside_the_file() and str(filepath).endswith(".keras") and os.path.isfile(filepath)):
+        yield filepath
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield shutil.copy(filepath, folder)
 
 
 def _restore_from_h5(model: Any, filepath: Any) -> None:
