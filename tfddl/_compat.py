@@ -368,6 +368,13 @@ def saving_module() -> Any:
     return importlib.import_module("keras.src.saving.saving_api")
 
 
+def unpacks_beside_the_file() -> bool:
+    """Whether Keras 3 unpacks the weights of a `.keras` file in the folder of the file; newer ones read them from memory."""
+    return not is_keras_2() and not hasattr(
+        importlib.import_module("keras.src.saving.saving_lib"), "is_memory_sufficient"
+    )
+
+
 @functools.cache
 def divides_activity_losses() -> bool:
     """Whether Keras 3 divides the loss of an `activity_regularizer` by the number of rows, as newer ones do."""

@@ -65,7 +65,9 @@ def _register_own_classes() -> None:
 @contextmanager
 def _own_copy(filepath: Any) -> Iterator[Any]:
     """The path of this rank's copy, where Keras unpacks a file's weights in the folder of the file, and ranks would meet."""
-    if not (_compat.unpacks_beside_the_file() and str(filepath).endswith(".keras") and os.path.isfile(filepath)):
+    if not (
+        _compat.unpacks_beside_the_file() and str(filepath).endswith(".keras") and os.path.isfile(filepath)
+    ):
         yield filepath
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -93,6 +93,11 @@ def test_refused_files(hvd, tmp_path):
     import keras
 
     model, x, y = model_and_data(hvd)
+    with pytest.raises(ValueError, match=r"use a path that ends in \.keras\. Received: .*model\.h5"):
+        model.save(str(tmp_path / "model.h5"))  # before the first step
+    path = shared(hvd, tmp_path / "first.keras")
+    model.save(path)
+    assert os.path.getsize(path) > 1000
     fit(hvd, model, x, y)
     with pytest.raises(ValueError, match=r"use a path that ends in \.keras\. Received: .*model\.h5"):
         model.save(str(tmp_path / "model.h5"))
@@ -105,6 +110,44 @@ def test_refused_files(hvd, tmp_path):
         model.optimizer.iterations.assign(7)
     with pytest.raises(ValueError, match="call load_model on all ranks"):
         fit(hvd, model, x, y)
+
+
+@on_ranks(2)
+def test_the_best_model(hvd, tmp_path):
+    """All ranks collect the state, by the metric of the first rank, though each sees another one."""
+    import keras
+
+    path = shared(hvd, tmp_path / "best.keras")
+    model, x, y = model_and_data(hvd)
+    best = hvd.callbacks.BestModelCheckpoint(path, monitor="loss")
+    fit(hvd, model, x, y * (1 + hvd.rank()), 3, [best])
+    copy = str(shutil.copyfile(path, tmp_path / f"copy-of-{hvd.rank()}.keras"))
+    assert [tuple(each.shape) for each in keras.models.load_model(copy).optimizer.variables[2:4]] == [
+        (5, 40),
+        (5, 40),
+    ]
+
+
+@on_ranks(2)
+def test_a_member_of_a_multi_optimizer(hvd, tmp_path):
+    import keras
+
+    kind = getattr(keras.optimizers, "MultiOptimizer", None)
+    if kind is None:
+        pytest.skip("this Keras has no MultiOptimizer")
+    model, x, y = model_and_data(hvd)
+    member = hvd.ShardedOptimizer(keras.optimizers.Adam())
+    model.compile(kind(lambda variable: member), "mse")
+    model.optimizer.build(model.trainable_variables)
+    for call in (
+        lambda: fit(hvd, model, x, y),
+        lambda: model.save(tmp_path / "model.keras"),
+        lambda: hvd.ShardedCheckpoint(tmp_path, model).save(),
+    ):
+        with pytest.raises(
+            ValueError, match="holds the state of its members whole: use"
+        ):
+            call()
 
 
 ONE_SAVES = """
@@ -158,41 +201,37 @@ def test_fit_goes_on(hvd, tmp_path, optimizer):
     check_same(weights(seen), weights(whole))
 
 
-@on_ranks(3)
-def test_another_number_of_ranks(hvd, tmp_path):
-    """Checkpoints of three ranks serve two, then one, in process sets that stand for jobs of that size."""
-    import keras
+OTHER_RANKS = """
+import sys, keras, numpy as np
+import tfddl as hvd
+from tests.keras.sharded.test_sharded_files import fit, model_and_data
+hvd.init()
+folder = sys.argv[1]
+model, x, y = model_and_data(hvd)
+checkpoint = hvd.ShardedCheckpoint(folder + "/checkpoints", model, keep=1)
+about = checkpoint.restore()
+number = about.get("number", 0)
+if number:
+    with np.load(folder + "/whole.npz") as whole:
+        for index, value in enumerate(model.optimizer.whole_values()):
+            np.testing.assert_array_equal(value, whole[f"arr_{index}"])
+fit(hvd, model, x, y)
+checkpoint.save(number=number + 1)
+values = list(model.optimizer.whole_values())
+if hvd.rank() == 0:
+    np.savez(folder + "/whole.npz", *values)
+checkpoint.wait()
+print("went on from", number, flush=True)
+"""
 
-    from tfddl.keras.sharded import contents, parts
 
-    directory = shared(hvd, tmp_path / "checkpoints")
-    model, x, y = model_and_data(hvd)
-    fit(hvd, model, x, y)
-    checkpoint = hvd.ShardedCheckpoint(directory, model, keep=1)
-    assert checkpoint.restore() == {}
-    checkpoint.save(epoch=1, note="first")
-    checkpoint.save(epoch=2, note="second")
-    checkpoint.wait()
-    whole = list(model.optimizer.whole_values())
-    hvd.barrier()
-    (folder,) = parts.complete_folders(tmp_path.__class__(directory))
-    pair = hvd.add_process_set([0, 1])
-    for process_set in (pair, hvd.add_process_set([hvd.size() - 1])):
-        other = keras.models.clone_model(model)
-        optimizer = hvd.ShardedOptimizer(keras.optimizers.Adam(), process_set=process_set)
-        optimizer.build(other.trainable_variables)
-        from tfddl.keras.distributed.sharded_optimizer import slices_of
-
-        slices = slices_of(optimizer)
-        with parts.Parts(folder) as read:
-            assert read.about(hvd.rank()) == {"epoch": 2, "note": "second"}
-            for number, variable in enumerate(optimizer.variables):
-                piece = slices.slice_of_slot(variable)
-                kind = "equal" if piece is None else "slice"
-                contents.Entry(f"optimizer.0.{number}", variable, kind, piece).restore(read, hvd.rank())
-                expected = whole[number] if piece is None else piece.of_array(whole[number])
-                np.testing.assert_array_equal(arrays([variable])[0], expected)
-    hvd.remove_process_set(pair)
+@pytest.mark.slow
+def test_another_number_of_ranks(tmp_path):
+    """Checkpoints of three ranks serve one, then two, with all slots."""
+    for number, size in enumerate((3, 1, 2)):
+        result = run_script(size, OTHER_RANKS, str(tmp_path))
+        assert result.code == 0, result.output
+        assert result.output.count(f"went on from {number}") == size
 
 
 @on_ranks(1, 2)

@@ -223,6 +223,9 @@ def test_refusals(hvd, tmp_path):
         if hasattr(keras.optimizers, kind):
             with pytest.raises(ValueError, match="looks at whole variables: use DistributedOptimizer"):
                 new(hvd, True, kind)
+    if hasattr(keras.optimizers, "ScheduleFreeAdamW"):
+        with pytest.raises(ValueError, match="slots of this optimizer begin as copies"):
+            new(hvd, True, "ScheduleFreeAdamW")
     with pytest.raises(ValueError, match=r"Received: op=Adasum"):
         new(hvd, True, wrapped={"op": hvd.Adasum})
     optimizer = new(hvd, True)

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from tfddl import _compat
+from tfddl.keras.consistency.model_contents import sharded_optimizers
 from tfddl.ops.barrier import barrier
 from tfddl.ops.exchange import all_numbers
 from tfddl.runtime import basics
@@ -66,7 +67,7 @@ class BestModelCheckpoint(ModelCheckpoint):
         self._warned = False
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Warns if the ranks see different numbers; saves, on the first rank."""
+        """Warns if the ranks see different numbers. The first rank saves; all collect the state of a ShardedOptimizer."""
         mine = (logs or {}).get(self.monitor)
         value = math.nan if mine is None else float(mine)
         name = f"{type(self).__name__}.monitor"
@@ -78,7 +79,10 @@ class BestModelCheckpoint(ModelCheckpoint):
                 f"another value: put MetricAverageCallback before it, on all ranks. Received: {by_rank(values)}",
                 self.process_set,
             )
-        if self._writes():
+        sharded = self.process_set.included() and sharded_optimizers(self.model)
+        if sharded and mine is not None:
+            logs = {**(logs or {}), self.monitor: values[0]}  # all ranks save, or none
+        if self._writes() or sharded:
             super().on_epoch_end(epoch, logs)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfddl import _compat
 from tfddl.keras.callbacks.local_steps import LocalSGD
 from tfddl.keras.consistency import callback_list
 from tfddl.keras.consistency.callback_list import PreparingCallback, callbacks_of
@@ -109,9 +110,10 @@ class ShardedCheckpoint(PreparingCallback):
         self._save(self._epoch)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Saves what the end of `fit` has made of the weights, and waits until it is written."""
+        """Saves if the end of `fit` has changed the weights, and waits until the last checkpoint is written."""
         if self._checkpoint is not None:
-            if self._last:
+            averages = getattr(_compat.innermost(self.model.optimizer), "use_ema", False)
+            if self._last and (averages or self._local_callback is not None):
                 self._save(self._epoch)
             self._checkpoint.wait()
 

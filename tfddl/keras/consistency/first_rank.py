@@ -37,6 +37,6 @@ def first(
     failed = [(rank, said) for rank, said in zip(members(process_set), reports, strict=True) if said]
     if failed:
         raise RuntimeError(
-            f"This rank waits for a file of rank {failed[0][0]}, which failed. See its error: {failed[0][1]}"
+            f"This rank waits for rank {failed[0][0]}, which failed. See its error: {failed[0][1]}"
         )
     return result

@@ -1,10 +1,10 @@
 """The optimizers and variables that a model holds."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tfddl import _compat
-from tfddl.keras.distributed.sharded_optimizer import slices_of
+from tfddl.keras.distributed.sharded_optimizer import is_sharded
 from tfddl.keras.keras2 import optimizer_state
 from tfddl.ops.variables import whole_of
 
@@ -38,9 +38,24 @@ def _is_roundabout(attribute: tuple[str, Any]) -> tuple[bool, bool]:
 
 
 def sharded_optimizers(model: Any) -> list[Any]:
-    """The optimizers of the model whose state is divided among several ranks; those inside a LossScaleOptimizer too."""
-    found = map(_compat.innermost, optimizers_of(model))
-    return [each for each in found if (slices := slices_of(each)) is not None and slices.ranks > 1]
+    """The optimizers of the model whose state is, or will be, divided among several ranks: see `sharded_among`."""
+    return sharded_among(optimizers_of(model))
+
+
+def sharded_among(optimizers: Iterable[Any]) -> list[Any]:
+    """The optimizers whose state is, or will be, divided among several ranks, without the LossScaleOptimizer around them.
+
+    Raises:
+        ValueError: One is a member of a MultiOptimizer.
+    """
+    found = list(map(_compat.innermost, optimizers))
+    for each in found:
+        if _compat.has_inner_optimizers(each) and any(map(is_sharded, each._inner_optimizers)):
+            raise ValueError(
+                "A MultiOptimizer holds the state of its members whole: use hvd.DistributedOptimizer on the MultiOptimizer. "
+                f"Received: a ShardedOptimizer as a member of {each!r}"
+            )
+    return list(filter(is_sharded, found))
 
 
 def build_optimizer(model: Any) -> None:

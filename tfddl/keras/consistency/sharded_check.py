@@ -4,8 +4,6 @@ from typing import Any
 
 from tfddl import _compat
 from tfddl.keras.consistency import model_contents
-from tfddl.keras.distributed.adoption import is_adopted
-from tfddl.keras.distributed.settings import settings_of
 from tfddl.ops.exchange import all_numbers
 from tfddl.runtime.agreement import check_equal
 from tfddl.runtime.process_sets import ProcessSet
@@ -23,7 +21,7 @@ def check_callbacks(callbacks: list[Any], model: Any) -> None:
         ValueError: There is one.
     """
     found = [each for each in callbacks if type(each).__name__ in _INSTEAD]
-    if found and model is not None and any(map(_is_sharded, model_contents.optimizers_of(model))):
+    if found and model is not None and model_contents.sharded_optimizers(model):
         kind = type(found[0]).__name__
         raise ValueError(
             f"{kind} knows the slices of one rank of a ShardedOptimizer: use {_INSTEAD[kind]} instead. "
@@ -49,8 +47,3 @@ def check_iterations(model: Any, name: str, process_set: ProcessSet) -> None:
             "No broadcast can make the state of a ShardedOptimizer equal, of which each rank has a slice: call load_model "
             "on all ranks.",
         )
-
-
-def _is_sharded(optimizer: Any) -> bool:
-    inner = _compat.innermost(optimizer)
-    return is_adopted(inner) and settings_of(inner).sharded

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfddl import _compat
 from tfddl.gradients import reduced_marks, scatter
 from tfddl.keras.distributed import apply_call, loss_weight, sharded_state
+from tfddl.keras.distributed.adoption import is_adopted
 from tfddl.keras.distributed.backward_passes import undo_mean
 from tfddl.keras.distributed.base_optimizer import Distributed
 from tfddl.keras.distributed.settings import settings_of
@@ -18,7 +19,7 @@ from tfddl.ops import names
 from tfddl.ops.allreduce import allreduce
 from tfddl.ops.compression import is_stateful
 from tfddl.ops.constants import Sum
-from tfddl.runtime.process_sets import id_of
+from tfddl.runtime.process_sets import id_of, members
 
 _SLICES = "_tfddl_slices"
 _COLLECTED = "_tfddl_collected"
@@ -216,6 +217,14 @@ def _local_error(received: str) -> ValueError:
         "Variables that are local to each rank cannot be divided among the ranks: use hvd.PartialDistributedOptimizer. "
         f"Received: {received}"
     )
+
+
+def is_sharded(optimizer: Any) -> bool:
+    """Whether an optimizer's state is, or will be, divided among several ranks."""
+    if not (is_adopted(optimizer) and settings_of(optimizer).sharded):
+        return False
+    process_set = settings_of(optimizer).options.process_set
+    return bool(process_set.included()) and len(members(process_set)) > 1
 
 
 def slices_of(optimizer: Any) -> Slices | None:

@@ -94,5 +94,5 @@ def check_optimizers(model: Any, ours: set[int]) -> None:
         if id(optimizer) not in ours and is_distributed(optimizer):
             raise ValueError(
                 "DataParallel combines the gradients by itself: give compile() the plain optimizer, without "
-                f"hvd.DistributedOptimizer. Received: model.{name} is distributed already"
+                f"hvd.DistributedOptimizer or hvd.ShardedOptimizer. Received: model.{name} is distributed already"
             )

@@ -84,8 +84,12 @@ def entries_of(model: Any, optimizer: Any = None, trains_alone: bool = False) ->
         model: The model, built.
         optimizer: One that is not part of the model. Defaults to none.
         trains_alone: Whether each rank trains alone for some steps, so that all variables differ by rank.
+
+    Raises:
+        ValueError: A MultiOptimizer has a sharded member.
     """
     optimizers = [*model_contents.optimizers_of(model), *([] if optimizer is None else [optimizer])]
+    model_contents.sharded_among(optimizers)
     local = {_id(model.variables[slot]) for slot in setup_check.local_slots(model, model.variables)}
     # Which slots belong to a local variable only the optimizer knows.
     slots_differ = trains_alone or bool(local)
@@ -98,7 +102,7 @@ def entries_of(model: Any, optimizer: Any = None, trains_alone: bool = False) ->
         slices = slices_of(each)
         for number, variable in enumerate(model_contents.state_of(each, model.variables)):
             piece = None if slices is None else slices.slice_of_slot(variable)
-            if piece is not None and slices is not None and slices.ranks == basics.size() > 1:
+            if piece is not None and slices is not None and slices.ranks == basics.size():
                 kind: Kind = "slice"
             else:
                 # Slices among some of the ranks, as in a cluster with local steps, fit the same arrangement only.

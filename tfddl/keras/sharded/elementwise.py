@@ -23,15 +23,29 @@ def is_elementwise(optimizer: Any) -> bool:
 
     Optimizers that look at whole tensors, at norms (LAMB, LARS) or at rows and columns (Adafactor, Muon), do not.
     """
-    kind, config = type(optimizer), optimizer.get_config()
-    config |= {name: value for name, value in _WHOLE.items() if name in config}
     values, *gradients = np.random.default_rng(0).normal(size=(3, 4, 4)).astype("float32")
     with tf.init_scope():
         whole, halves = [values], np.split(values.reshape(-1), 2)
-        at_once = _stepped(kind.from_config(dict(config)), whole, [[each] for each in gradients])
+        at_once = _stepped(_plain_copy(optimizer), whole, [[each] for each in gradients])
         divided = [np.split(each.reshape(-1), 2) for each in gradients]
-        in_halves = _stepped(kind.from_config(dict(config)), halves, divided)
+        in_halves = _stepped(_plain_copy(optimizer), halves, divided)
     return bool(np.allclose(at_once, in_halves, rtol=1e-4, atol=1e-6))
+
+
+def begins_with_copies(optimizer: Any) -> bool:
+    """Whether the first values of the slots depend on those of the variables."""
+    with tf.init_scope():
+        copies = [_plain_copy(optimizer) for _ in range(2)]
+        for number, each in enumerate(copies):
+            each.build([_compat.new_variable(np.full([2, 2], number, "float32"), "probe")])
+        slots = zip(*(each.variables for each in copies), strict=True)
+        return any(not np.array_equal(*map(tf.convert_to_tensor, pair)) for pair in slots)
+
+
+def _plain_copy(optimizer: Any) -> Any:
+    config = optimizer.get_config()
+    config |= {name: value for name, value in _WHOLE.items() if name in config}
+    return type(optimizer).from_config(config)
 
 
 def _stepped(optimizer: Any, values: list[np.ndarray], gradients: list[list[np.ndarray]]) -> np.ndarray:

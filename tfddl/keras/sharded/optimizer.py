@@ -10,7 +10,7 @@ from tfddl.keras.distributed.backward_passes import accumulate, check_passes
 from tfddl.keras.distributed.distribute import distribute
 from tfddl.keras.distributed.settings import Settings
 from tfddl.keras.sharded import saving
-from tfddl.keras.sharded.elementwise import is_elementwise
+from tfddl.keras.sharded.elementwise import begins_with_copies, is_elementwise
 from tfddl.ops.constants import Adasum
 
 
@@ -26,7 +26,8 @@ def ShardedOptimizer(
 
     Each of N ranks holds one N-th of the optimizer's slots, such as Adam's two moments: gradients are reduced and divided, a
     rank updates its slice of each variable, and the ranks gather the new weights
-    ([ZeRO](https://arxiv.org/abs/1910.02054), section 5.1). The bytes on the network are those of an allreduce. Weights are
+    ([ZeRO](https://arxiv.org/abs/1910.02054), section 5.1). The bytes on the network are those of an allreduce, and half as
+    many again with `jit_compile`, where an allreduce gathers. Weights are
     those of `tfddl.DistributedOptimizer`, to the last bit on one host without `jit_compile` and without clipping by norms,
     and else within rounding.
 
@@ -47,9 +48,9 @@ def ShardedOptimizer(
         `optimizer` itself.
 
     Raises:
-        TypeError: `optimizer` is none of Keras 3, or a MultiOptimizer, whose members can be sharded.
-        ValueError: The optimizer looks at whole tensors, as LAMB, LARS, Muon and Adafactor do; it is distributed already; or
-            `op` is Adasum.
+        TypeError: `optimizer` is none of Keras 3, or a MultiOptimizer.
+        ValueError: The optimizer looks at whole tensors, as LAMB, LARS, Muon and Adafactor do, or its slots begin as copies
+            of the variables, as those of ScheduleFreeAdamW; it is distributed already; or `op` is Adasum.
 
     Example:
         On 2 ranks:
@@ -95,12 +96,19 @@ def _check_supported(optimizer: Any) -> None:
     inner = _compat.innermost(optimizer)
     if _compat.has_inner_optimizers(inner):
         raise TypeError(
-            "ShardedOptimizer takes a single optimizer: shard the members, and give them to the MultiOptimizer. "
+            "ShardedOptimizer takes a single optimizer: use hvd.DistributedOptimizer for a MultiOptimizer. "
             f"Received: optimizer={optimizer!r}"
         )
     if is_adopted(inner):
         raise ValueError(
-            f"This optimizer is distributed already: give ShardedOptimizer a plain one. Received: {inner!r}"
+            "This optimizer is distributed already: give ShardedOptimizer a plain one, for example of a model that "
+            f"keras.models.load_model has loaded. Received: {inner!r}"
+        )
+    if begins_with_copies(inner):
+        raise ValueError(
+            "The slots of this optimizer begin as copies of the variables, and a broadcast of the variables would not reach "
+            "their slices: use DistributedOptimizer, or an optimizer such as AdamW. "
+            f"Received: optimizer={inner!r}"
         )
     if not is_elementwise(inner):
         raise ValueError(

@@ -40,7 +40,7 @@ def by_first_rank(plain: Callable[..., Any]) -> Callable[..., Any]:
         writes = rank_in(process_set) == 0
         collected = []
         for optimizer in optimizers:
-            values = [value for value in optimizer.whole_values() if writes]
+            values = [value for value in optimizer.whole_values() if writes] if optimizer.built else []
             collected.append(values)
         with ExitStack() as stack:
             for optimizer, values in zip(optimizers, collected, strict=True):
