@@ -56,22 +56,22 @@ class Entry:
         Raises:
             ValueError: The checkpoint lacks the variable, or has it in another shape.
         """
-        mine = parts.of_rank(self.key, rank % parts.ranks)
-        values = [mine] if mine is not None and self.piece is None else parts.of_all(self.key)
-        shape, value = tuple(self.variable.shape), values[0] if values else np.zeros(0)
-        fits = bool(values) and value.shape == shape
-        if self.piece is not None and values:
-            shape, value = (
-                tuple(self.piece.whole.shape),
-                np.concatenate([each.reshape(-1) for each in values]),
-            )
-            fits = len(value) == self.piece.count
-            value = self.piece.of_array(value) if fits else value
-        if not fits:
+        if self.piece is not None:
+            shape, values = tuple(self.piece.whole.shape), parts.of_all(self.key)
+            value = np.concatenate([np.ravel(each) for each in values]) if values else None
+            fits = value is not None and value.size == self.piece.count
+        else:
+            mine = parts.of_rank(self.key, rank % parts.ranks)
+            shape, values = tuple(self.variable.shape), parts.of_all(self.key) if mine is None else [mine]
+            value = values[0] if values else None
+            fits = value is not None and value.shape == shape
+        if value is None or not fits:
             raise ValueError(
                 "The checkpoint is that of another model: use another directory. Received: "
                 f"{_compat.path(self.variable)} of shape {shape}, in the checkpoint {[each.shape for each in values]}"
             )
+        if self.piece is not None:
+            value = self.piece.of_array(value)
         if value.dtype.kind == "V":  # NumPy reads bfloat16 as bytes
             value = value.view(tf.as_dtype(self.variable.dtype).as_numpy_dtype)
         self.variable.assign(value)
@@ -148,10 +148,10 @@ def those_that_differ(entries: Sequence[Entry], model: Any) -> list[Entry]:
     return [Entry(each.key, each.variable, "own") if _id(each.variable) in own else each for each in entries]
 
 
-def listed(name: str, variables: Sequence[Any], own: bool = False) -> Iterator[Entry]:
-    """Entries for other variables, in an order that all ranks share."""
+def listed(name: str, variables: Sequence[Any]) -> Iterator[Entry]:
+    """Entries for other variables, equal on all ranks and in an order that all ranks share."""
     for number, variable in enumerate(variables):
-        yield Entry(f"{name}.{number}", variable, "own" if own else "equal")
+        yield Entry(f"{name}.{number}", variable, "equal")
 
 
 def written_by(entries: Sequence[Entry], rank: int, ranks: int) -> Iterator[Entry]:
