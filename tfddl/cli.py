@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import click
 
 from tfddl.bench.command import bench
+from tfddl.bench.tune.command import tune
 from tfddl.doctor.command import doctor
 from tfddl.flight.command import analyze
 from tfddl.timeline.command import timeline
@@ -38,6 +39,7 @@ main.add_command(analyze)
 main.add_command(bench)
 main.add_command(doctor)
 main.add_command(timeline)
+main.add_command(tune)
 
 
 @main.command()

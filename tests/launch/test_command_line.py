@@ -216,7 +216,7 @@ def test_printed_line_runs_by_hand(monkeypatch):
         (["--min-np", "1", "-np", "2", "true"], "--min-np is for --elastic: give --elastic as well."),
         (["--elastic", "--min-np", "3", "-np", "2", "true"], "lower it. Received: --min-np 3 for 2"),
         (["--replace", "-np", "2", "true"], "--replace is for --elastic: give --elastic as well."),
-        (["--autotune-log-file", "a", "true"], "tfddl has nothing that it could change."),
+        (["--autotune-log-file", "a", "true"], "tfddl tune finds the settings before a job"),
         (["--dryrun", "true"], "Did you mean '--dry-run'?"),
     ],
 )

@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 
 BUCKET_VARIABLE = "TFDDL_BUCKET_MB"
-_DEFAULT_MEGABYTES = "1,25"
+DEFAULT_MEGABYTES = "1,25"
 _READABLE_SIGNATURE = 400
 """Characters of the shapes that a signature quotes, for error messages. A digest covers all shapes."""
 
@@ -76,7 +76,7 @@ def bucket_sizes(text: str | None = None) -> BucketSizes:
         ValueError: If the text is not one or two positive numbers.
     """
     if text is None:
-        text = os.environ.get(BUCKET_VARIABLE) or _DEFAULT_MEGABYTES
+        text = os.environ.get(BUCKET_VARIABLE) or DEFAULT_MEGABYTES
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
@@ -84,7 +84,7 @@ def bucket_sizes(text: str | None = None) -> BucketSizes:
     if len(numbers) not in (1, 2) or not all(0 < number < math.inf for number in numbers):
         raise ValueError(
             f"{BUCKET_VARIABLE} takes the megabytes of the first and of the later buckets, two positive "
-            f"numbers: set {BUCKET_VARIABLE}={_DEFAULT_MEGABYTES}. Received: {text!r}"
+            f"numbers: set {BUCKET_VARIABLE}={DEFAULT_MEGABYTES}. Received: {text!r}"
         )
     first, later = numbers[0], numbers[-1]
     return BucketSizes(max(1, int(first * 2**20)), max(1, int(later * 2**20)))

@@ -53,6 +53,8 @@ def advice(option: str) -> str:
         return f"Set {_VARIABLES[name]} instead."
     if name in _MPI_OR_GLOO:
         return "Leave it out: tfddlrun always uses MPI."
+    if name.startswith("autotune"):
+        return "Leave it out: tfddl tune finds the settings before a job, and --config-file takes them."
     return "Leave it out: tfddl has nothing that it could change." if name in WITHOUT_EFFECT else ""
 
 
@@ -82,6 +84,10 @@ def _text(name: str, value: Any) -> str:
         if not isinstance(value, bool):
             raise ValueError(f"{name} is true or false: write one of them. Received: {value!r}")
         return str(int(value))
+    if (
+        name == "fusion-threshold-mb" and isinstance(value, list) and len(value) == 2
+    ):  # as tfddl tune writes it
+        return ",".join(_text(name, each) for each in value)
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
         raise ValueError(f"{name} is a number: write 0 or more. Received: {value!r}")
     return _ZERO.get(name, "0") if value == 0 else str(value)

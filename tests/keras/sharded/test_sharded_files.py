@@ -144,9 +144,7 @@ def test_a_member_of_a_multi_optimizer(hvd, tmp_path):
         lambda: model.save(tmp_path / "model.keras"),
         lambda: hvd.ShardedCheckpoint(tmp_path, model).save(),
     ):
-        with pytest.raises(
-            ValueError, match="holds the state of its members whole: use"
-        ):
+        with pytest.raises(ValueError, match="holds the state of its members whole: use"):
             call()
 
 

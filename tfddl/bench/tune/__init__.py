@@ -1,0 +1,1 @@
+"""`tfddl tune`: finds the settings with which a model's steps are fastest on the network of a job."""

@@ -1,0 +1,112 @@
+"""Training steps of one model with each of several settings, in one job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+import tfddl as hvd
+from tfddl import _compat
+from tfddl.bench import models
+from tfddl.bench.adapters import Way
+from tfddl.bench.gradient_sets import MODELS
+from tfddl.bench.rounds import Timing, measure
+from tfddl.gradients.buckets import BUCKET_VARIABLE, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CALLS = 3
+
+
+class Steps:
+    """A model that trains on random inputs.
+
+    Args:
+        name: A name of `gradient_sets.MODELS`, or the path of a `.keras` file.
+        batch: Rows of each rank in a step.
+
+    Raises:
+        ValueError: The file cannot be read, or its inputs have no fixed shape.
+    """
+
+    def __init__(self, name: str, batch: int) -> None:
+        self.model = models.build(name) if name in MODELS else _load(name)
+        draws = np.random.default_rng(hvd.rank())
+        inputs = [_random(draws, each, batch) for each in self.model.inputs]
+        self._inputs = inputs if len(inputs) > 1 else inputs[0]
+        self._optimizer = _compat.keras().optimizers.SGD(1e-6)
+        hvd.broadcast_variables(self.model.variables, root_rank=0)
+        self._optimizer.build(self.model.trainable_variables)
+
+    def gradients(self) -> list[tuple[str, Shape]]:
+        """Dtype name and shape of each gradient."""
+        return [(tf.as_dtype(each.dtype).name, list(each.shape)) for each in self.model.trainable_variables]
+
+    def measure(self, settings: Mapping[str, tuple[str, Any]], rounds: int) -> dict[str, Timing]:
+        """Times a step with each setting. All ranks call it.
+
+        Args:
+            settings: Bucket sizes and compression, by name.
+            rounds: Blocks of each.
+        """
+        ways = {name: self._way(*setting) for name, setting in settings.items()}
+        return measure(ways, rounds=rounds, calls=_CALLS)
+
+    def _way(self, megabytes: str, compression: Any) -> Way:
+        @tf.function
+        def step() -> Any:
+            with hvd.DistributedGradientTape(tf.GradientTape(), compression=compression) as tape:
+                outputs = tf.nest.flatten(self.model(self._inputs, training=True))
+                loss = tf.add_n([tf.reduce_mean(tf.square(tf.cast(each, tf.float32))) for each in outputs])
+            variables = self.model.trainable_variables
+            self._optimizer.apply(tape.gradient(loss, variables), variables)
+            return loss
+
+        with _buckets(megabytes):  # read when the step is traced
+            step()
+        return Way(lambda: float(step()), lambda: models.different_weights(self.model))
+
+
+@contextmanager
+def _buckets(megabytes: str) -> Iterator[None]:
+    before = os.environ.get(BUCKET_VARIABLE)
+    os.environ[BUCKET_VARIABLE] = megabytes
+    try:
+        yield
+    finally:
+        os.environ.pop(BUCKET_VARIABLE)
+        if before is not None:
+            os.environ[BUCKET_VARIABLE] = before
+
+
+def _load(path: str) -> Any:
+    if not Path(path).is_file():
+        raise ValueError(
+            f"--model is one of {', '.join(MODELS)}, or a file that model.save has written: pass one. Received: {path!r}"
+        )
+    keras = _compat.keras()
+    try:
+        return keras.models.load_model(path, compile=False)
+    except (ValueError, TypeError, OSError) as error:
+        raise ValueError(
+            f"Keras cannot load {path}: use a model of Keras' own layers. Received: {error}"
+        ) from None
+
+
+def _random(draws: np.random.Generator, tensor: Any, batch: int) -> tf.Tensor:
+    shape = tuple(tensor.shape)[1:]
+    if None in shape:
+        raise ValueError(
+            "tfddl tune makes inputs of the model's shape: use a model whose inputs have a fixed shape but for the batch. "
+            f"Received: {tensor.name} of shape {tuple(tensor.shape)}"
+        )
+    dtype = tf.as_dtype(tensor.dtype)
+    values = draws.normal(size=(batch, *shape)) if dtype.is_floating else np.zeros((batch, *shape))
+    return tf.cast(values, dtype)
