@@ -34,6 +34,12 @@ def test_the_choice(others, expected):
     assert (lines[0]["ratio"], lines[0]["ms"]) == (1.0, 0.1)
 
 
+def test_settings_are_compared_in_the_same_round():
+    timings = {"a": Timing((100.0, 200.0, 400.0)), "b": Timing((90.0, 180.0, 360.0))}
+    (_, other) = candidates.compare(timings, "a")
+    assert (other["ratio"], other["p25"], other["p75"]) == pytest.approx((0.9, 0.9, 0.9))
+
+
 def test_only_settings_that_make_different_buckets():
     found = candidates.candidates([("float32", [1 << 20]), ("float32", [1 << 20])])  # 4 MiB each
     assert [(each.megabytes, each.buckets) for each in found] == [("1,25", 2), ("4096", 1)]
