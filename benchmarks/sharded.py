@@ -14,18 +14,14 @@ Columns:
 - `state, MB`: variables of the unsharded optimizer. `sharded state, MB`: those of the sharded one, of the rank with most.
 - `slices, MB`: flat copies of this rank's part of the weights, which only the sharded optimizer has.
 - `state / N`: sharded state / unsharded state * the number of ranks. 1 is perfect; slices are rounded to 64 values.
-- `resident, MB`, `sharded resident, MB`: growth of the process, by /proc/self/statm, when the optimizer makes its variables.
-  It is left out of models with little state, which fits into memory that the process has already.
 - `ms`, `sharded, ms`: a step of the slowest rank, median over rounds.
 - `sharded / unsharded`: of pairs in one round; median, p25 and p75 over rounds. The bar is 1.05.
 - `#wrong`: values of weights that differ between both ways, or between the ranks, after the last round: bits without
   `--jit`. XLA rounds in its own order, so with `--jit` only a difference of more than 1e-4 of the largest counts.
 """
 
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -37,8 +33,6 @@ import tfddl as hvd
 from tfddl.keras.distributed.sharded_optimizer import slices_of
 
 BAR = 1.05
-LEAST_RESIDENT = 8e6
-"""Bytes of state from which the growth of the process says something about it."""
 
 
 def dense() -> Any:
@@ -77,7 +71,6 @@ class Training:
 
     Attributes:
         model: The model.
-        resident: Bytes by which the process grew when the optimizer made its variables.
     """
 
     def __init__(self, make: Callable[[], Any], distribute: Callable[[Any], Any], arguments: Any) -> None:
@@ -89,9 +82,7 @@ class Training:
         optimizer = distribute(keras.optimizers.Adam(1e-3))
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         self.model.compile(optimizer, loss, jit_compile=arguments.jit)
-        before = resident()
         optimizer.build(self.model.trainable_variables)
-        self.resident = resident() - before
 
     def seconds(self, steps: int) -> float:
         """Trains. Returns the time of a step of the slowest rank."""
@@ -106,11 +97,6 @@ class Training:
     def values(self) -> np.ndarray:
         """All trainable weights as one vector."""
         return np.concatenate([np.ravel(weight) for weight in self.model.trainable_variables])
-
-
-def resident() -> int:
-    """Bytes of the process that are in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def size_of(variables: Any) -> int:
@@ -150,7 +136,6 @@ def compare(make: Callable[[], Any], arguments: Any) -> dict[str, Any]:
         largest(size_of(each))
         for each in (ours.model.optimizer.variables, slices_of(ours.model.optimizer).parts)
     )
-    grown = [largest(each.resident) / 1e6 if state >= LEAST_RESIDENT else None for each in (theirs, ours)]
     return {
         "model": make.__name__,
         "weights, MB": size_of(theirs.model.trainable_variables) / 1e6,
@@ -158,8 +143,6 @@ def compare(make: Callable[[], Any], arguments: Any) -> dict[str, Any]:
         "sharded state, MB": sharded / 1e6,
         "slices, MB": slices / 1e6,
         "state / N": sharded / state * hvd.size(),
-        "resident, MB": grown[0],
-        "sharded resident, MB": grown[1],
         "ms": float(np.median(other)) * 1e3,
         "sharded, ms": float(np.median(one)) * 1e3,
         "sharded / unsharded": float(ratio),

@@ -76,8 +76,8 @@ def scatter_gradients(
         )
         for member, part in zip(bucket, reduced, strict=True):
             begin, end = bounds(counts[member], rank, ranks)
-            rows = options.compression.decompress(part, compressed[member][1])
-            results[member] = _without_padding(rows, counts[member], end - begin)
+            flat = tf.reshape(options.compression.decompress(part, compressed[member][1]), [-1])
+            results[member] = tf.ensure_shape(flat[: end - begin], [end - begin])
     return results
 
 
@@ -94,7 +94,7 @@ def gather_slices(
         options: The process set.
 
     Returns:
-        One tensor of `count` values for each slice, whose shape the graph may not know; the same bits on all ranks.
+        One tensor `[count]` for each slice, the same bits on all ranks.
     """
     number = id_of(options.process_set, owner)
     sequence = names.unique(f"{owner}.gather", number)
@@ -110,7 +110,7 @@ def gather_slices(
         else:
             gathered = native.grouped_allgather(mine, name, process_set=number)
         for member, tensor in zip(bucket, gathered, strict=True):
-            results[member] = tensor
+            results[member] = tf.ensure_shape(tensor, [counts[member]])
     return results
 
 
@@ -119,25 +119,12 @@ def _blocks(count: int) -> int:
 
 
 def _in_blocks(gradient: Any) -> tf.Tensor:
-    """The gradient as rows of one block each, the last one filled up with zeros; less than a block is a row as it is.
-
-    A model has many small variables, and each op costs more there than its work: hence none that can be left out.
-    """
-    gradient = tf.convert_to_tensor(gradient)
-    count = gradient.shape.num_elements()
-    if 0 < count < BLOCK:
-        return tf.reshape(gradient, [1, count])
+    """The gradient as rows of one block each, the last one filled up with zeros."""
+    flat = tf.reshape(tf.convert_to_tensor(gradient), [-1])
+    count = flat.shape[0]
     if count % BLOCK:
-        flat = tf.reshape(gradient, [-1])
-        gradient = tf.pad(flat, [[0, -count % BLOCK]])
-    return tf.reshape(gradient, [_blocks(count), BLOCK])
-
-
-def _without_padding(rows: tf.Tensor, count: int, length: int) -> tf.Tensor:
-    """The first values of some rows of `_in_blocks` of `count` values, `[length]`; the last row may have more."""
-    padded = length if count < BLOCK else _blocks(length) * BLOCK
-    flat = tf.reshape(rows, [padded])
-    return flat if padded == length else flat[:length]
+        flat = tf.pad(flat, [[0, -count % BLOCK]])
+    return tf.reshape(flat, [_blocks(count), BLOCK])
 
 
 def _buckets(tensors: Sequence[tf.Tensor], counts: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...]]]:

@@ -110,7 +110,10 @@ class Sharded(Distributed):
         if call.reduced or keeps_errors or slices.ranks == 1:
             parts = [each.of(grad) for each, grad in zip(mine, grads, strict=True)]
         else:
-            grads = [each.like_whole(grad) for each, grad in zip(mine, grads, strict=True)]
+            grads = [
+                tf.ensure_shape(tf.convert_to_tensor(grad), each.whole.shape)
+                for each, grad in zip(mine, grads, strict=True)
+            ]
             parts = scatter.scatter_gradients(
                 grads,
                 call.slots,

@@ -44,14 +44,7 @@ class Slice:
 
     def of(self, whole: Any) -> tf.Tensor:
         """The slice of a tensor, or of `tf.IndexedSlices`, in the shape of the variable."""
-        flat = tf.reshape(tf.convert_to_tensor(whole), [-1])
-        return flat if self._has_all else flat[self._begin : self._end]
-
-    def like_whole(self, gradient: Any) -> tf.Tensor:
-        """A dense gradient, of which the graph knows that it has the shape of the variable."""
-        tensor = tf.convert_to_tensor(gradient)
-        known = tensor.shape.is_fully_defined() and tuple(tensor.shape) == tuple(self.whole.shape)
-        return tensor if known else tf.ensure_shape(tensor, self.whole.shape)
+        return tf.reshape(tf.convert_to_tensor(whole), [-1])[self._begin : self._end]
 
     def of_array(self, whole: Any) -> np.ndarray:
         """The slice of an array in the shape of the variable."""
@@ -59,12 +52,7 @@ class Slice:
 
     def take(self) -> None:
         """Gives `part` the present values of the variable."""
-        if self._begin < self._end:
-            self.part.assign(self.of(self.whole))
-
-    @property
-    def _has_all(self) -> bool:
-        return self._begin == 0 and self._end == self.count
+        self.part.assign(self.of(self.whole))
 
 
 class WholeSlot:
