@@ -133,7 +133,8 @@ class ElasticCallback(PreparingCallback):
         if self._training is None:
             if Commits.are_kept() and not self.is_automatic:
                 raise ValueError(
-                    "This ElasticCallback was made after fit was called: write callbacks = [...] in a line before. "
+                    "This ElasticCallback was made after Python had looked up model.fit: write callbacks = [...] in a line "
+                    "before. "
                     "Received: model.fit(callbacks=[ElasticCallback()])"
                 )
             return

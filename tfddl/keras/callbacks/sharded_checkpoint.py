@@ -76,8 +76,8 @@ class ShardedCheckpoint(PreparingCallback):
         """Refuses a list of callbacks that was made after `fit` had been called."""
         if self._checkpoint is None:
             raise ValueError(
-                "This ShardedCheckpoint was made after fit was called: write callbacks = [...] in a line before. "
-                "Received: model.fit(callbacks=[ShardedCheckpoint(...)])"
+                "This ShardedCheckpoint was made after Python had looked up model.fit: write callbacks = [...] in a line "
+                "before. Received: model.fit(callbacks=[ShardedCheckpoint(...)])"
             )
         self._since = 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -97,9 +98,11 @@ class ShardedCheckpoint:
         errors = dict(enumerate(allgather_object(error, name=f"{_NAME}.read")))
         if any(errors.values()):
             raise ValueError(
-                f"The checkpoint {folder.path} cannot be restored: use a directory that all ranks see, or remove this "
-                f"checkpoint to go on from an older one. Received: {by_rank(errors)}"
+                f"The checkpoint {folder.path} cannot be restored: use another directory, or remove this checkpoint to go "
+                f"on from an older one. Received: {by_rank(errors)}"
             )
+        if basics.rank() == 0:
+            print(f"tfddl: going on from {folder.path}, saved with {about}...", file=sys.stderr)
         return about
 
     def save(self, **about: Any) -> None:

@@ -67,7 +67,7 @@ class Entry:
             fits = value is not None and value.shape == shape
         if value is None or not fits:
             raise ValueError(
-                "The checkpoint is that of another model: use another directory. Received: "
+                "It is of another model or optimizer: use those that it was saved with. Received: "
                 f"{_compat.path(self.variable)} of shape {shape}, in the checkpoint {[each.shape for each in values]}"
             )
         if self.piece is not None:

@@ -98,6 +98,13 @@ def _folders(base: Path) -> list[Folder]:
     return sorted((Folder(int(each[1]), int(each[2]), each[3], base) for each in found if each), reverse=True)
 
 
+def _opened(part: Path) -> Any:
+    try:
+        return np.load(part)
+    except (zipfile.BadZipFile, EOFError, ValueError) as error:
+        raise OSError(f"{part.name} is damaged: {error}") from None
+
+
 class Parts:
     """The parts of one complete checkpoint, to be read. A context manager.
 
@@ -111,7 +118,7 @@ class Parts:
     def __init__(self, folder: Folder) -> None:
         self.ranks = folder.ranks
         with contextlib.ExitStack() as stack:
-            self._files = [stack.enter_context(np.load(folder.part(rank))) for rank in range(folder.ranks)]
+            self._files = [stack.enter_context(_opened(folder.part(rank))) for rank in range(folder.ranks)]
             self._close = stack.pop_all()
         self._names = [set(file.files) for file in self._files]
 
