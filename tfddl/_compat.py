@@ -170,11 +170,18 @@ def is_built(optimizer: Any) -> bool:
 
 
 def steps_taken(optimizer: Any) -> int:
-    """The number of steps of an optimizer."""
-    inner = innermost(optimizer)
-    # To read `iterations` of a Keras 2 optimizer would make the variable. Keras before 3.5 has no `_iterations`.
-    count = getattr(inner, "_iterations" if is_keras_2() else "iterations", None)
+    """The number of steps of an optimizer, micro-batches too. To read `iterations` of Keras 2 would make the variable."""
+    count = step_variable(innermost(optimizer))
     return 0 if count is None else int(tf.convert_to_tensor(count))
+
+
+def step_variable(optimizer: Any) -> Any:
+    """The variable that counts the steps of an optimizer; None if it is not made yet.
+
+    In newer versions of Keras 3 `iterations` is no variable. Keras before 3.5 has no `_iterations`.
+    """
+    found = getattr(optimizer, "_iterations", None)
+    return getattr(optimizer, "iterations", None) if found is None and not is_keras_2() else found
 
 
 def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:

@@ -117,6 +117,8 @@ def test_each_option_has_the_same_bits(hvd, options):
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_norms_are_those_of_whole_gradients(hvd, clip, jit_compile):
     options = {clip: 0.3, "kind": "SGD"}
+    if hvd.rank() == 1:
+        new(hvd, False, "SGD")  # the next optimizer of this rank has another name
     found = trained(hvd, new(hvd, True, **options), jit_compile)
     check_equal(hvd, found, trained(hvd, new(hvd, False, **options), jit_compile), 1e-6)
     unclipped = values(trained(hvd, new(hvd, False, "SGD")))

@@ -72,7 +72,9 @@ class DistributedLossScale(Adopted):
         if equal or process_set.included() is False:
             return finite
         name = names.unique(f"{settings.owner}.finite", number)
-        ranks = allreduce(tf.cast(finite, tf.int32), op=Sum, name=name, process_set=process_set)
+        ranks = allreduce(
+            tf.cast(finite, tf.int32), op=Sum, name=name, ignore_name_scope=True, process_set=process_set
+        )
         return tf.equal(ranks, size_op(process_set))
 
     def save_own_variables(self, store: Any) -> None:

@@ -133,7 +133,8 @@ class Sharded(Distributed):
         if self._slices.ranks > 1:
             process_set = settings.options.process_set
             name = names.unique(f"{settings.owner}.norms", id_of(process_set, settings.owner))
-            squares = allreduce(squares, op=Sum, name=name, process_set=process_set)
+            # The scope is the optimizer's name, which has another number on a rank that has made other optimizers too.
+            squares = allreduce(squares, op=Sum, name=name, ignore_name_scope=True, process_set=process_set)
         norms = tf.sqrt(squares if self.clipnorm else tf.fill([len(parts)], tf.reduce_sum(squares)))
         scales = largest / tf.maximum(norms, largest)
         return [

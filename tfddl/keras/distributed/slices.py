@@ -83,7 +83,7 @@ class WholeSlot:
         if self._ranks > 1:
             number = id_of(self._process_set, self._name)
             library.native().tfddl_note(number, self._name.encode(), _NOTE.encode())
-            value = allgather(value, name=self._name, process_set=self._process_set)
+            value = allgather(value, self._name, ignore_name_scope=True, process_set=self._process_set)
         return value.numpy().reshape(self.shape)
 
     def assign(self, value: Any) -> None:

@@ -124,7 +124,7 @@ def _taken_apart(optimizer: Any) -> tuple[dict[str, Any] | None, list[Any]]:
     state: dict[str, Any] = {}
     optimizer.save_own_variables(state)
     variables = list(optimizer._trainable_variables)
-    kept = [optimizer.iterations, optimizer._learning_rate]
+    kept = [_compat.step_variable(optimizer), optimizer._learning_rate]
     for variable in optimizer.variables:
         if not any(variable is each for each in kept):
             optimizer._untrack_variable(variable)
