@@ -345,7 +345,8 @@ def variable_like(variable: Any, shape: tuple[int, ...]) -> Any:
     made = keras().Variable(
         "zeros", shape=shape, dtype=variable.dtype, name=str(variable.name).split(":")[0].split("/")[-1]
     )
-    setattr(made, "path" if "path" in vars(made) else "_path", path(variable))
+    # Keras names slots by it, those of a tf.Variable, `Variable:0`, with an underscore.
+    setattr(made, "path" if "path" in vars(made) else "_path", path(variable).replace(":", "_"))
     made.overwrite_with_gradient = getattr(variable, "overwrite_with_gradient", False)
     return made
 

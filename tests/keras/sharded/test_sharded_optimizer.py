@@ -144,6 +144,25 @@ def test_dtypes_and_exclusions(hvd):
     assert names[0] == names[1]
 
 
+@on_ranks(2)
+def test_variables_of_tensorflow_that_are_built_in_a_function(hvd):
+    found, names = [], []
+    for sharded in (True, False):
+        variables = [tf.Variable(np.ones(shape, "float32")) for shape in SHAPES]
+        optimizer = new(hvd, sharded)
+
+        @tf.function
+        def train(*gradients, optimizer=optimizer, variables=variables):
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+        for step in range(STEPS):
+            train(*gradients_of(hvd, variables, step))
+        found.append(variables)
+        names.append([slot.path.split("/")[-1] for slot in optimizer.variables[2:]])
+    check_equal(hvd, *found)
+    assert names[0] == names[1]
+
+
 @on_ranks(1, 2)
 def test_missing_sparse_and_reduced_gradients(hvd):
     import keras
