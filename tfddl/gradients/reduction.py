@@ -1,4 +1,4 @@
-"""Reduces the gradients of one computation over all ranks. Only this file passes gradients to collectives."""
+"""Reduces the gradients of one computation over all ranks. This file and scatter.py alone pass gradients to collectives."""
 
 from collections.abc import Sequence
 from typing import Any
