@@ -23,6 +23,7 @@ CLI = "from tfddl.cli import main; main()"
         ([("b", (90.0, 80.0, 95.0, 85.0)), ("c", (70.0, 70.0, 70.0, 70.0))], "c"),
         ([("b", (90.0, 90.0, 200.0, 300.0))], "a"),  # faster in half of the rounds
         ([("b", (99.0, 99.0, 99.0, 99.0))], "a"),  # by one per cent
+        ([("b", (97.0, 90.0, 97.0, 60.0))], "a"),  # quartiles 0.825 and 0.97, gain 0.065
         ([], "a"),
     ],
 )
@@ -53,8 +54,8 @@ def test_a_file_says_what_was_measured(megabytes):
 
 
 def test_one_process():
-    result = CliRunner().invoke(cli.main, ["tune", "--rounds", "2"])
-    assert result.exit_code == 2 and "2 is not in the range x>=3" in result.output
+    result = CliRunner().invoke(cli.main, ["tune", "--rounds", "8"])
+    assert result.exit_code == 2 and "8 is not in the range x>=9" in result.output
     result = run_script(0, CLI, "tune")
     assert result.code == 1
     assert "start a job, such as tfddlrun -np 2 tfddl tune" in result.output
@@ -78,7 +79,7 @@ def test_a_job_with_a_model_of_ones_own(tmp_path):
     tune = [*JOB, "-np", "2"]
     words = [
         "--rounds",
-        "3",
+        "9",
         "--batch",
         "4",
         "-o",

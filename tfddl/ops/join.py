@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import tensorflow as tf
@@ -9,9 +11,16 @@ import tensorflow as tf
 from tfddl import _compat
 from tfddl.ops import native
 from tfddl.ops.collective import check_callable
-from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
+from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of, serial
 
 AVERAGE_OVER = ("size", "active")
+_needed: list[tuple[int, weakref.ref[Any]]] = []
+"""Serials of process sets, and objects that need all of their ranks."""
+
+
+def need_all(process_set: ProcessSet, owner: Any) -> None:
+    """From now on, as long as `owner` exists, no rank of the set can join: a rank that has joined would lack its part."""
+    _needed.append((serial(id_of(process_set, "join")), weakref.ref(owner)))
 
 
 @tf.autograph.experimental.do_not_convert
@@ -36,7 +45,8 @@ def join(*, average_over: str = "size", process_set: ProcessSet = global_process
         scalar of int32.
 
     Raises:
-        ValueError: tfddl is not initialized, `average_over` is another value, or XLA compiles the call.
+        ValueError: tfddl is not initialized, `average_over` is another value, XLA compiles the call, or the ranks share the
+            state of a `tfddl.ShardedOptimizer`.
         tf.errors.FailedPreconditionError: On all ranks that have joined, when they disagree on `average_over`; their join is
             cancelled.
         tf.errors.InvalidArgumentError: Another thread of this rank waits in `join`.
@@ -53,11 +63,26 @@ def join(*, average_over: str = "size", process_set: ProcessSet = global_process
         raise ValueError(
             "hvd.join() cannot run inside a function compiled by XLA: call it outside of jit_compile=True."
         )
+    if _all_are_needed(serial(number)):
+        raise ValueError(
+            "hvd.join() lets the other ranks train on, and a ShardedOptimizer needs all ranks, as each updates a slice of "
+            "the weights: use as many batches on each rank (hvd.data.steps_per_epoch), or DistributedOptimizer."
+        )
     if tf.executing_eagerly():
         return int(native.join(average_over, number))
     before = [op for op in tf.compat.v1.get_default_graph().get_operations() if op.type.startswith("Tfddl")]
     with tf.control_dependencies(before):
         return native.join(average_over, number)
+
+
+def _all_are_needed(number: int) -> bool:
+    def exists() -> bool:
+        return any(owner() is not None for each, owner in _needed if each == number)
+
+    if not exists():
+        return False
+    gc.collect()  # a model that is no longer used refers to itself
+    return exists()
 
 
 tf.no_gradient("TfddlJoin")

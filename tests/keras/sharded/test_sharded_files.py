@@ -457,6 +457,18 @@ def test_wrong_arguments(hvd, tmp_path):
         hvd.callbacks.ShardedCheckpoint("folder", keep=0)
     with pytest.raises(ValueError, match=r"needs the weights: call model\.build"):
         hvd.ShardedCheckpoint("folder", keras.Sequential([keras.layers.Dense(1)]))
-    model, _, _ = model_and_data(hvd)
+    model, x, y = model_and_data(hvd)
+    callback = hvd.callbacks.ShardedCheckpoint(shared(hvd, tmp_path / "one"))
+    fit(hvd, model, x, y, more=[callback])
+    for each in (model, model_and_data(hvd)[0]):
+        with pytest.raises(
+            ValueError, match=r"serves one call of fit: .* Received: ShardedCheckpoint\('.*one'\) again"
+        ):
+            fit(hvd, each, x, y, more=[callback])
+    hvd.barrier()
+    with pytest.raises(
+        ValueError, match=r"use a directory that all ranks can make and write to\. Received: .*File exists"
+    ):
+        hvd.ShardedCheckpoint(__file__, model).restore()
     with pytest.raises(TypeError, match="JSON"):
         hvd.ShardedCheckpoint(shared(hvd, tmp_path), model).save(epoch=object())

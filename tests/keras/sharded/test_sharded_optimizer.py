@@ -267,5 +267,9 @@ def test_refusals(hvd, tmp_path):
     tape.register_local_source(weight)
     with pytest.raises(ValueError, match="the gradient of a local source"):
         optimizer.apply(tape.gradient(loss, [weight]), [weight])
+    with pytest.raises(
+        ValueError, match=r"needs all ranks, as each updates a slice .*hvd\.data\.steps_per_epoch"
+    ):
+        hvd.join()
     with pytest.raises(ValueError, match=r"hold the slices of one rank: use hvd\.callbacks\.Sharded"):
         tf.train.Checkpoint(optimizer=optimizer).save(str(tmp_path / "file"))

@@ -18,8 +18,8 @@ _ALONE = "1e-06"
 _OTHERS = ("0.25,4", "1,8", "1,64", "4,64", "1,128", _ALONE, "4096")
 """Megabytes of the first and of the later buckets; the last one sends all gradients of a dtype together."""
 
-_LEAST_GAIN = 0.98
-"""A setting has to take less than this part of the default's time in three of four rounds: less is noise."""
+_LEAST_GAIN = 0.02
+"""A setting has to save this part of the default's time in three of four rounds: less is noise."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +80,13 @@ def compare(timings: Mapping[str, Timing], first: str) -> list[dict[str, Any]]:
 
 
 def best(lines: Sequence[Mapping[str, Any]], first: str) -> str:
-    """The setting with the least ratio, if three of four of its rounds were faster than the first setting's."""
-    faster = [line for line in lines if line["p75"] < _LEAST_GAIN]
+    """The setting with the least ratio of those that are clearly faster than the first one.
+
+    Three of four of its rounds are faster, and its gain is larger than the distance of the quartiles.
+    """
+    faster = [
+        line
+        for line in lines
+        if line["p75"] < 1 - _LEAST_GAIN and 1 - line["ratio"] > line["p75"] - line["p25"]
+    ]
     return str(min(faster, key=lambda line: line["ratio"])["setting"]) if faster else first

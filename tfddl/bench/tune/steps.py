@@ -33,15 +33,17 @@ class Steps:
         batch: Rows of each rank in a step.
 
     Raises:
-        ValueError: The file cannot be read, or its inputs have no fixed shape.
+        ValueError: The file cannot be read, its model is not one of the functional API, its inputs have no fixed shape, or
+            it has no trainable weights of float32.
     """
 
     def __init__(self, name: str, batch: int) -> None:
         self.model = models.build(name) if name in MODELS else _load(name)
+        _check(self.model, name)
         draws = np.random.default_rng(hvd.rank())
         inputs = [_random(draws, each, batch) for each in self.model.inputs]
         self._inputs = inputs if len(inputs) > 1 else inputs[0]
-        self._optimizer = _compat.keras().optimizers.SGD(1e-6)
+        self._optimizer = _compat.keras().optimizers.SGD(1e-4)
         hvd.broadcast_variables(self.model.variables, root_rank=0)
         self._optimizer.build(self.model.trainable_variables)
 
@@ -64,9 +66,11 @@ class Steps:
         def step() -> Any:
             with hvd.DistributedGradientTape(tf.GradientTape(), compression=compression) as tape:
                 outputs = tf.nest.flatten(self.model(self._inputs, training=True))
-                loss = tf.add_n([tf.reduce_mean(tf.square(tf.cast(each, tf.float32))) for each in outputs])
+                values = [tf.cast(each, tf.float32) for each in outputs]
+                # Its gradient is bounded, so that random inputs do not end in infinity.
+                loss = tf.add_n([tf.reduce_mean(tf.sqrt(1 + tf.square(each))) for each in values])
             variables = self.model.trainable_variables
-            self._optimizer.apply(tape.gradient(loss, variables), variables)
+            self._optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
             return loss
 
         with _buckets(megabytes):  # read when the step is traced
@@ -98,6 +102,15 @@ def _load(path: str) -> Any:
         raise ValueError(
             f"Keras cannot load {path}: use a model of Keras' own layers. Received: {error}"
         ) from None
+
+
+def _check(model: Any, name: str) -> None:
+    dtypes = {tf.as_dtype(each.dtype) for each in model.trainable_variables}
+    if not getattr(model, "inputs", None) or dtypes != {tf.float32}:
+        raise ValueError(
+            "tfddl tune trains models of the functional API or Sequential, with trainable weights of float32: use one. "
+            f"Received: {name}, {model!r} with weights of {sorted(each.name for each in dtypes)}"
+        )
 
 
 def _random(draws: np.random.Generator, tensor: Any, batch: int) -> tf.Tensor:

@@ -36,8 +36,9 @@ class ShardedCheckpoint(PreparingCallback):
         keep: How many checkpoints stay. Defaults to 2.
 
     Raises:
-        ValueError: `save_freq` or `keep` is wrong. In `fit`, on every rank: the model is not built, or the newest checkpoint
-            is that of another model or cannot be read.
+        ValueError: `save_freq` or `keep` is wrong. In `fit`, on every rank: the model is not built, the callback has served
+            another call, the directory cannot be written, or the newest checkpoint is that of another model or cannot be
+            read.
     """
 
     def __init__(self, directory: Any, save_freq: Any = "epoch", keep: int = 2) -> None:
@@ -51,7 +52,8 @@ class ShardedCheckpoint(PreparingCallback):
         self._directory, self._save_freq, self._keep = directory, save_freq, keep
         self._checkpoint: checkpoint.ShardedCheckpoint | None = None
         self._local_callback: LocalSGD | None = None
-        self._restored = False
+        self._restored = self._is_over = False
+        self._prepared: Any = None  # the model
         self._epoch = self._since = self._last = 0
 
     def prepare(self, model: Any, arguments: dict[str, Any]) -> None:
@@ -65,7 +67,13 @@ class ShardedCheckpoint(PreparingCallback):
         arguments["callbacks"] = [*others, self]
         self._local_callback = next((each for each in others if isinstance(each, LocalSGD)), None)
         if self._checkpoint is not None:
+            if self._is_over or model is not self._prepared:
+                raise ValueError(
+                    "A ShardedCheckpoint serves one call of fit: make a new one for each call, with a directory of its own. "
+                    f"Received: ShardedCheckpoint({str(self._directory)!r}) again"
+                )
             return
+        self._prepared = model
         self._checkpoint = checkpoint.ShardedCheckpoint(self._directory, model, keep=self._keep)
         found = self._checkpoint.restore()
         self._restored = bool(found)
@@ -116,6 +124,7 @@ class ShardedCheckpoint(PreparingCallback):
             if self._last and (averages or self._local_callback is not None):
                 self._save(self._epoch)
             self._checkpoint.wait()
+        self._is_over = True
 
     def _save(self, epoch: int) -> None:
         assert self._checkpoint is not None

@@ -85,8 +85,10 @@ class Sharded(Distributed):
         """See `keras.optimizers.Optimizer.apply`.
 
         Raises:
-            ValueError: A tape has left a gradient to its rank.
+            ValueError: A tape has left a gradient to its rank, or tfddl is not initialized.
         """
+        settings = settings_of(self)
+        id_of(settings.options.process_set, settings.name)  # raises the error of a program without init
         if any(map(reduced_marks.is_local, grads)):
             raise _local_error(f"the gradient of a local source, one of {len(grads)} gradients")
         known = self._trainable_variables if trainable_variables is None else trainable_variables

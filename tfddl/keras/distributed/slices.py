@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfddl import _compat
 from tfddl.gradients import scatter
 from tfddl.gradients.gradient_options import GradientOptions
+from tfddl.ops import join
 from tfddl.ops.allgather import allgather
 from tfddl.ops.variables import leave_to_its_rank
 from tfddl.runtime import asked, library
@@ -112,6 +113,8 @@ class Slices:
         self.each = [Slice(variable, self.rank, self.ranks) for variable in variables]
         self._process_set = process_set
         asked.note_divided("hvd.ShardedOptimizer")
+        if self.ranks > 1:
+            join.need_all(process_set, self)
         self.builds = False
         self._by_variable = {_compat.reference(each.whole): each for each in self.each}
         self._by_part = {_compat.reference(each.part): each for each in self.each}

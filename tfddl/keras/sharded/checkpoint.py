@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import secrets
 import sys
@@ -13,14 +14,15 @@ import numpy as np
 
 from tfddl.keras.sharded import contents
 from tfddl.keras.sharded.contents import Entry
-from tfddl.keras.sharded.parts import DAMAGED, Folder, Parts, complete_folders, remove_old
+from tfddl.keras.sharded.parts import DAMAGED, Folder, Parts, complete_folders, remove_old, why_not_writable
 from tfddl.ops.compression import StatefulCompressor
 from tfddl.ops.objects import allgather_object, broadcast_object
-from tfddl.runtime import basics
+from tfddl.runtime import basics, library
 from tfddl.runtime.agreement import by_rank
 from tfddl.runtime.log import warn_on_this_rank
 
 _NAME = "ShardedCheckpoint"
+_NOTE = "saving a ShardedCheckpoint, of which each rank writes a part; call save on all ranks, after the same step"
 
 
 class ShardedCheckpoint:
@@ -86,8 +88,14 @@ class ShardedCheckpoint:
             What `save` was given; empty if there is no checkpoint.
 
         Raises:
-            ValueError: On every rank: the checkpoint is that of another model, or a rank cannot read it.
+            ValueError: On every rank: the checkpoint is that of another model, or a rank cannot read it, or cannot write to
+                the directory.
         """
+        refusals = dict(enumerate(allgather_object(why_not_writable(self._base), name=f"{_NAME}.directory")))
+        if any(refusals.values()):
+            raise ValueError(
+                f"{_NAME} cannot write: use a directory that all ranks can make and write to. Received: {by_rank(refusals)}"
+            )
         newest = complete_folders(self._base)[:1] if basics.rank() == 0 else []
         found, self._token = broadcast_object((newest, secrets.token_hex(4)), name=f"{_NAME}.newest")
         if not found:
@@ -116,6 +124,7 @@ class ShardedCheckpoint:
         """
         self.wait()
         if not self._token:
+            library.native().tfddl_note(0, f"{_NAME}.token.size".encode(), _NOTE.encode())
             self._token = broadcast_object(secrets.token_hex(4), name=f"{_NAME}.token")
         self._number += 1
         rank, ranks = basics.rank(), basics.size()
@@ -141,9 +150,10 @@ class ShardedCheckpoint:
                 self._base, self._keep
             )  # by all, as the last rank that writes makes the checkpoint complete
         except OSError as error:
+            remedy = "make room in" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "check the directory"
             warn_on_this_rank(
                 f"Rank {rank} could not write its part of checkpoint {folder.number}, so that a job goes on from an older "
-                f"one: make room in {self._base}. Received: {error}"
+                f"one: {remedy} {self._base}. Received: {error}"
             )
 
     def _entries(self) -> list[Entry]:

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -81,6 +82,16 @@ class Folder:
 def complete_folders(base: Path) -> list[Folder]:
     """The complete checkpoints, the newest first."""
     return [folder for folder in _folders(base) if folder.is_complete]
+
+
+def why_not_writable(base: Path) -> str:
+    """Makes a directory. Returns why nothing can be written to it; empty if it can."""
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=base):
+            return ""
+    except OSError as error:
+        return str(error)
 
 
 def remove_old(base: Path, keep: int) -> None:
