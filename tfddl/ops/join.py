@@ -14,13 +14,13 @@ from tfddl.ops.collective import check_callable
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of, serial
 
 AVERAGE_OVER = ("size", "active")
-_needed: list[tuple[int, weakref.ref[Any]]] = []
-"""Serials of process sets, and objects that need all of their ranks."""
+_needed: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+"""Objects that need all ranks of a process set, and its serial."""
 
 
 def need_all(process_set: ProcessSet, owner: Any) -> None:
     """From now on, as long as `owner` exists, no rank of the set can join: a rank that has joined would lack its part."""
-    _needed.append((serial(id_of(process_set, "join")), weakref.ref(owner)))
+    _needed[owner] = serial(id_of(process_set, "join"))
 
 
 @tf.autograph.experimental.do_not_convert
@@ -76,13 +76,9 @@ def join(*, average_over: str = "size", process_set: ProcessSet = global_process
 
 
 def _all_are_needed(number: int) -> bool:
-    def exists() -> bool:
-        return any(owner() is not None for each, owner in _needed if each == number)
-
-    if not exists():
-        return False
-    gc.collect()  # a model that is no longer used refers to itself
-    return exists()
+    if number in _needed.values():
+        gc.collect()  # a model that is no longer used refers to itself
+    return number in _needed.values()
 
 
 tf.no_gradient("TfddlJoin")

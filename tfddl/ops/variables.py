@@ -23,9 +23,11 @@ class Whole(Protocol):
 
     Attributes:
         shape: The shape of the whole.
+        ranks: The number of ranks that share it.
     """
 
     shape: tuple[int, ...]
+    ranks: int
 
     def value(self) -> np.ndarray:
         """The whole value. All ranks that share it call this at the same point."""

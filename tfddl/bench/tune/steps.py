@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,9 +18,6 @@ from tfddl.bench.adapters import Way
 from tfddl.bench.gradient_sets import MODELS
 from tfddl.bench.rounds import Timing, measure
 from tfddl.gradients.buckets import BUCKET_VARIABLE, Shape
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _CALLS = 3
 

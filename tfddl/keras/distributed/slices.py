@@ -68,11 +68,12 @@ class WholeSlot:
 
     Attributes:
         shape: The shape of the whole.
+        ranks: The argument.
     """
 
     def __init__(self, slot: Any, piece: Slice, number: int, ranks: int, process_set: ProcessSet) -> None:
-        self.shape = tuple(piece.whole.shape)
-        self._slot, self._piece, self._ranks, self._process_set = slot, piece, ranks, process_set
+        self.shape, self.ranks = tuple(piece.whole.shape), ranks
+        self._slot, self._piece, self._process_set = slot, piece, process_set
         self._name = f"ShardedOptimizer.state.{number}"
 
     def value(self) -> np.ndarray:
@@ -81,7 +82,7 @@ class WholeSlot:
         If other ranks train on instead, the watchdog ends the job after ten seconds, and its message contains `_NOTE`.
         """
         value = tf.convert_to_tensor(self._slot)
-        if self._ranks > 1:
+        if self.ranks > 1:
             number = id_of(self._process_set, self._name)
             library.native().tfddl_note(number, self._name.encode(), _NOTE.encode())
             value = allgather(value, self._name, ignore_name_scope=True, process_set=self._process_set)
@@ -118,7 +119,7 @@ class Slices:
         self.builds = False
         self._by_variable = {_compat.reference(each.whole): each for each in self.each}
         self._by_part = {_compat.reference(each.part): each for each in self.each}
-        self._slots: dict[Any, Slice] = {}
+        self._slots = 0
         self._made: Counter[str | None] = Counter()
 
     @property
@@ -136,8 +137,8 @@ class Slices:
 
     def add_slot(self, slot: Any, piece: Slice) -> None:
         """A variable of the optimizer's state, in the shape of a part. No broadcast changes it."""
-        leave_to_its_rank(slot, WholeSlot(slot, piece, len(self._slots), self.ranks, self._process_set))
-        self._slots[_compat.reference(slot)] = piece
+        leave_to_its_rank(slot, WholeSlot(slot, piece, self._slots, self.ranks, self._process_set))
+        self._slots += 1
 
     @contextmanager
     def building(self, builds: bool = True) -> Iterator[None]:
@@ -166,10 +167,6 @@ class Slices:
                 f"Received: a slot {name!r} of shape {shape}"
             )
         return self.each[index]
-
-    def slice_of_slot(self, variable: Any) -> Slice | None:
-        """The slice that a variable of the optimizer's state belongs to; None if the variable is whole."""
-        return self._slots.get(_compat.reference(variable))
 
     def spread(self, slices: Sequence[Slice], owner: str, options: GradientOptions) -> None:
         """Gives the whole variables of all ranks the values of the parts of all ranks."""

@@ -82,7 +82,7 @@ class ShardedCheckpoint:
     def restore(self) -> dict[str, Any]:
         """Takes the newest checkpoint that is complete. All ranks call it, before the first `save`.
 
-        What is each rank's own, a rank takes from the rank with its number, modulo the number of ranks then.
+        A rank takes values that were each rank's own from the rank with its number, modulo the number of ranks then.
 
         Returns:
             What `save` was given; empty if there is no checkpoint.
@@ -146,9 +146,8 @@ class ShardedCheckpoint:
     def _write(self, folder: Folder, rank: int, about: str, arrays: dict[str, np.ndarray]) -> None:
         try:
             folder.write(rank, about, arrays)
-            remove_old(
-                self._base, self._keep
-            )  # by all, as the last rank that writes makes the checkpoint complete
+            # All ranks call it, as the last rank that writes makes the checkpoint complete.
+            remove_old(self._base, self._keep)
         except OSError as error:
             remedy = "make room in" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "check the directory"
             warn_on_this_rank(

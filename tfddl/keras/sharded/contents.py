@@ -1,4 +1,4 @@
-"""What a checkpoint holds: variables that are equal on all ranks, slices of variables, and variables of one rank."""
+"""The contents of a checkpoint: variables that are equal on all ranks, slices of variables, and variables of one rank."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from tfddl.keras.consistency import model_contents, setup_check
 from tfddl.keras.consistency.weights_check import differing_weights
 from tfddl.keras.distributed.adoption import is_adopted
 from tfddl.keras.distributed.settings import settings_of
-from tfddl.keras.distributed.sharded_optimizer import slices_of
-from tfddl.keras.distributed.slices import Slice
 from tfddl.keras.sharded.parts import Parts
 from tfddl.ops.compression import StatefulCompressor
+from tfddl.ops.variables import Whole, whole_of
 from tfddl.runtime import basics
 from tfddl.runtime.process_sets import global_process_set
 
@@ -33,13 +32,13 @@ class Entry:
         key: Its name in the files.
         variable: The variable.
         kind: "equal" on all ranks, a "slice" of a variable, or "own", which is another variable on each rank.
-        piece: The slice.
+        whole: The whole of which the variable holds a slice.
     """
 
     key: str
     variable: Any
     kind: Kind
-    piece: Slice | None = None
+    whole: Whole | None = None
 
     def value(self) -> np.ndarray:
         """A copy of the variable's value."""
@@ -56,10 +55,10 @@ class Entry:
         Raises:
             ValueError: The checkpoint lacks the variable, or has it in another shape.
         """
-        if self.piece is not None:
-            shape, values = tuple(self.piece.whole.shape), parts.of_all(self.key)
+        if self.whole is not None:
+            shape, values = self.whole.shape, parts.of_all(self.key)
             value = np.concatenate([np.ravel(each) for each in values]) if values else None
-            fits = value is not None and value.size == self.piece.count
+            fits = value is not None and value.size == np.prod(shape)
         else:
             mine = parts.of_rank(self.key, rank % parts.ranks)
             shape, values = tuple(self.variable.shape), parts.of_all(self.key) if mine is None else [mine]
@@ -70,11 +69,9 @@ class Entry:
                 "It is of another model or optimizer: use those that it was saved with. Received: "
                 f"{_compat.path(self.variable)} of shape {shape}, in the checkpoint {[each.shape for each in values]}"
             )
-        if self.piece is not None:
-            value = self.piece.of_array(value)
         if value.dtype.kind == "V":  # NumPy reads bfloat16 as bytes
             value = value.view(tf.as_dtype(self.variable.dtype).as_numpy_dtype)
-        self.variable.assign(value)
+        (self.whole or self.variable).assign(value)
 
 
 def entries_of(model: Any, optimizer: Any = None, trains_alone: bool = False) -> list[Entry]:
@@ -91,7 +88,7 @@ def entries_of(model: Any, optimizer: Any = None, trains_alone: bool = False) ->
     optimizers = [*model_contents.optimizers_of(model), *([] if optimizer is None else [optimizer])]
     model_contents.sharded_among(optimizers)
     local = {_id(model.variables[slot]) for slot in setup_check.local_slots(model, model.variables)}
-    # Which slots belong to a local variable only the optimizer knows.
+    # Only the optimizer knows the slots of a local variable.
     slots_differ = trains_alone or bool(local)
     found: dict[int, Entry] = {}
     for number, variable in enumerate(model.variables):
@@ -99,16 +96,15 @@ def entries_of(model: Any, optimizer: Any = None, trains_alone: bool = False) ->
         found.setdefault(_id(variable), Entry(f"model.{number}", variable, "own" if own else "equal"))
     for index, each in enumerate({id(one): one for one in optimizers}.values()):
         _compat.build_optimizer(each, model.trainable_variables)
-        slices = slices_of(each)
         for number, variable in enumerate(model_contents.state_of(each, model.variables)):
-            piece = None if slices is None else slices.slice_of_slot(variable)
-            if piece is not None and slices is not None and slices.ranks == basics.size():
+            whole = whole_of(variable)
+            if whole is not None and whole.ranks == basics.size():
                 kind: Kind = "slice"
             else:
                 # Slices among some of the ranks, as in a cluster with local steps, fit the same arrangement only.
-                kind = "own" if piece or slots_differ or _is_accumulator(variable) else "equal"
-                piece = None
-            entry = Entry(f"optimizer.{index}.{number}", variable, kind, piece)
+                kind = "own" if whole or slots_differ or _is_accumulator(variable) else "equal"
+                whole = None
+            entry = Entry(f"optimizer.{index}.{number}", variable, kind, whole)
             found.setdefault(_id(variable), entry)
     return list(found.values())
 

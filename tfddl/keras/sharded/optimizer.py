@@ -32,7 +32,7 @@ def ShardedOptimizer(
     and else within rounding.
 
     The optimizer is changed in place and returned. Call `model.save`, or a ModelCheckpoint, on all ranks: they collect the
-    state and rank 0 writes it. Such a file loads without tfddl, and on any number of ranks: load it there on all
+    state and rank 0 writes it. The file loads without tfddl, and on any number of ranks: load it there on all
     ranks, and call `ShardedOptimizer(model.optimizer)`. `hvd.callbacks.ShardedCheckpoint` writes the slices of all ranks.
 
     Args:

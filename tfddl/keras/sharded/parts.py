@@ -160,4 +160,4 @@ class Parts:
 
 
 DAMAGED = zipfile.BadZipFile, OSError, EOFError, ValueError
-"""What reading a damaged part raises."""
+"""The errors of reading a damaged part."""
