@@ -3,7 +3,7 @@
 from tests.mutants.fault import Fault
 
 _OPTIMIZER = "tests/keras/sharded/test_sharded_optimizer.py::"
-_FILES = "tests/keras/sharded/test_sharded_files.py::"
+_CHECKPOINT = "tests/keras/sharded/test_sharded_checkpoint.py::"
 
 FAULTS = {
     "a slice begins anywhere": Fault(
@@ -52,19 +52,19 @@ FAULTS = {
         "tfddl/elastic/state.py",
         "    whole = whole_of(variable)\n",
         "    whole = None\n",
-        _FILES + "test_elastic_states",
+        _CHECKPOINT + "test_elastic_states",
     ),
     "a checkpoint counts before all parts are there": Fault(
         "tfddl/keras/sharded/parts.py",
         "return all(self.part",
         "return any(self.part",
-        _FILES + "test_damage",
+        _CHECKPOINT + "test_damage",
     ),
     "an exchange under way is not in a checkpoint": Fault(
         "tfddl/keras/local_steps.py",
         "return [*self.outer_variables, *held]",
         "return self.outer_variables",
-        _FILES + "test_local_steps_go_on",
+        _CHECKPOINT + "test_local_steps_go_on",
     ),
     "a rank may join while it holds a slice": Fault(
         "tfddl/keras/distributed/slices.py",

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from tfddl.keras.consistency.callback_list import LocalStepsCallback
+
 _PLAIN = (bool, int, float, str, type(None), np.ndarray, np.generic)
 # By id, which stays theirs as long as they are here: a callback may have no hash.
 _first: dict[int, tuple[Any, dict[str, Any]]] = {}
@@ -17,12 +19,13 @@ class CallbackStates:
     """Attributes of callbacks that have changed since a `fit` began for the first time with them.
 
     Args:
-        callbacks: Those of `fit`, in the moment when training begins.
+        callbacks: Those of `fit`, in the moment when training begins. `LocalSGD` and `DiLoCo` are left out: a state holds
+            what they exchange, and their attributes tell what this process has made.
     """
 
     def __init__(self, callbacks: Sequence[Any]) -> None:
-        self._callbacks = callbacks
-        for callback in callbacks:
+        self._callbacks = [each for each in callbacks if not isinstance(each, LocalStepsCallback)]
+        for callback in self._callbacks:
             if id(callback) not in _first:
                 _first[id(callback)] = callback, copy.deepcopy(_plain_attributes(callback))
 

@@ -10,10 +10,12 @@ from tfddl.elastic.callback_states import CallbackStates
 from tfddl.elastic.commits import Commits
 from tfddl.elastic.errors import HostsUpdatedInterrupt
 from tfddl.elastic.fit_state import CannotBuildError, Training, training_of
+from tfddl.keras.callbacks.sharded_checkpoint import ShardedCheckpoint
 from tfddl.keras.consistency import callback_list
-from tfddl.keras.consistency.callback_list import PreparingCallback, callbacks_of
+from tfddl.keras.consistency.callback_list import LocalStepsCallback, PreparingCallback, callbacks_of
 from tfddl.keras.distributed import patches
 from tfddl.keras.distributed.status import passes_done
+from tfddl.keras.local_steps import LocalSGD
 from tfddl.keras.parallel.data_parallel import DataParallel
 from tfddl.runtime import basics
 from tfddl.runtime.asked import may_survive
@@ -27,10 +29,10 @@ class ElasticCallback(PreparingCallback):
 
         model.fit(x, y, epochs=10, callbacks=[hvd.callbacks.ElasticCallback()])
 
-    A commit holds the weights, the optimizer, the history, the counts of callbacks such as EarlyStopping, and how far the
-    epoch is done. After a loss the program runs again from its first line. Calls of `fit` that had ended train no more, and
-    the one that was cut goes on from the newest commit. Under `DataParallel`, with arrays or a `PyDataset`, `fit` can go on
-    in the processes that are left (ULFM).
+    A commit holds the weights, the optimizer, the residuals of its compression, the outer state of LocalSGD and DiLoCo, the
+    history, the counts of callbacks such as EarlyStopping, and how far the epoch is done. After a loss the program runs
+    again from its first line. Calls of `fit` that had ended train no more, and the one that was cut goes on from the newest
+    commit. Under `DataParallel`, with arrays or a `PyDataset`, `fit` can go on in the processes that are left (ULFM).
 
     Each row counts once in an epoch if `fit` gets NumPy arrays of `hvd.data.shard`, or an `hvd.data.ShardedPyDataset`: then
     all ranks draw one order of the rows, and the rows that are left are dealt to the ranks that are left. Of a
@@ -48,9 +50,9 @@ class ElasticCallback(PreparingCallback):
         seed: int, of the order of rows. Defaults to 0.
 
     Raises:
-        ValueError: `commit_every` is not positive. In `fit`: there is another ElasticCallback, or a `BackupAndRestore`; or
-            `scale_learning_rate` is set, and the learning rate is computed by a schedule, or DataParallel keeps the
-            global batch.
+        ValueError: `commit_every` is not positive. In `fit`: there is another ElasticCallback, a `BackupAndRestore` or a
+            `ShardedCheckpoint`; or `scale_learning_rate` is set, and the learning rate is computed by a schedule, or
+            DataParallel keeps the global batch.
     """
 
     def __init__(
@@ -61,6 +63,8 @@ class ElasticCallback(PreparingCallback):
             raise ValueError(f"commit_every must be 1 or more: pass one. Received: {commit_every!r}")
         self._commit_every, self._scales, self._seed = commit_every, scale_learning_rate, seed
         self._training: Training | None = None
+        self._local_steps: LocalSGD | None = None
+        self._restores_local_steps = False
         self._factor = 1.0
         self.is_automatic = False
         callback_list.watch()
@@ -103,6 +107,7 @@ class ElasticCallback(PreparingCallback):
         state.size = basics.size()
         arguments["initial_epoch"] = first
         self._others = [each for each in callbacks_of(arguments) if each is not self]
+        self._local_steps = None
         arguments["callbacks"] = [*self._others, self]
         self._since = self._last = 0
         _under_way[id(model)] = self
@@ -139,7 +144,8 @@ class ElasticCallback(PreparingCallback):
                 )
             return
         self._states = CallbackStates(self._others)
-        if self._found and self._training.is_newest:
+        self._restores_local_steps = self._found and self._training.is_newest
+        if self._restores_local_steps:
             self._states.restore(self._training.state.callbacks)
         elif may_survive() and not self._training.is_over:  # a loss may come before the first commit
             self._training.state.callbacks = self._states.changed()
@@ -157,6 +163,15 @@ class ElasticCallback(PreparingCallback):
         self._give_history_back()
         self._last = 0
         fit_data.shorten_next(self._data)
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Before the first step: LocalSGD and DiLoCo have made only now what a commit holds of them."""
+        if self._training is None or self._local_steps is not None:
+            return
+        found = (each.current for each in self._others if isinstance(each, LocalStepsCallback))
+        self._local_steps = next(found, None)
+        if self._local_steps is not None:
+            self._training.state.watch(self._local_steps, restore=self._restores_local_steps)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Commits if it is time."""
@@ -221,10 +236,11 @@ class ElasticCallback(PreparingCallback):
         ours = sum(isinstance(each, ElasticCallback) for each in callbacks_of(arguments))
         if ours > 1:
             raise ValueError(f"fit needs one ElasticCallback: leave the others out. Received: {ours} of them")
-        if any(isinstance(each, _backup()) for each in callbacks_of(arguments)):
+        others = [type(each).__name__ for each in callbacks_of(arguments) if isinstance(each, _restoring())]
+        if others:
             raise ValueError(
-                "Both restore the model: leave BackupAndRestore out in a job of tfddlrun --elastic. "
-                "Received: callbacks with ElasticCallback and BackupAndRestore"
+                f"Both restore the model: leave {others[0]} out in a job of tfddlrun --elastic. "
+                f"Received: callbacks with ElasticCallback and {others[0]}"
             )
         if self._scales and DataParallel.divides():
             raise ValueError(
@@ -246,7 +262,7 @@ def _goes_on(model: Any) -> bool:
 
 
 def add_to_every_fit() -> None:
-    """`tfddlrun --auto --elastic`: each `fit` gets an ElasticCallback, unless it has one or a BackupAndRestore."""
+    """`tfddlrun --auto --elastic`: each `fit` gets an ElasticCallback, unless it has a callback that restores."""
     patches.prepare_fits(_add)
     if may_survive():
         patches.repeat_fits(_goes_on)
@@ -254,11 +270,12 @@ def add_to_every_fit() -> None:
 
 def _add(model: Any, arguments: dict[str, Any]) -> None:
     listed = callbacks_of(arguments)
-    if not any(isinstance(each, (ElasticCallback, _backup())) for each in listed):
+    if not any(isinstance(each, (ElasticCallback, *_restoring())) for each in listed):
         added = ElasticCallback()
         added.is_automatic = True
         arguments["callbacks"] = [*listed, added]
 
 
-def _backup() -> Any:
-    return _compat.keras().callbacks.BackupAndRestore
+def _restoring() -> tuple[Any, ...]:
+    """Other callbacks that restore the model."""
+    return _compat.keras().callbacks.BackupAndRestore, ShardedCheckpoint

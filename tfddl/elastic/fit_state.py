@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfddl import _compat
 from tfddl.elastic.commits import Commits
 from tfddl.elastic.state import TensorFlowKerasState
+from tfddl.keras.local_steps import LocalSGD
 from tfddl.runtime import basics
 
 
@@ -23,6 +24,10 @@ class _State(TensorFlowKerasState):
     def load(self, content: Any) -> None:
         super().load(content)
         self.set_counts()
+
+    def watch(self, local_steps: LocalSGD, *, restore: bool) -> None:
+        """See `BesideVariables.watch`."""
+        self._beside.watch(local_steps, restore=restore)
 
     @property
     def saved_fit(self) -> int:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.elastic import hand_over
+from tfddl.elastic.beside_variables import BesideVariables
 from tfddl.elastic.commits import Commits, pickled
 from tfddl.elastic.errors import HostsUpdatedInterrupt
 from tfddl.keras.consistency.model_contents import optimizers_of, state_of, variable_id
@@ -239,10 +240,15 @@ class TensorFlowState(ObjectState):
     Args:
         variables: The variables, in the same order on all ranks.
         session: Only None: there are no elastic jobs in sessions of TF1.
+        local_steps: A `tfddl.LocalSGD` or `tfddl.DiLoCo`, with which each rank trains alone for some steps. After a loss the
+            outer state goes on, and all ranks go on from the weights of rank 0.
+        compression: A `tfddl.PowerSGD` or `tfddl.Compression.int8` that tapes use. A commit then takes an allreduce of the
+            residuals, whose mean all ranks have after a loss.
         **kwargs: See `ObjectState`.
 
     Raises:
         ValueError: There are no variables, or a session is given.
+        TypeError: `local_steps` or `compression` is something else.
 
     Example:
         On 2 ranks:
@@ -254,7 +260,15 @@ class TensorFlowState(ObjectState):
         array([1.], dtype=float32)
     """
 
-    def __init__(self, variables: Sequence[Any] | None = None, session: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        variables: Sequence[Any] | None = None,
+        session: Any = None,
+        *,
+        local_steps: Any = None,
+        compression: Any = None,
+        **kwargs: Any,
+    ) -> None:
         if session is not None or not tf.executing_eagerly():
             raise ValueError(
                 "Elastic states need eager execution: leave the session out, and do not disable eager execution. "
@@ -265,6 +279,7 @@ class TensorFlowState(ObjectState):
             raise ValueError(
                 "TensorFlowState keeps variables: pass a list, or use ObjectState. Received: none"
             )
+        self._beside = BesideVariables(local_steps, compression)
         self._save_variables()
         super().__init__(**kwargs)
 
@@ -282,10 +297,12 @@ class TensorFlowState(ObjectState):
         """Assigns the copies."""
         for variable, value in zip(self.variables, self._values, strict=True):
             (whole_of(variable) or variable).assign(value)
+        self._beside.restore()
 
     def sync(self) -> None:
         """Takes the variables, and the saved attributes, of rank 0."""
         broadcast_variables(self.variables, root_rank=0)
+        self._beside.sync(self._bcast_object)
         self._save_variables()
         super().sync()
 
@@ -294,8 +311,8 @@ class TensorFlowState(ObjectState):
         return f"{super().kind()} {self._shapes()}"
 
     def content(self) -> Any:
-        """The saved attributes, and the copies as NumPy arrays."""
-        return super().content(), [np.asarray(value) for value in self._values]
+        """The saved attributes, the copies as NumPy arrays, and what is kept beside the variables."""
+        return super().content(), [np.asarray(value) for value in self._values], self._beside.content()
 
     def load(self, content: Any) -> None:
         """Takes attributes and variables.
@@ -303,7 +320,7 @@ class TensorFlowState(ObjectState):
         Raises:
             ValueError: The variables have other shapes: the program has changed.
         """
-        attributes, values = content
+        attributes, values, beside = content
         shapes = self._shapes()
         if shapes != [value.shape for value in values]:
             raise ValueError(
@@ -311,11 +328,13 @@ class TensorFlowState(ObjectState):
                 f"Received: shapes {[value.shape for value in values]} for {shapes}"
             )
         self._values = values
+        self._beside.load(beside)
         super().load(attributes)
         TensorFlowState.restore(self)
 
     def _save_variables(self) -> None:
         self._values = list(map(_copied, self.variables))
+        self._beside.save()
 
     def _shapes(self) -> list[tuple[int, ...]]:
         return [tuple((whole_of(variable) or variable).shape) for variable in self.variables]
@@ -336,10 +355,13 @@ class TensorFlowKerasState(TensorFlowState):
         model: A model that is built.
         optimizer: Its optimizer. Defaults to that of `compile`.
         backend: Taken as in Horovod, and not used.
+        local_steps: See `TensorFlowState`.
+        compression: See `TensorFlowState`; those of optimizers are found.
         **kwargs: See `ObjectState`; for example `epoch=0, batch=0`.
 
     Raises:
         ValueError: The model is not built, or there is no optimizer.
+        TypeError: `local_steps` or `compression` is something else.
 
     Example:
         >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
@@ -351,7 +373,16 @@ class TensorFlowKerasState(TensorFlowState):
         0
     """
 
-    def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any = None,
+        backend: Any = None,
+        *,
+        local_steps: Any = None,
+        compression: Any = None,
+        **kwargs: Any,
+    ) -> None:
         if not getattr(model, "built", True):
             raise ValueError(
                 f"The model of a state must be built: call model.build(input_shape) first. Received: {model!r}"
@@ -360,7 +391,9 @@ class TensorFlowKerasState(TensorFlowState):
         self.optimizer = optimizer or getattr(model, "optimizer", None)
         if self.optimizer is None:
             raise ValueError("A state needs the optimizer: compile the model first, or pass optimizer=.")
-        super().__init__(_variables(model, self.optimizer), **kwargs)
+        variables = _variables(model, self.optimizer)
+        super().__init__(variables, local_steps=local_steps, compression=compression, **kwargs)
+        self._beside.add_those_of([self.optimizer, *optimizers_of(model)])
 
 
 KerasState = TensorFlowKerasState

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from tfddl.gradients import error_feedback, power_sgd, quantized
+from tfddl.gradients import error_feedback, power_sgd, quantized, residuals
 from tfddl.gradients.buckets import BucketPlan, bucket_sizes, plan_buckets
 from tfddl.gradients.error_feedback import Reduction
 from tfddl.gradients.power_sgd import PowerSGD
@@ -44,8 +44,8 @@ def _reduce_int8(reduction: Reduction) -> list[tf.Tensor]:
     context = f"gradients={plan.signature} {reduction.context}".strip()
     counts = [quantized.block_count([tensors[slot] for slot in members], size) for members in buckets]
     state = error_feedback.state_of(reduction, lambda: _initial(counts, size), (size, *counts))
-    step, *residuals = state.variables
-    errors, slices = residuals[: len(counts)], residuals[len(counts) :]
+    step, *kept = state.variables.values()
+    errors, slices = kept[: len(counts)], kept[len(counts) :]
     results: dict[int, tf.Tensor] = {}
     pairs, finite = [], []
     seed = tf.convert_to_tensor(step)
@@ -79,10 +79,12 @@ def _plan(reduction: Reduction, slots: list[int]) -> BucketPlan:
     return plan_buckets(specifications, bucket_sizes(), together)
 
 
-def _initial(counts: list[int], size: int) -> list[np.ndarray]:
+def _initial(counts: list[int], size: int) -> dict[str, np.ndarray]:
     """The number of steps, the residuals of the gradients, and those of the slices."""
-    return [
-        np.zeros([], np.int64),
-        *(np.zeros([count, quantized.BLOCK], np.float32) for count in counts),
-        *(np.zeros([count // size, quantized.BLOCK], np.float32) for count in counts),
-    ]
+    errors = [np.zeros([count, quantized.BLOCK], np.float32) for count in counts]
+    slices = [np.zeros([count // size, quantized.BLOCK], np.float32) for count in counts]
+    return {
+        **residuals.named(residuals.EQUAL, [np.zeros([], np.int64)]),
+        **residuals.named(residuals.UNSENT, errors),
+        **residuals.named(residuals.UNSENT_MEANS, slices),
+    }

@@ -64,13 +64,15 @@ class State:
 
     Attributes:
         name: Tells it from the other states of the compression, also when the program runs again.
-        variables: This rank's own variables.
-        shape: What their shapes depend on beside the gradients.
+        initial: Returns the first values of the variables.
+        variables: This rank's own variables, by names that say what they hold: see `residuals`.
+        shape: On which number of ranks, and on what else beside the gradients, their shapes depend; empty if on nothing.
         traffic: The bytes of a step.
     """
 
     name: str
-    variables: list[tf.Variable]
+    initial: Callable[[], dict[str, np.ndarray]]
+    variables: dict[str, tf.Variable]
     shape: tuple[int, ...]
     traffic: Traffic = dataclasses.field(default_factory=lambda: Traffic(0, 0))
 
@@ -81,14 +83,14 @@ def is_compressible(tensor: tf.Tensor) -> bool:
 
 
 def state_of(
-    reduction: Reduction, initial: Callable[[], Sequence[np.ndarray]], shape: tuple[int, ...]
+    reduction: Reduction, initial: Callable[[], dict[str, np.ndarray]], shape: tuple[int, ...]
 ) -> State:
     """The state of the gradients of a reduction; a new one at their first step, and for another shape.
 
     Args:
         reduction: The reduction.
-        initial: Returns the first values of the state's variables.
-        shape: What the shapes of the variables depend on beside the gradients, such as the number of ranks.
+        initial: Returns the first values of the state's variables, by name: see `residuals`.
+        shape: See `State`.
 
     Raises:
         ValueError: In a graph of TF1.
@@ -109,9 +111,9 @@ def state_of(
             # A program that runs again makes its states in the same order.
             name = str(len(compressor._states)) if state is None else state.name
             values = compressor.waiting_for(name, initial())
-            variables = [tf.Variable(value, trainable=False) for value in values]
-        leave_own(variables)
-        state = compressor._states[key] = State(name, variables, shape)
+            variables = {each: tf.Variable(value, trainable=False) for each, value in values.items()}
+        leave_own(list(variables.values()))
+        state = compressor._states[key] = State(name, initial, variables, shape)
     return state
 
 

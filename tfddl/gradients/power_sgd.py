@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfddl.gradients import error_feedback
+from tfddl.gradients import error_feedback, residuals
 from tfddl.gradients.error_feedback import Reduction
 from tfddl.ops.compression import StatefulCompressor
 
@@ -79,7 +79,8 @@ def reduce(reduction: Reduction, compression: PowerSGD) -> list[tf.Tensor]:
     shapes = {slot: shape for slot, each in enumerate(tensors) if (shape := _factors(each, compression.rank))}
     plain = [slot for slot in range(len(tensors)) if slot not in shapes]
     state = error_feedback.state_of(reduction, lambda: _initial(shapes, compression.seed), ())
-    errors, warm = state.variables[: len(shapes)], state.variables[len(shapes) :]
+    variables = list(state.variables.values())
+    errors, warm = variables[: len(shapes)], variables[len(shapes) :]
     matrices = [
         tf.reshape(tf.cast(tensors[slot], tf.float32), [shape.rows, shape.columns]) + error
         for (slot, shape), error in zip(shapes.items(), errors, strict=True)
@@ -132,14 +133,14 @@ def _factors(tensor: tf.Tensor, rank: int) -> _Factors | None:
     return shape if (rows + columns) * shape.rank < rows * columns else None
 
 
-def _initial(shapes: dict[int, _Factors], seed: int) -> list[np.ndarray]:
+def _initial(shapes: dict[int, _Factors], seed: int) -> dict[str, np.ndarray]:
     """Residuals of zero, then the first Q of all gradients: random numbers that are the same on all ranks."""
     errors = [np.zeros([shape.rows, shape.columns], np.float32) for shape in shapes.values()]
     random = [
         np.random.default_rng([seed, slot]).normal(size=[shape.columns, shape.rank]).astype(np.float32)
         for slot, shape in shapes.items()
     ]
-    return errors + random
+    return residuals.named(residuals.UNSENT, errors) | residuals.named(residuals.EQUAL, random)
 
 
 def _checked(name: str, value: Any, least: int) -> int:

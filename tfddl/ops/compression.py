@@ -6,6 +6,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfddl.runtime import basics
+
 
 class Compressor:
     """The interface of a compression: subclass it, or write any class with these two static methods."""
@@ -115,13 +117,14 @@ class StatefulCompressor(Compressor):
 
     Attributes:
         spelling: The name of the class in `hvd`.
+        waiting: Values for variables that are not made yet.
     """
 
     spelling: ClassVar[str]
 
     def __init__(self) -> None:
         self._states: dict[tuple[Any, ...], Any] = {}
-        self._waiting: dict[str, np.ndarray] = {}
+        self.waiting: dict[str, np.ndarray] = {}
 
     @property
     def variables(self) -> list[tf.Variable]:
@@ -131,30 +134,43 @@ class StatefulCompressor(Compressor):
         """
         # Ranks may trace their functions in different orders.
         keys = sorted(self._states, key=lambda key: key[:2])
-        return [variable for key in keys for variable in self._states[key].variables]
+        return [variable for key in keys for variable in self._states[key].variables.values()]
 
     def named_variables(self) -> dict[str, tf.Variable]:
         """`variables`, by names that are the same each time a program runs."""
         states = self._states.values()
-        return {
-            f"{state.name}.{index}": each for state in states for index, each in enumerate(state.variables)
-        }
+        return {f"{state.name}.{name}": each for state in states for name, each in state.variables.items()}
 
     def resume(self, values: Mapping[str, np.ndarray]) -> None:
-        """Takes the values of `named_variables` of an earlier run. Variables that are not made yet take theirs later."""
-        self._waiting = dict(values)
-        for state in self._states.values():
-            for variable, value in zip(
-                state.variables, self.waiting_for(state.name, state.variables), strict=True
-            ):
-                variable.assign(value)
+        """Takes the values of `named_variables` of an earlier run. Variables that are not made yet take theirs later.
 
-    def waiting_for(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
-        """The values that wait for the state of this name; those given if none wait, or in other shapes."""
-        names = [f"{name}.{index}" for index in range(len(values))]
-        found = [self._waiting.pop(each) for each in names if each in self._waiting]
-        fits = [each.shape for each in found] == [tuple(each.shape) for each in values]
-        return found if fits else values
+        A variable for which there is no value, or one of another shape, gets its first value. Rows of zeros may be missing
+        at the end, or be more than needed, as another number of ranks had other rows.
+        """
+        self.waiting = dict(values)
+        for key, state in self._states.items():
+            if key[0] == 0 and state.shape and state.shape[0] != basics.size():
+                # After a loss. The next step makes its variables again.
+                state.variables, state.shape = {}, ()
+                continue
+            for name, value in self.waiting_for(state.name, state.initial()).items():
+                state.variables[name].assign(value)
+
+    def waiting_for(self, name: str, first: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The values that wait for the state of this name, or its first values."""
+        found = {each: self.waiting.pop(f"{name}.{each}", None) for each in first}
+        fitting = {
+            each: _with_rows(value, first[each].shape) for each, value in found.items() if value is not None
+        }
+        if len(fitting) < len(first) or any(value is None for value in fitting.values()):
+            return first
+        return {each: value for each, value in fitting.items() if value is not None}
+
+    def named_variables_of_all(self) -> dict[str, tf.Variable]:
+        """Those of `named_variables` whose gradients all ranks combine, in an order that all ranks share."""
+        keys = sorted((key for key in self._states if key[0] == 0), key=lambda key: key[1])
+        states = [self._states[key] for key in keys]
+        return {f"{state.name}.{name}": each for state in states for name, each in state.variables.items()}
 
     def bytes_per_step(self) -> Traffic:
         """The bytes that this rank sends in a step, with this compression and without it.
@@ -196,6 +212,16 @@ class StatefulCompressor(Compressor):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self.options()
+
+
+def _with_rows(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+    """The value with rows of zeros more or less at its end; None if it does not fit."""
+    if value.shape == shape:
+        return value
+    if value.ndim != len(shape) or value.ndim == 0 or value.shape[1:] != shape[1:] or value[shape[0] :].any():
+        return None
+    kept = value[: shape[0]]
+    return np.concatenate([kept, np.zeros([shape[0] - len(kept), *shape[1:]], value.dtype)])
 
 
 class Int8Compressor(StatefulCompressor):

@@ -44,6 +44,11 @@ class PreparingCallback(Callback):
 class LocalStepsCallback(Callback):
     """A callback with which each rank trains alone for some steps, so that weights differ meanwhile."""
 
+    @property
+    def current(self) -> Any:
+        """The object that counts steps and exchanges; None before the first step."""
+        return None
+
 
 def watch() -> None:
     """Has every `keras.callbacks.CallbackList` that Keras makes checked and completed, and prepares calls of `fit`."""

@@ -4,8 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tfddl import _compat
+from tfddl.keras.distributed.adoption import is_adopted
+from tfddl.keras.distributed.settings import settings_of
 from tfddl.keras.distributed.sharded_optimizer import is_sharded
 from tfddl.keras.keras2 import optimizer_state
+from tfddl.ops.compression import StatefulCompressor
 from tfddl.ops.variables import whole_of
 
 
@@ -84,6 +87,13 @@ def state_of(optimizer: Any, variables: Sequence[Any]) -> list[Any]:
     return (
         optimizer_state.variables(optimizer, variables) if _compat.is_keras_2() else list(optimizer.variables)
     )
+
+
+def compressions_of(optimizers: Iterable[Any], given: Any = None) -> list[StatefulCompressor]:
+    """The compressions that keep errors: those of the optimizers, and one more."""
+    distributed = [inner for each in optimizers if is_adopted(inner := _compat.innermost(each))]
+    found = [*(settings_of(each).options.compression for each in distributed), given]
+    return list({id(each): each for each in found if isinstance(each, StatefulCompressor)}.values())
 
 
 def variable_id(variable: Any) -> int:

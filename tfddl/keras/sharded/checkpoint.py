@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tfddl.keras.consistency import model_contents
 from tfddl.keras.sharded import contents
 from tfddl.keras.sharded.contents import Entry
 from tfddl.keras.sharded.parts import DAMAGED, Folder, Parts, complete_folders, remove_old, why_not_writable
@@ -30,8 +31,8 @@ class ShardedCheckpoint:
 
     A checkpoint holds the variables of the model and of its optimizers, with the slices of all ranks of a
     `tfddl.ShardedOptimizer`; the state of local steps (`tfddl.DiLoCo`); and values that each rank has for itself: the state
-    of random layers, and the residuals of a compression, which begin anew on another number of ranks. `save` copies the
-    values and returns; a thread writes them. A part gets its name when it is complete. So a rank that is killed while it
+    of random layers, and the residuals of a compression, whose mean all ranks get on another number of ranks. `save` copies
+    the values and returns; a thread writes them. A part gets its name when it is complete. So a rank that is killed while it
     writes leaves the checkpoints before as they were.
 
         checkpoint = hvd.ShardedCheckpoint("checkpoints", model)
@@ -163,7 +164,8 @@ class ShardedCheckpoint:
         return found
 
     def _compressions(self) -> list[StatefulCompressor]:
-        return contents.compressions_of(self._model, self._optimizer, self._compression)
+        optimizers = [*model_contents.optimizers_of(self._model), self._optimizer]
+        return model_contents.compressions_of(optimizers, self._compression)
 
     def _read(self, folder: Folder) -> tuple[dict[str, Any], str]:
         """What `save` was given, and an error; never raises, as the other ranks wait."""

@@ -10,10 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
+from tfddl.gradients.residuals import for_any_ranks
 from tfddl.keras.consistency import model_contents, setup_check
 from tfddl.keras.consistency.weights_check import differing_weights
-from tfddl.keras.distributed.adoption import is_adopted
-from tfddl.keras.distributed.settings import settings_of
 from tfddl.keras.sharded.parts import Parts
 from tfddl.ops.compression import StatefulCompressor
 from tfddl.ops.variables import Whole, whole_of
@@ -109,14 +108,6 @@ def entries_of(model: Any, optimizer: Any = None, trains_alone: bool = False) ->
     return list(found.values())
 
 
-def compressions_of(model: Any, optimizer: Any, given: Any = None) -> list[StatefulCompressor]:
-    """The compressions that keep errors: those of the optimizers, and one more."""
-    optimizers = [*model_contents.optimizers_of(model), optimizer]
-    distributed = [inner for each in optimizers if is_adopted(inner := _compat.innermost(each))]
-    found = [*(settings_of(each).options.compression for each in distributed), given]
-    return list({id(each): each for each in found if isinstance(each, StatefulCompressor)}.values())
-
-
 def residuals(compressions: Sequence[StatefulCompressor]) -> Iterator[Entry]:
     """Entries for what compressions keep from step to step, each rank its own."""
     for number, compression in enumerate(compressions):
@@ -125,11 +116,20 @@ def residuals(compressions: Sequence[StatefulCompressor]) -> Iterator[Entry]:
 
 
 def resume_residuals(compressions: Sequence[StatefulCompressor], parts: Parts, rank: int) -> None:
-    """Gives compressions what they had kept. On another number of ranks they begin anew."""
-    if parts.ranks != basics.size():
-        return
+    """Gives compressions what they had kept: each rank its own, or on another number of ranks the mean of all."""
     for number, compression in enumerate(compressions):
-        compression.resume(parts.with_prefix(f"{_RESIDUALS}.{number}.", rank))
+        prefix = f"{_RESIDUALS}.{number}."
+        values = parts.with_prefix(prefix, rank % parts.ranks)
+        same = parts.ranks == basics.size()
+        compression.resume(values if same else _mean_residuals(values, parts, prefix))
+
+
+def _mean_residuals(values: dict[str, np.ndarray], parts: Parts, prefix: str) -> dict[str, np.ndarray]:
+    return for_any_ranks(
+        values,
+        lambda name: np.mean(parts.of_all(prefix + name), axis=0),
+        lambda name: np.concatenate(parts.of_all(prefix + name)),
+    )
 
 
 def those_that_differ(entries: Sequence[Entry], model: Any) -> list[Entry]:
