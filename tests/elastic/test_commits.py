@@ -82,7 +82,7 @@ def test_a_rank_without_the_newest_commit_gets_it(hvd, tmp_path):
     weight = tf.Variable([1.0, 2.0])
     state = hvd.elastic.TensorFlowState([weight], step=0)
     for number in (4, 5) if hvd.rank() == 1 else (4,):
-        content = (3, ({"step": number}, [np.array([number, 0.0], "float32")]))
+        content = (3, ({"step": number}, [np.array([number, 0.0], "float32")], (None, [], [])))
         folder.mkdir(exist_ok=True)
         _write_on_any_rank(commits, number, content)
     resets = []
