@@ -1,83 +1,130 @@
-"""An allreduce over several hosts with several ranks each: hierarchical (three steps), and by slices of all ranks.
+"""Collectives over several hosts: by hosts, without regard to hosts, and by MPI; and the bytes that hosts send and receive.
 
     python tests/hosts/lab.py $(mktemp -d) 1gbit tfddlrun -np 4 -H hostA:2,hostB:2 python benchmarks/hosts.py
 
-The lab's hosts are namespaces on this machine with a cable between them, so four ranks share its cores. The lab needs
-`unshare`, `ip`, `tc` and unprivileged user namespaces. The cable carries 1 Gbit/s in each direction; a rate of `-` sets no
-limit. Real hosts work too.
+The lab's hosts are namespaces on this machine with a cable between them, so all ranks share its cores. The lab needs
+`unshare`, `ip`, `tc` and unprivileged user namespaces. `1gbit` is the rate of a host in each direction; a rate of `-` sets
+no limit, and `-,,4` makes four hosts without one. Real hosts work too: give `--interface`.
 
-Columns, one line for each size. tfddl/bench/rounds.py defines the medians. The two ways take turns: before a block the job
-is started anew with TFDDL_HIERARCHICAL_ALLREDUCE=1 or 0.
+Columns, one line for each collective and size. tfddl/bench/rounds.py defines the medians. The two ways take turns: before
+a block the job is started anew with TFDDL_HIERARCHICAL_ALLREDUCE=1 or 0.
 
-- `bytes`: size of the float32 tensor that each rank gives.
-- `three steps us`: reduced inside each host, then across hosts by slices, then broadcast inside. Each of H hosts sends
-  2 (H - 1) / H n bytes.
-- `by slices us`: each rank owns a slice and receives it from all other ranks. A host sends as many times more as it has
-  ranks.
-- `gain` = by slices / three steps.
-- `mpi4py us`: `COMM_WORLD.Allreduce` of the same data between NumPy arrays.
-- `GB/s` = bytes / three steps. It cannot exceed the rate of the cable.
+- `bytes`: of the tensor that each rank gives; for an allgather, of its result.
+- `by hosts us`: data enters each host once; in a reduction, the ranks of a host reduce first.
+- `flat us`: each rank exchanges with each other rank.
+- `gain` = flat / by hosts.
+- `mpi4py us`: the same collective of `COMM_WORLD` between NumPy arrays. 0: MPI has no such type.
+- `MB a host`: the most that a host sends in a call by hosts, for an allgather the most that one receives, by
+  /proc/net/dev: with all headers, and the votes of the ranks. 0 without such an interface.
+- `least MB`: what the data of that host takes at least. `LEAST` has the formulas.
 - `#wrong`: elements of the checked results that were not exactly right, over all blocks and ranks.
 """
 
 import os
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import report
-from mpi4py import MPI
 
 import tfddl as hvd
-from tfddl.bench.adapters import Way
-from tfddl.bench.adapters.in_graph import around
-from tfddl.bench.case import Case, count_wrong
+from tfddl.bench.adapters import Process, Way, mpi, tfddl
+from tfddl.bench.case import Case, collective
 from tfddl.bench.rounds import block_of_all_ranks, interleave, measure
 
-SIZES = (64 << 10, 1 << 20, 16 << 20, 64 << 20)
-WAYS = {"1": "three steps us", "0": "by slices us"}
+SIZES = (64 << 10, 1 << 20, 16 << 20)
+WAYS = {"1": "by hosts us", "0": "flat us"}
+LEAST: dict[str, Callable[[float, int, float], float]] = {
+    "allreduce": lambda n, hosts, part: 2 * n * (hosts - 1) / hosts,
+    "broadcast": lambda n, hosts, part: n,
+    "allgather": lambda n, hosts, part: n * (1 - part),
+    "reducescatter": lambda n, hosts, part: n * (1 - part),
+    "alltoall": lambda n, hosts, part: n * hvd.size() * part * (1 - part),
+}
+"""Bytes of a host that has a part of all ranks: those that it sends, and for an allgather those that it receives. A host
+sends what the others keep of its data, and each result enters a host. An allreduce is both (Patarasuk and Yuan 2009)."""
 
 
-def restart(hierarchical: str) -> None:
-    """Starts the job anew, with or without the hierarchical allreduce."""
+def restart(by_hosts: str) -> None:
+    """Starts the job anew, with or without regard to hosts."""
     hvd.shutdown()
-    os.environ["TFDDL_HIERARCHICAL_ALLREDUCE"] = hierarchical
+    os.environ["TFDDL_HIERARCHICAL_ALLREDUCE"] = by_hosts
     hvd.init()
 
 
-def row(size: int, rounds: int) -> dict[str, Any]:
+def traffic(interface: str) -> np.ndarray:
+    """The bytes that this host has received and sent since it has the interface; zeros if there is none."""
+    for line in Path("/proc/net/dev").read_text().splitlines():
+        name, _, numbers = line.partition(":")
+        if name.strip() == interface:
+            fields = numbers.split()
+            return np.array([int(fields[0]), int(fields[8])])
+    return np.zeros(2, int)
+
+
+def bytes_of_hosts(way: Way, operation: str, calls: int, interface: str) -> tuple[float, float]:
+    """The bytes of a call on the host that has most, and what it needs at least, as a part of all ranks."""
+    hvd.barrier()
+    before = traffic(interface)
+    for _ in range(calls):
+        way.call()
+    hvd.barrier()
+    received, sent = (traffic(interface) - before) / calls
+    mine = received if operation == "allgather" else sent
+    return max(hvd.allgather_object((float(mine), hvd.local_size() / hvd.size())))
+
+
+def row(case: Case, arguments: Any) -> dict[str, Any]:
     """Measures one line of the table."""
-    case = Case("allreduce", hvd.size(), size // 4)
-    ranks = [case.values(rank) for rank in range(hvd.size())]
-    x, expected, result = ranks[hvd.rank()], sum(ranks), np.empty_like(ranks[0])
-    calls = max(3, min(50, (16 << 20) // size))
-    ours = around(lambda t: hvd.allreduce(t, op=hvd.Sum, name=f"bench.{size}"), x, expected)
-    theirs = Way(lambda: MPI.COMM_WORLD.Allreduce(x, result), lambda: count_wrong(result, expected))
-    mpi = measure({"mpi4py": theirs}, rounds=rounds, calls=calls)["mpi4py"]
+    process = Process(hvd.rank(), hvd.size(), Path(), ())
+    way = tfddl.ways(process)(case)
+    theirs = mpi.ways(process)(case)
+    assert way is not None
+    calls = max(3, min(50, (16 << 20) // case.bytes))
+    peer = measure({"mpi4py": theirs}, rounds=arguments.rounds, calls=calls)["mpi4py"] if theirs else None
 
-    def restarted(hierarchical: str) -> tuple[float, int]:
-        restart(hierarchical)
-        block_of_all_ranks(ours, calls)  # warms up
-        return block_of_all_ranks(ours, calls)
+    def restarted(by_hosts: str) -> tuple[float, int]:
+        restart(by_hosts)
+        block_of_all_ranks(way, calls)  # warms up
+        return block_of_all_ranks(way, calls)
 
-    timings = interleave({way: partial(restarted, value) for value, way in WAYS.items()}, rounds)
-    median = {way: timing.median for way, timing in timings.items()}
+    timings = interleave({name: partial(restarted, value) for value, name in WAYS.items()}, arguments.rounds)
+    median = {name: timing.median for name, timing in timings.items()}
+    restart("1")
+    block_of_all_ranks(way, 1)
+    found, part = bytes_of_hosts(way, case.operation, calls, arguments.interface)
     return {
-        "bytes": size,
+        "collective": case.operation,
+        "dtype": case.dtype,
+        "bytes": case.bytes,
         **median,
-        "gain": median["by slices us"] / median["three steps us"],
-        "mpi4py us": mpi.median,
-        "GB/s": size / median["three steps us"] / 1e3,
-        "#wrong": mpi.wrong + sum(timing.wrong for timing in timings.values()),
+        "gain": median["flat us"] / median["by hosts us"],
+        "mpi4py us": peer.median if peer else 0,
+        "MB a host": found / 1e6,
+        "least MB": LEAST[case.operation](case.bytes, hvd.cross_size(), part) / 1e6,
+        "#wrong": (peer.wrong if peer else 0) + sum(timing.wrong for timing in timings.values()),
     }
 
 
 def main() -> None:
-    """Measures every size."""
-    arguments = report.parser(__doc__, SIZES).parse_args()
+    """Measures every collective and size."""
+    parser = report.parser(__doc__, SIZES)
+    parser.add_argument(
+        "--collectives", nargs="+", default=list(LEAST), choices=LEAST, help="which; all by default"
+    )
+    parser.add_argument("--dtypes", nargs="+", default=["float32"], help="of the tensors, by NumPy's names")
+    parser.add_argument("--interface", default="cable", help="whose bytes count")
+    arguments = parser.parse_args()
     hvd.init()
-    rows = [row(size, arguments.rounds) for size in arguments.sizes]
-    report.show(f"allreduce float32 Sum, {hvd.cross_size()} hosts, {hvd.size()} ranks", rows, arguments.json)
+    rows = [
+        row(collective(operation, size, dtype, hvd.size()), arguments)
+        for operation in arguments.collectives
+        for dtype in arguments.dtypes
+        for size in arguments.sizes
+    ]
+    report.show(f"collectives, {hvd.cross_size()} hosts, {hvd.size()} ranks", rows, arguments.json)
     report.fail_if_wrong(rows)
 
 

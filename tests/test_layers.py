@@ -39,6 +39,7 @@ ENGINE = (
     "core/agreement",
     "core/trace",
     "core/collectives",
+    "core/topology",
     "core/arithmetic",
     "transport",
     "base",

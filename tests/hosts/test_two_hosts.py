@@ -1,5 +1,6 @@
 """Jobs across two hosts, which are two sets of namespaces on this machine."""
 
+import json
 import re
 import sys
 
@@ -124,43 +125,72 @@ def test_the_other_collectives(on_hosts):
 
 
 TRAFFIC = """
+import json
 from pathlib import Path
 
-def sent():
+def traffic():
     lines = Path("/proc/net/dev").read_text().splitlines()
-    return sum(int(line.split()[9]) for line in lines if line.strip().startswith("cable:"))
+    fields = next(line.split() for line in lines if line.strip().startswith("cable:"))
+    return np.array([int(fields[1]), int(fields[9])])
 
-x = tf.range(4_000_000, dtype="float32") + hvd.rank()
-expected = np.arange(4_000_000, dtype="float32") + (hvd.size() - 1) / 2
-for dtype in (tf.float32, tf.float16):
-    y = tf.cast(x % 1000, dtype)
-    total = hvd.allreduce(y, name=dtype.name)
-    np.testing.assert_allclose(tf.cast(total, "float32"), tf.reduce_mean(hvd.allgather(y[None]), 0), rtol=1e-3)
-hvd.barrier()
-before = sent()
-np.testing.assert_array_equal(hvd.allreduce(x, name="counted"), expected)
-hvd.barrier()
+def counted(name, function, expected):
+    hvd.barrier()
+    before = traffic()
+    result = function()
+    hvd.barrier()
+    counts[name] = ((traffic() - before) / 16e6).round(3).tolist()
+    np.testing.assert_allclose(tf.cast(result, "float32"), expected, rtol=1e-3)
+
+rank, size, counts = hvd.rank(), hvd.size(), {}
+rows = 4_000_000 // 240 // size * size
+x = np.arange(rows * 240, dtype="float32").reshape(rows, 240) % 1000
+mine = x[rank * (rows // size) : (rank + 1) * (rows // size)]
+total = x * size + 0.25 * size * (size - 1)
+half = tf.cast(x * 0.25, "float16")
+counted("allreduce", lambda: hvd.allreduce(x + 0.5 * rank, op=hvd.Sum), total)
+counted("float16", lambda: hvd.allreduce(tf.concat([half, half], 0)), np.concatenate([x, x]) * 0.25)
+counted("broadcast", lambda: hvd.broadcast(x + rank, root_rank=1), x + 1)
+counted("allgather", lambda: hvd.allgather(mine), x)
+counted("reducescatter", lambda: hvd.reducescatter(x + 0.5 * rank, op=hvd.Sum),
+        total[rank * (rows // size) : (rank + 1) * (rows // size)])
 if hvd.local_rank() == 0:
-    print(f"sent {(sent() - before) / 16e6:.2f} n")
+    print("counts", json.dumps([hvd.local_size() / size, counts]))
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hierarchical, times", [("1", 1), ("0", 2)])
-def test_bytes_between_hosts(on_hosts, hierarchical, times):
-    """2 n (H - 1) / H bytes leave each of H hosts; with slices of all ranks that times the ranks of a host."""
+@pytest.mark.parametrize(
+    "hosts", ["hostA:2,hostB:2", pytest.param("hostA:3,hostB:1", marks=pytest.mark.long)]
+)
+def test_bytes_between_hosts(on_hosts, hosts):
+    """Of each host, in parts of 16 MB: received, sent."""
+    result = on_hosts(WHO + TRAFFIC, *TFDDLRUN, "-np", "4", "-H", hosts)
+    assert result.code == 0, result.output
+    found = [json.loads(line) for line in re.findall(r"counts (.*)", result.output)]
+    assert len(found) == 2
+    for part, counts in found:
+        bounds = {  # an allreduce: 2 (H - 1) / H; the rest: what others need of this host, or it of them
+            "allreduce": (1, 1),
+            "float16": (1, 1),
+            "broadcast": (1, 1),
+            "allgather": (1 - part, part),
+            "reducescatter": (part, 1 - part),
+        }
+        for name, least in bounds.items():
+            for count, bound in zip(counts[name], least, strict=True):
+                assert count <= 1.05 * 1.05 * bound + 0.01, (name, counts)  # 5 %, and headers
+
+
+@pytest.mark.long
+def test_without_regard_to_hosts(on_hosts):
+    """Each host sends as many times more as it has ranks."""
     result = on_hosts(
-        WHO + TRAFFIC,
-        *TFDDLRUN,
-        "-np",
-        "4",
-        "-H",
-        "hostA:2,hostB:2",
-        TFDDL_HIERARCHICAL_ALLREDUCE=hierarchical,
+        WHO + TRAFFIC, *TFDDLRUN, "-np", "4", "-H", "hostA:2,hostB:2", TFDDL_HIERARCHICAL_ALLREDUCE="0"
     )
     assert result.code == 0, result.output
-    counts = [float(count) for count in re.findall(r"sent (\S+) n", result.output)]
-    assert len(counts) == 2 and all(times <= count < 1.1 * times for count in counts), result.output
+    for line in re.findall(r"counts (.*)", result.output):
+        _, counts = json.loads(line)
+        assert counts["allreduce"][1] > 1.9 and counts["allgather"][1] > 0.9
 
 
 @pytest.mark.slow

@@ -5,10 +5,10 @@
 #include "core/collectives/adasum.h"
 #include "core/collectives/collective.h"
 #include "core/collectives/hierarchical_allreduce.h"
-#include "core/collectives/hosts.h"
 #include "core/collectives/pipeline.h"
 #include "core/collectives/shared_allreduce.h"
 #include "core/collectives/slice_reduction.h"
+#include "core/topology/hosts.h"
 #include "transport/arena.h"
 
 namespace tfddl {

@@ -6,6 +6,7 @@
 #include "core/collectives/collective.h"
 #include "core/collectives/notifications.h"
 #include "core/collectives/pipeline.h"
+#include "core/topology/broadcast_tree.h"
 #include "transport/copy.h"
 
 namespace tfddl {
@@ -130,21 +131,16 @@ class TreeBroadcast : public Collective {
       : buffer_(request.buffers.at(0)),
         bytes_(static_cast<size_t>(buffer_.count) * SizeOf(request.dtype)),
         piece_bytes_(lane.transport->piece_bytes()) {
-    const int size = lane.transport->size();
-    const int root = lane.participants->IndexOf(request.root);
-    const int relative = (lane.transport->rank() - root + size) % size;  // 0 is the root
-    char* data = static_cast<char*>(relative == 0 ? const_cast<void*>(buffer_.in) : buffer_.out);
-    if (relative > 0 || buffer_.in == buffer_.out) copied_ = bytes_;
-
-    // The parent of relative rank p is p without its lowest set bit; its children differ in a lower bit.
-    int mask = 1;
-    for (; mask < size && !(relative & mask); mask *= 2) {
-    }
-    if (relative > 0) from_.emplace(lane, (relative - mask + root) % size, data, bytes_);
-    for (mask /= 2; mask > 0; mask /= 2) {
-      if (relative + mask >= size) continue;
-      to_.emplace_back(lane, (relative + mask + root) % size, data, bytes_,
-                       [this] { return from_ ? from_->finished() : SIZE_MAX; });
+    const int rank = lane.transport->rank();
+    const BroadcastTree tree =
+        TreeFor(Hosts(lane.transport->hosts(), rank), rank, lane.transport->size(),
+                lane.participants->IndexOf(request.root), Pipeline::Pieces(lane.transport, bytes_));
+    const bool is_root = tree.parent < 0;
+    char* data = static_cast<char*>(is_root ? const_cast<void*>(buffer_.in) : buffer_.out);
+    if (!is_root || buffer_.in == buffer_.out) copied_ = bytes_;
+    if (!is_root) from_.emplace(lane, tree.parent, data, bytes_);
+    for (int child : tree.children) {
+      to_.emplace_back(lane, child, data, bytes_, [this] { return from_ ? from_->finished() : SIZE_MAX; });
     }
   }
 

@@ -6,8 +6,8 @@
 
 #include "core/arithmetic/reduce.h"
 #include "core/collectives/collective.h"
-#include "core/collectives/hosts.h"
 #include "core/collectives/shared_allreduce.h"
+#include "core/topology/hosts.h"
 
 namespace tfddl {
 
@@ -18,7 +18,7 @@ using ReduceRangeBy = std::function<std::unique_ptr<Collective>(Lane, ScratchPoo
 // 3. Each owner sends its slice of the result to the ranks of its host.
 //
 // With H hosts and n bytes, each host sends and receives 2 n (H - 1) / H bytes, whatever its number of ranks.
-// Partial results travel in the accumulator type and are rounded once.
+// Partial results travel as two_steps.h says.
 std::unique_ptr<Collective> MakeHierarchicalAllreduce(Lane lane, ScratchPool* pool,
                                                       const Reduction& reduction, Range range,
                                                       const Hosts& hosts, ReduceRangeBy across);

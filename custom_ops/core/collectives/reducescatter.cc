@@ -1,8 +1,10 @@
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "core/collectives/hierarchical_slices.h"
 #include "core/collectives/slice_reduction.h"
 
 namespace tfddl {
@@ -34,18 +36,29 @@ class Reducescatter : public Collective {
       in = packed_.data();
       slice_ = packed_.data() + bounds[static_cast<size_t>(index)];
     }
-    reduction_.emplace(lane, pool, ReductionOf(lane, request), in, std::move(bounds), slice_);
+    const Hosts hosts(lane.transport->hosts(), index);
+    const Reduction reduction = ReductionOf(lane, request);
+    if (hosts.worthwhile() && bounds.back() > kFlatBytes) {
+      by_hosts_ = MakeHierarchicalSlices(lane, pool, reduction, in, std::move(bounds), slice_, hosts);
+    } else {
+      slices_.emplace(lane, pool, reduction, in, std::move(bounds), slice_);
+    }
   }
   ~Reducescatter() override { pool_->Give(std::move(packed_)); }
 
   bool Poll() override {
-    reduction_->Poll();
-    if (!reduction_->complete()) return false;
+    if (!Reduced()) return false;
     if (pack_) Unpack();
     return true;
   }
 
  private:
+  bool Reduced() {
+    if (by_hosts_) return by_hosts_->Poll();
+    slices_->Poll();
+    return slices_->complete();
+  }
+
   struct Part {
     size_t begin;
     size_t bytes;
@@ -87,7 +100,9 @@ class Reducescatter : public Collective {
   bool pack_;
   std::vector<char> packed_;
   char* slice_ = nullptr;  // this rank's reduced slice
-  std::optional<SliceReduction> reduction_;
+  // One of them:
+  std::optional<SliceReduction> slices_;
+  std::unique_ptr<Collective> by_hosts_;
 };
 
 }  // namespace

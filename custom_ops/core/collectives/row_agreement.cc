@@ -167,11 +167,17 @@ void RowAgreement::Judge() {
   }
 }
 
-char* RowAgreement::OutAt(size_t buffer, size_t index) const {
-  const uint64_t offset = verdicts_[Verdict(index) + 1 + buffer];
+char* RowAgreement::OutAt(size_t buffer, size_t index, size_t origin) const {
+  uint64_t offset = verdicts_[Verdict(index) + 1 + buffer];
   const auto peer = static_cast<int>(index);
   if (offset == Arena::kNowhere || !lane_.transport->ArenaOf(peer)) return nullptr;
-  return lane_.transport->Reach(peer, offset, static_cast<size_t>(sent(buffer, index)) * row_bytes_[buffer]);
+  int64_t rows = sent(buffer, index);
+  if (origin != index_) {
+    rows = received(buffer, origin);
+    const int64_t distance = FirstReceived(buffer, origin) - FirstReceived(buffer, index_);
+    offset += static_cast<uint64_t>(distance * static_cast<int64_t>(row_bytes_[buffer]));
+  }
+  return lane_.transport->Reach(peer, offset, static_cast<size_t>(rows) * row_bytes_[buffer]);
 }
 
 bool RowAgreement::Reached(size_t buffer, size_t index) const {

@@ -33,8 +33,9 @@ class RowAgreement {
   int64_t FirstReceived(size_t buffer, size_t index) const;
   void* out(size_t buffer) const { return shared_->out[buffer]; }
 
-  // The address of this rank's rows in the output of participant `index`; null if that output is not mapped.
-  char* OutAt(size_t buffer, size_t index) const;
+  // The address of this rank's rows in the output of participant `index`, or in an allgather that of the rows
+  // of `origin`; null if that output is not mapped.
+  char* OutAt(size_t buffer, size_t index, size_t origin) const;
   // Whether participant `index` gets an address from OutAt() for this rank's output.
   bool Reached(size_t buffer, size_t index) const;
 

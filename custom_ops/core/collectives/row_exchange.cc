@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <set>
 #include <utility>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "core/collectives/notifications.h"
 #include "core/collectives/pipeline.h"
 #include "core/collectives/row_agreement.h"
+#include "core/topology/hosts.h"
 #include "transport/copy.h"
 
 namespace tfddl {
@@ -23,9 +25,13 @@ class RowExchange : public Collective {
       : lane_(lane),
         buffers_(request.buffers),
         element_(SizeOf(request.dtype)),
+        gathers_(request.kind == Kind::kAllgather),
+        size_(static_cast<size_t>(lane.transport->size())),
+        rank_(static_cast<size_t>(lane.transport->rank())),
+        hosts_(lane.transport->hosts(), lane.transport->rank()),
         agreement_(lane, request, std::move(post)),
         notifications_(lane.transport),
-        writers_(static_cast<size_t>(lane.transport->size())) {}
+        writers_(size_) {}
 
   bool Poll() override {
     if (!agreed_) {
@@ -37,7 +43,8 @@ class RowExchange : public Collective {
     do {
       for (Pipeline& transfer : transfers_) transfer.Poll();
     } while (CopyPieces());
-    return std::all_of(transfers_.begin(), transfers_.end(), [](auto& t) { return t.complete(); }) &&
+    return copies_.empty() &&
+           std::all_of(transfers_.begin(), transfers_.end(), [](auto& t) { return t.complete(); }) &&
            AllWritten() && notifications_.Flushed();
   }
 
@@ -49,6 +56,7 @@ class RowExchange : public Collective {
     char* out;
     const char* in;
     size_t bytes;
+    const Pipeline* arrival;  // of rows that another host sends; null: they are here
     size_t copied = 0;
   };
   struct Writer {  // a peer that writes to this rank's outputs directly
@@ -57,67 +65,133 @@ class RowExchange : public Collective {
   };
 
   void StartData() {
-    const auto size = static_cast<size_t>(lane_.transport->size());
-    const auto rank = static_cast<size_t>(lane_.transport->rank());
-    for (size_t peer = 0; peer < size; ++peer) {
-      bool writes = false;
-      const Pipeline* last_sent = nullptr;
-      const Pipeline* last_received = nullptr;
+    by_hosts_ = gathers_ && hosts_.worthwhile() && OutputBytes() > kFlatBytes;
+    std::map<std::pair<size_t, size_t>, const Pipeline*> arrivals;  // of tensors and origins
+    for (size_t peer = 0; peer < size_; ++peer) {
+      if (peer != rank_) StartReceiving(peer, &arrivals);
+    }
+    for (size_t i = 0; i < buffers_.size(); ++i) {
+      copies_.push_back({rank_, Out(i, rank_), In(i, rank_), Bytes(i, agreement_.sent(i, rank_)), nullptr});
+    }
+    for (size_t peer = 0; peer < size_; ++peer) {
+      if (peer != rank_) StartSending(peer, arrivals);
+    }
+  }
+
+  void StartReceiving(size_t peer, std::map<std::pair<size_t, size_t>, const Pipeline*>* arrivals) {
+    bool writes = false;
+    const Pipeline* last = nullptr;
+    for (size_t origin : Origins(peer, rank_)) {
       for (size_t i = 0; i < buffers_.size(); ++i) {
-        const auto row = buffers_[i].row * static_cast<int64_t>(element_);
-        char* in = static_cast<char*>(const_cast<void*>(buffers_[i].in)) + agreement_.FirstSent(peer) * row;
-        char* out = static_cast<char*>(agreement_.out(i)) + agreement_.FirstReceived(i, peer) * row;
-        const auto received = static_cast<size_t>(agreement_.received(i, peer) * row);
-        const auto sent = static_cast<size_t>(agreement_.sent(i, peer) * row);
-        if (peer == rank) {
-          copies_.push_back({rank, out, in, sent});
-          continue;
-        }
-        using D = Pipeline::Direction;
+        const size_t bytes = Bytes(i, agreement_.received(i, origin));
         if (agreement_.Reached(i, peer)) {
-          writes |= received > 0;
-        } else {
-          last_received = Add(D::kReceive, peer, out, received, last_received);
-        }
-        if (char* const there = agreement_.OutAt(i, peer)) {
-          if (sent > 0) copies_.push_back({peer, there, in, sent});
-        } else {
-          last_sent = Add(D::kSend, peer, in, sent, last_sent);
+          writes |= bytes > 0;
+        } else if (bytes > 0) {
+          last = Add(Pipeline::Direction::kReceive, peer, Out(i, origin), bytes, last, nullptr);
+          (*arrivals)[{i, origin}] = last;
         }
       }
-      if (!writes) continue;
-      writers_[peer].waited_for = true;
-      writers_[peer].written.Expect(lane_.transport, static_cast<int>(peer), lane_.tag);
     }
+    if (!writes) return;
+    writers_[peer].waited_for = true;
+    writers_[peer].written.Expect(lane_.transport, static_cast<int>(peer), lane_.tag);
+  }
+
+  void StartSending(size_t peer, const std::map<std::pair<size_t, size_t>, const Pipeline*>& arrivals) {
+    const Pipeline* last = nullptr;
+    for (size_t origin : Origins(rank_, peer)) {
+      for (size_t i = 0; i < buffers_.size(); ++i) {
+        const bool own = origin == rank_;
+        const size_t bytes = Bytes(i, own ? agreement_.sent(i, peer) : agreement_.received(i, origin));
+        if (bytes == 0) continue;
+        char* const in = own ? In(i, peer) : Out(i, origin);
+        const Pipeline* const arrival = own ? nullptr : arrivals.at({i, origin});
+        if (char* const there = agreement_.OutAt(i, peer, origin)) {
+          copies_.push_back({peer, there, in, bytes, arrival});
+        } else {
+          last = Add(Pipeline::Direction::kSend, peer, in, bytes, last, arrival);
+        }
+      }
+    }
+  }
+
+  // The ranks whose rows `from` sends to `to`. In an allgather by hosts, one rank of each other host receives
+  // the rows of a rank, and sends them on to the ranks of its host.
+  std::vector<size_t> Origins(size_t from, size_t to) const {
+    if (!by_hosts_) return {from};
+    if (&hosts_.of(static_cast<int>(from)) != &hosts_.of(static_cast<int>(to))) {
+      return ReceiverOf(from, to) == to ? std::vector<size_t>{from} : std::vector<size_t>();
+    }
+    std::vector<size_t> origins(1, from);
+    for (size_t origin = 0; origin < size_; ++origin) {
+      const bool far = &hosts_.of(static_cast<int>(origin)) != &hosts_.of(static_cast<int>(from));
+      if (far && ReceiverOf(origin, from) == from) origins.push_back(origin);
+    }
+    return origins;
+  }
+
+  // The rank on the host of `there` that receives the rows of `origin`, a rank of another host.
+  size_t ReceiverOf(size_t origin, size_t there) const {
+    const std::vector<int>& ranks = hosts_.of(static_cast<int>(there));
+    return static_cast<size_t>(
+        ranks[static_cast<size_t>(hosts_.index(static_cast<int>(origin))) % ranks.size()]);
+  }
+
+  size_t OutputBytes() const {
+    size_t bytes = 0;
+    for (size_t i = 0; i < buffers_.size(); ++i) {
+      for (size_t peer = 0; peer < size_; ++peer) bytes += Bytes(i, agreement_.received(i, peer));
+    }
+    return bytes;
+  }
+  size_t Bytes(size_t buffer, int64_t rows) const {
+    return static_cast<size_t>(rows * buffers_[buffer].row) * element_;
+  }
+  // The rows for a peer in this rank's input, and those of a peer in its output.
+  char* In(size_t buffer, size_t peer) const {
+    char* const in = static_cast<char*>(const_cast<void*>(buffers_[buffer].in));  // it is only read
+    return in + Bytes(buffer, agreement_.FirstSent(peer));
+  }
+  char* Out(size_t buffer, size_t peer) const {
+    return static_cast<char*>(agreement_.out(buffer)) + Bytes(buffer, agreement_.FirstReceived(buffer, peer));
   }
 
   // The tensors of a group share a tag, so all pieces of a tensor have to start before those of the next one.
   const Pipeline* Add(Pipeline::Direction direction, size_t peer, char* data, size_t bytes,
-                      const Pipeline* last) {
-    if (bytes == 0) return last;
+                      const Pipeline* last, const Pipeline* arrival) {
     std::function<size_t()> allowed;
-    if (last) allowed = [last] { return last->all_started() ? SIZE_MAX : 0; };
+    if (last || arrival) {
+      allowed = [last, arrival]() -> size_t {
+        if (last && !last->all_started()) return 0;
+        return arrival ? arrival->finished() : SIZE_MAX;
+      };
+    }
     transfers_.emplace_back(lane_.transport, direction, static_cast<int>(peer), lane_.tag + 1, data, bytes,
                             std::move(allowed));
     return &transfers_.back();
   }
 
   // Copies a piece of each copy, in turns: rows for several ranks are read once, and messages can move in
-  // between. False if no copy is left.
+  // between. False if there was nothing to copy.
   bool CopyPieces() {
     const size_t piece = lane_.transport->piece_bytes();
     const bool past_caches =
         std::any_of(copies_.begin(), copies_.end(), [](auto& copy) { return copy.bytes >= kStreamBytes; });
     const size_t step = past_caches ? kStepBytes : piece;
+    bool copied = false;
     for (size_t done = 0; done < piece; done += step) {
       for (Copy& copy : copies_) {
-        const size_t at = copy.copied, length = std::min(step, copy.bytes - at);
+        const size_t here =
+            copy.arrival ? std::min(copy.bytes, copy.arrival->finished() * piece) : copy.bytes;
+        const size_t at = copy.copied, length = std::min(step, here - at);
+        if (length == 0) continue;
         CopyPart(copy.out + at, copy.in + at, length, copy.bytes);
         copy.copied += length;
+        copied = true;
       }
     }
     NotifyReceivers();
-    return !copies_.empty();
+    return copied;
   }
 
   // Notifies each peer once all its rows are written.
@@ -144,6 +218,11 @@ class RowExchange : public Collective {
   Lane lane_;
   std::vector<Buffer> buffers_;
   size_t element_;
+  bool gathers_;
+  size_t size_;
+  size_t rank_;
+  Hosts hosts_;
+  bool by_hosts_ = false;
   RowAgreement agreement_;
   bool agreed_ = false;
   NotificationSender notifications_;

@@ -1,37 +1,8 @@
 // Collectives that split and join rows: groups, uneven rows, ranks and tensors without rows.
-#include "tests/engine/job.h"
+#include "tests/collectives/row_job.h"
 
 namespace tfddl {
 namespace {
-
-Request Rows(Kind kind, const std::vector<std::vector<float>>& members, const std::vector<int64_t>& row,
-             std::function<void(const Status&)> done) {
-  Request request;
-  request.name = NameOf(kind);
-  request.kind = kind;
-  request.signature = NameOf(kind);
-  for (size_t i = 0; i < members.size(); ++i) {
-    const auto count = static_cast<int64_t>(members[i].size());
-    request.buffers.push_back({members[i].data(), nullptr, count, count / row[i], row[i]});
-  }
-  request.done = std::move(done);
-  return request;
-}
-
-// Allocates the outputs of an allgather or alltoall in `outputs`.
-decltype(Request::allocate) AllocateIn(std::vector<std::vector<float>>* outputs, std::vector<int64_t> row) {
-  return [outputs, row](const std::vector<int64_t>& rows, std::vector<void*>* out) {
-    const size_t ranks = rows.size() / row.size();
-    outputs->resize(row.size());
-    for (size_t i = 0; i < row.size(); ++i) {
-      int64_t total = 0;
-      for (size_t rank = 0; rank < ranks; ++rank) total += rows[i * ranks + rank];
-      (*outputs)[i].resize(static_cast<size_t>(total * row[i]));
-      out->push_back((*outputs)[i].data());
-    }
-    return Status();
-  };
-}
 
 void TestReducescatter(int size, const std::vector<int64_t>& rows, const std::vector<int64_t>& row) {
   Job job(size, 3);
