@@ -1,5 +1,6 @@
 #include "transport/shm.h"
 
+#include <iterator>
 #include <limits>
 #include <mutex>
 #include <stdexcept>
@@ -312,6 +313,23 @@ class ShmTransport : public Transport {
 };
 
 }  // namespace
+
+ShmGeometry ShmGeometry::For(int size) {
+  constexpr size_t kKiB = 1024;
+  // From large to small. A fourth slot keeps eager messages and views possible (shm_peer.h).
+  constexpr ShmGeometry kLayouts[] = {
+      {64 * kKiB, 64 * kKiB, 16},  // up to 31 members
+      {64 * kKiB, 64 * kKiB, 8},   // up to 43
+      {32 * kKiB, 32 * kKiB, 8},   // up to 60
+      {16 * kKiB, 16 * kKiB, 8},   // up to 84
+      {16 * kKiB, 8 * kKiB, 8},    // up to 112
+      {16 * kKiB, 8 * kKiB, 4},
+  };
+  for (const ShmGeometry& layout : kLayouts) {
+    if (ShmSegmentBytes(layout, size) * static_cast<size_t>(size) <= kShmHostBytes) return layout;
+  }
+  return *std::prev(std::end(kLayouts));
+}
 
 size_t ShmSegmentBytes(const ShmGeometry& geometry, int size) {
   return ShmChannel::Bytes(geometry) * static_cast<size_t>(size - 1);

@@ -2,7 +2,6 @@
 // memory is an empty channel.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -16,15 +15,15 @@ struct ShmGeometry {
   size_t slot_bytes = size_t{64} << 10;
   size_t slots = 16;
 
-  // For `size` members. A segment stays below 64 MiB for up to 350 members.
-  static ShmGeometry For(int size) {
-    ShmGeometry geometry;
-    const size_t share = (size_t{64} << 20) / static_cast<size_t>(std::max(size - 1, 1));
-    const size_t room = share > geometry.ring_bytes ? share - geometry.ring_bytes : 0;
-    geometry.slots = std::clamp<size_t>(room / geometry.slot_bytes, 2, 16);
-    return geometry;
-  }
+  // For `size` members of one host: the largest layout with which the segments of all members together take
+  // at most kShmHostBytes. There is one channel for each ordered pair of members, so many members get small
+  // channels.
+  static ShmGeometry For(int size);
 };
+
+// The most that the segments of a process set take on one host. With more than 142 members they take more:
+// 52 KiB for each channel.
+constexpr size_t kShmHostBytes = size_t{1} << 30;
 
 enum class ShmKind : uint32_t {
   kSkip,      // fills the end of the ring

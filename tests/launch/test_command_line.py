@@ -25,6 +25,7 @@ FLAGS = {
     ("-i", "--ssh-identity-file"): "FILE",
     ("-x", "--env"): "NAME[=VALUE]",
     ("--mpi-args",): "OPTIONS",
+    ("--oversubscribe",): None,
     ("--start-timeout",): "SECONDS",
     ("--output-filename",): "FOLDER",
     ("-prefix-timestamp", "--prefix-timestamp", "--prefix-output-with-timestamp"): None,
@@ -63,7 +64,7 @@ def invoke(*arguments):
 def test_flags_are_frozen():
     """Scripts depend on flags: change this list only with a line in the changelog."""
     parameters = run.main.params
-    assert len(FLAGS) <= 32
+    assert len(FLAGS) <= 33
     assert {tuple(option.opts): option.metavar for option in parameters if option.name != "command"} | {
         ("--help",): None
     } == FLAGS
@@ -145,6 +146,13 @@ def test_dry_run_prints_the_mpirun_line(monkeypatch, which, user, arguments, exp
     monkeypatch.setattr(run.os, "environ", {"PATH": "/bin", "TF_X": "1", "HOME": "/", "EDITOR": "vi"})
     result = invoke("--dry-run", *shlex.split(arguments))
     assert (result.exit_code, result.output) == (0, expected + "\n")
+
+
+def test_more_processes_than_cores_need_no_option(monkeypatch):
+    monkeypatch.setattr(run, "find_mpirun", lambda: OPEN_MPI_5)
+    line = invoke("--dry-run", "-np", "40", "true").output
+    assert "--map-by slot:OVERSUBSCRIBE" in line
+    assert invoke("--dry-run", "-np", "40", "--oversubscribe", "true").output == line
 
 
 def test_a_scheduler_may_place_ranks_elsewhere(monkeypatch):

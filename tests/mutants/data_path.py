@@ -201,6 +201,12 @@ FAULTS = {
         "      ++peer->views;\n      receive->complete = true;\n      FreeSlot(peer, slot);\n",
         "shm_traffic_test",
     ),
+    "the segments of many ranks on one host are bounded each, not together": Fault(
+        "custom_ops/transport/shm.cc",
+        "ShmSegmentBytes(layout, size) * static_cast<size_t>(size) <= kShmHostBytes",
+        "ShmSegmentBytes(layout, size) <= kShmHostBytes",
+        "geometry_test",
+    ),
     "memory of another process is taken for a peer's": Fault(
         "custom_ops/transport/shm_segment.cc",
         "if (std::string(target).find(address.substr(space + 1)) == std::string::npos) {",

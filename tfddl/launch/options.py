@@ -181,6 +181,12 @@ _OPTIONS = [
         help="More options for mpirun, as one argument: --mpi-args='--mca btl ^openib'. See --dry-run for the whole line.",
     ),
     click.option(
+        "--oversubscribe",
+        is_flag=True,
+        expose_value=False,
+        help="Start more processes than a host has slots or cores. tfddlrun always does so; mpirun needs the option.",
+    ),
+    click.option(
         "--start-timeout",
         type=click.FloatRange(min=0, min_open=True),
         metavar="SECONDS",

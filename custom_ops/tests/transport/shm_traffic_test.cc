@@ -147,8 +147,8 @@ void RunMembers(std::vector<std::unique_ptr<Transport>> transports, int count) {
   for (auto& thread : threads) thread.join();
 }
 
-void TestRandomTraffic(int size) {
-  const ShmWorld world(size);
+void TestRandomTraffic(int size, const ShmGeometry& geometry = SmallGeometry()) {
+  const ShmWorld world(size, geometry);
   std::vector<std::unique_ptr<Transport>> transports;
   for (int rank = 0; rank < size; ++rank) transports.push_back(world.Join(rank));
   RunMembers(std::move(transports), 300);
@@ -172,6 +172,8 @@ void TestTwoHosts() {
 
 int main() {
   for (int size : {2, 3, 5}) tfddl::TestRandomTraffic(size);
+  // The channels of hosts with 8, 64 and 100 members.
+  for (int size : {8, 64, 100}) tfddl::TestRandomTraffic(3, tfddl::ShmGeometry::For(size));
   tfddl::TestTwoHosts();
   std::puts("shm traffic: ok");
   return 0;
