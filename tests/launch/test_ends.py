@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests import harness
 from tests.harness.job import REPOSITORY
 from tests.launch.support import LIMIT_S, run_script, running, tfddlrun
 from tfddl.launch import rank_shim
 from tfddl.launch import scratch as scratch_module
-from tfddl.launch.scratch import scratch
+from tfddl.launch.scratch import scratch, tcp_settings
 
 WITH_MPI = """
 from mpi4py import MPI
@@ -343,6 +344,22 @@ def test_settings_of_the_user_stay(tmp_path, monkeypatch):
     environment = os.environ | {"HOME": str(tmp_path)}
     with scratch(environment, "/usr/bin/mpirun") as (settings, directories):
         assert (settings, directories) == ({}, [])
+
+
+def test_messages_between_hosts_are_sends(tmp_path):
+    """With and without tfddlrun, unless the user says otherwise."""
+    (tmp_path / ".openmpi").mkdir()
+    (tmp_path / ".openmpi/mca-params.conf").write_text("btl_tcp_flags = 1\n")
+    assert list(tcp_settings({"HOME": str(tmp_path)}, "/usr/bin/mpirun")) == [
+        "OMPI_MCA_btl_tcp_max_send_size"
+    ]
+    names = "OMPI_MCA_btl_tcp_flags", "OMPI_MCA_btl_tcp_max_send_size"
+    script = f"import os; import tfddl as hvd; hvd.init(); print([os.environ[each] for each in {names}], flush=True)"
+    for launcher in ([sys.executable, "-m", "tfddl.launch.run", "-np", "1"], None):
+        result = harness.run_script(
+            1, script, launcher=launcher, environment={names[1]: "1000000"}, fresh=True
+        )
+        assert "['9', '1000000']" in result.output, result.output
 
 
 def test_directories_of_open_mpi_are_removed_or_left_out(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Directories for what Open MPI writes during a job. tfddlrun removes them, even if mpirun has been killed.
+"""Settings of Open MPI, and directories for what it writes during a job. tfddlrun removes them, even if mpirun is killed.
 
 Open MPI writes 16 MB a rank to /dev/shm and its session to TMPDIR, and only mpirun itself would remove them.
 """
@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
+
+from tfddl.runtime.library import TCP_PARAMETERS
 
 # The parameter's names in Open MPI 5 and 4. An unknown parameter does nothing.
 _SESSION = ("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base")
@@ -52,6 +54,17 @@ def scratch(environment: Mapping[str, str], mpirun: str) -> Iterator[tuple[dict[
     finally:
         for directory in made:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def tcp_settings(environment: Mapping[str, str], mpirun: str) -> dict[str, str]:
+    """Environment variables for mpirun: `library.TCP_PARAMETERS` that the user has not set. mpirun gives them to all ranks.
+
+    Args:
+        environment: the environment variables.
+        mpirun: see `scratch`.
+    """
+    given = _given(environment, mpirun)
+    return {name: value for name, value in TCP_PARAMETERS.items() if name not in given}
 
 
 def _given(environment: Mapping[str, str], mpirun: str) -> set[str]:

@@ -32,7 +32,7 @@ from tfddl.launch.outcome import Verdict
 from tfddl.launch.output import Output
 from tfddl.launch.rank_files import RankFiles
 from tfddl.launch.rank_shim import COMMITS_VARIABLE, STATE_VARIABLE, SURVIVE_VARIABLE
-from tfddl.launch.scratch import Scratch, scratch
+from tfddl.launch.scratch import Scratch, scratch, tcp_settings
 
 _RUN_ON_S = 20.0
 
@@ -164,8 +164,10 @@ class Starts:
         options, processes, remote = self.options, place.processes, _is_remote(place)
         line = self.line(place)
         made: Scratch = contextlib.nullcontext(({}, []))
-        if self.mpirun.vendor == OPEN_MPI and not remote:
-            made = scratch(os.environ, self.mpirun.path)
+        network: dict[str, str] = {}
+        if self.mpirun.vendor == OPEN_MPI:
+            network = tcp_settings(os.environ, self.mpirun.path)
+            made = made if remote else scratch(os.environ, self.mpirun.path)
         stamp = _now if options.timestamps else None
         prefixed = processes > 1 or options.timestamps or options.elastic
         columns, rows = shutil.get_terminal_size()
@@ -176,7 +178,7 @@ class Starts:
         printer = Output(*streams, prefixed=prefixed, columns=columns, stamp=stamp)
         if options.verbose:
             printer.message(f"tfddlrun: {shlex.join(line)}")
-        with made as (settings, directories), _set(settings):
+        with made as (settings, directories), _set({**settings, **network}):
             listener = Listener(
                 processes, remote, directories, terminals, (max(20, columns - prefix_width), rows)
             )

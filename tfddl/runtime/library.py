@@ -5,12 +5,18 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from tfddl.runtime.job import process
+
+TCP_PARAMETERS = {"OMPI_MCA_btl_tcp_flags": "9", "OMPI_MCA_btl_tcp_max_send_size": "300000"}
+"""Parameters of Open MPI for messages between hosts over TCP: as sends (1) from where the data lies (8), and a piece of a
+collective (256 KiB) in one. By default Open MPI announces each as a put, and waits for an answer that comes behind the data
+of the other direction: an exchange of 8 MB in both directions took 1.7 times as long as the cable needs, and now 1.03."""
 
 
 @functools.cache
@@ -93,6 +99,8 @@ def initialize_mpi() -> None:
     """Initializes MPI where nobody has, which waits for the other ranks. MPI is finalized at the end of the process."""
     MPI = mpi()
     if not MPI.Is_initialized():
+        for name, value in TCP_PARAMETERS.items():
+            os.environ.setdefault(name, value)
         MPI.Init_thread()
         # Once more: only a handler that is made after MPI_Init runs before that of MPICH.
         if process.finalizes_mpi or sys.modules["mpi4py"].rc.finalize is not False:
