@@ -1,4 +1,4 @@
-"""What a state keeps beside its variables: the outer state of local steps, and the residuals of compressions."""
+"""Values that a state keeps beside its variables: the outer state of local steps, and the residuals of compressions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfddl.ops.compression import StatefulCompressor
 
 
 class BesideVariables:
-    """What has no place among the variables, as it is made or changes its shape while a program trains.
+    """Values that are made, or change their shape, while a program trains, so that they are no variables of a state.
 
     Args:
         local_steps: A `LocalSGD` or `DiLoCo`, or None. May be set later.
@@ -51,8 +51,8 @@ class BesideVariables:
         """Takes the local steps of a `fit`, which are made before its first step.
 
         Args:
-            local_steps: They are.
-            restore: Whether they go on from what is saved.
+            local_steps: Those of the callback.
+            restore: Whether they go on from the saved values.
         """
         self._local = local_steps
         if restore:
@@ -66,7 +66,7 @@ class BesideVariables:
         self._residuals = list(map(residuals.of_the_job, self._compressions))
 
     def restore(self) -> None:
-        """Takes what is saved."""
+        """Takes the saved values."""
         self._restore_local()
         for compression, values in zip(self._compressions, self._residuals, strict=False):
             compression.resume(values)
@@ -87,7 +87,7 @@ class BesideVariables:
         return self._progress, self._outer, self._residuals
 
     def load(self, content: Any) -> None:
-        """Takes what `content` has returned in a process before, for the next `restore`."""
+        """Takes the result of `content` in a process before, for the next `restore`."""
         self._progress, self._outer, self._residuals = content
 
     def _save_local(self) -> None:
