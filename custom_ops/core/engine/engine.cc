@@ -64,7 +64,8 @@ void Engine::Submit(Request request) {
   EngineCommand command(std::move(request));
   if (control_.Push(std::move(command))) return;
   auto& refused = std::get<Request>(command);
-  const Status status(Code::kUnknown, failure().value_or(ClosedMessage()));
+  const auto reason = failure();
+  const Status status(Code::kUnknown, reason ? *reason : ClosedMessage());
   RecordEnd(refused, status);
   refused.done(status);
 }
