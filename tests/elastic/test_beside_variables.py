@@ -243,3 +243,73 @@ def test_refusals(hvd):
         hvd.elastic.TensorFlowState([weight], local_steps=5)
     with pytest.raises(TypeError, match=r"leave others out\. Received: compression=<class .*FP16"):
         hvd.elastic.TensorFlowState([weight], compression=hvd.Compression.fp16)
+
+
+def new_state(hvd):
+    weight, compression = tf.Variable(tf.zeros([20, 50])), hvd.PowerSGD(rank=1)
+    return weight, compression, hvd.elastic.TensorFlowState([weight], compression=compression, step=0)
+
+
+def step(hvd, weight, compression, state):
+    gradient = np.random.default_rng((state.step, hvd.rank())).normal(size=weight.shape).astype("float32")
+    with hvd.DistributedGradientTape(tf.GradientTape(), compression=compression) as tape:
+        loss = tf.reduce_sum(weight * gradient)
+    weight.assign_sub(tape.gradient(loss, weight))
+    state.step += 1
+
+
+@on_ranks(1, 2)
+def test_a_commit_that_fails_changes_nothing(hvd, monkeypatch):
+    """A rank that is lost before the mean of the residuals must not leave newer weights with older residuals."""
+    weight, compression, state = new_state(hvd)
+    state._beside._local = hvd.LocalSGD([weight], every=9)
+    step(hvd, weight, compression, state)
+    state.commit()
+    before = pickle.dumps(state.content())
+    step(hvd, weight, compression, state)
+    state._beside._local.step()
+
+    def fails(_):
+        raise tf.errors.UnavailableError(None, None, "a rank is lost")
+
+    with monkeypatch.context() as patch, pytest.raises(tf.errors.UnavailableError):
+        patch.setattr(residuals, "of_the_job", fails)
+        state.commit()
+    assert pickle.dumps(state.content()) == before
+
+
+@on_ranks(1, 2, 3)
+def test_one_rank_has_made_one_commit_more(hvd):
+    """All residuals are those of the commit whose weights `sync` takes."""
+    weight, compression, state = new_state(hvd)
+    step(hvd, weight, compression, state)
+    state.commit()
+    older = pickle.dumps(state.content())
+    step(hvd, weight, compression, state)
+    state.commit()
+    expected = state.content()[2][2][0]
+    if hvd.rank() == 1:
+        state.load(pickle.loads(older))
+        state._number -= 1
+    state.go_on()
+    state.sync()
+    assert state.step == 2
+    for name, variable in compression.named_variables().items():
+        np.testing.assert_allclose(variable, expected[name], atol=1e-7)
+
+
+@on_ranks(1, 2)
+def test_residuals_wait_through_a_second_loss(hvd, monkeypatch):
+    """int8 makes its variables anew in the step after a loss; a state may be restored once more before it."""
+    weight, compression = tf.Variable(tf.zeros([20, 50])), hvd.Compression.int8()
+    state = hvd.elastic.TensorFlowState([weight], compression=compression, step=0)
+    step(hvd, weight, compression, state)
+    state.commit()
+    expected = state.content()[2][2][0]
+    with monkeypatch.context() as patch:
+        patch.setattr("tfddl.ops.compression.basics.size", lambda: 7)
+        state.restore()
+        assert not compression.variables
+    state.restore()
+    state.commit()
+    np.testing.assert_equal(state.content()[2][2][0], expected)

@@ -61,15 +61,18 @@ class BesideVariables:
             self.save()
 
     def save(self) -> None:
-        """Copies values. All ranks call it: it waits for an exchange of local steps, and takes the mean of residuals."""
-        self._save_local()
+        """Copies values. All ranks call it: it waits for an exchange of local steps, and takes the mean of residuals.
+
+        After an error, such as the loss of a rank, all is as it was saved before.
+        """
+        local = self._copied_local()
         self._residuals = list(map(residuals.of_the_job, self._compressions))
+        self._progress, self._outer = local
 
     def restore(self) -> None:
         """Takes the saved values."""
         self._restore_local()
-        for compression, values in zip(self._compressions, self._residuals, strict=False):
-            compression.resume(values)
+        self._restore_residuals()
 
     def sync(self, broadcast: Callable[[Any], Any]) -> None:
         """Takes the local steps of rank 0. Residuals stay each rank's own.
@@ -78,9 +81,18 @@ class BesideVariables:
             broadcast: Sends an object of rank 0 to all.
         """
         if self._local is not None:
-            self._save_local()
-            self._progress, self._outer = broadcast((self._progress, self._outer))
+            self._progress, self._outer = broadcast(self._copied_local())
             self._restore_local()
+
+    def take_residuals_of_rank_0(self, broadcast: Callable[[Any], Any]) -> None:
+        """Takes the saved residuals of rank 0, where the ranks have saved them at different steps.
+
+        Args:
+            broadcast: Sends an object of rank 0 to all.
+        """
+        if self._compressions:
+            self._residuals = broadcast(self._residuals)
+            self._restore_residuals()
 
     def content(self) -> Any:
         """The copies of the last `save`."""
@@ -90,12 +102,15 @@ class BesideVariables:
         """Takes the result of `content` in a process before, for the next `restore`."""
         self._progress, self._outer, self._residuals = content
 
-    def _save_local(self) -> None:
-        if self._local is not None:
-            self._outer = [
-                np.array(tf.convert_to_tensor(each)) for each in self._local.checkpoint_variables()
-            ]
-            self._progress = self._local.progress()
+    def _copied_local(self) -> tuple[dict[str, Any] | None, list[np.ndarray]]:
+        if self._local is None:
+            return self._progress, self._outer
+        outer = [np.array(tf.convert_to_tensor(each)) for each in self._local.checkpoint_variables()]
+        return self._local.progress(), outer
+
+    def _restore_residuals(self) -> None:
+        for compression, values in zip(self._compressions, self._residuals, strict=False):
+            compression.resume(values)
 
     def _restore_local(self) -> None:
         if self._local is None or self._progress is None:

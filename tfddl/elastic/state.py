@@ -116,12 +116,18 @@ class State:
     def go_on(self) -> None:
         """Goes back to the last commit, after the loss of other ranks. All ranks that are left call it."""
         self.restore()
-        # A rank may have made one commit more than the others.
-        self._number = max(allgather_object(self._number, name="elastic.numbers"))
+        # A rank may have made one commit more than the others. Parts that `sync` leaves alone come from that of rank 0 too.
+        numbers = allgather_object(self._number, name="elastic.numbers")
+        self._number = max(numbers)
+        if min(numbers) < self._number:
+            self._take_commit_of_rank_0()
         if basics.rank() == 0:
             where = f"commit {self._number}" if self._number else "the beginning"
             print(f"tfddl: going on from {where}...", file=sys.stderr)
         self.on_reset()
+
+    def _take_commit_of_rank_0(self) -> None:
+        """Takes the parts that `sync` leaves alone from the commit of rank 0. All ranks call it."""
 
     @property
     def adapts(self) -> bool:
@@ -332,9 +338,13 @@ class TensorFlowState(ObjectState):
         super().load(attributes)
         TensorFlowState.restore(self)
 
+    def _take_commit_of_rank_0(self) -> None:
+        self._beside.take_residuals_of_rank_0(self._bcast_object)
+
     def _save_variables(self) -> None:
-        self._values = list(map(_copied, self.variables))
-        self._beside.save()
+        values = list(map(_copied, self.variables))
+        self._beside.save()  # the last that fails if a rank is lost: a commit is taken as a whole, or not at all
+        self._values = values
 
     def _shapes(self) -> list[tuple[int, ...]]:
         return [tuple((whole_of(variable) or variable).shape) for variable in self.variables]

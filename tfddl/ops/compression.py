@@ -152,6 +152,7 @@ class StatefulCompressor(Compressor):
             if key[0] == 0 and state.shape and state.shape[0] != basics.size():
                 # After a loss. The next step makes its variables again.
                 state.variables, state.shape = {}, ()
+            if not state.variables:
                 continue
             for name, value in self.waiting_for(state.name, state.initial()).items():
                 state.variables[name].assign(value)
