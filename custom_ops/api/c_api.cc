@@ -82,6 +82,8 @@ void tfddl_drop_set(int set) { tfddl::DropSet(set); }
 
 void tfddl_set_local(int local_rank, int local_size) { tfddl::SetLocalRank({local_rank, local_size}); }
 
+void tfddl_allow_busy_poll(void) { tfddl::AllowBusyPoll(); }
+
 int tfddl_share_gpus(void) {
   const tfddl::Status status = tfddl::ShareGpus();
   if (!status.ok()) tfddl::SetLastError(status.message());

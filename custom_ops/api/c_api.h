@@ -42,6 +42,9 @@ TFDDL_EXPORT int tfddl_remove_set(int set, double limit_s);
 // Removes a set that not all members could make. Its `data` may not be freed.
 TFDDL_EXPORT void tfddl_drop_set(int set);
 
+// Each rank of this host has a core of its own: threads that submit small requests may poll.
+TFDDL_EXPORT void tfddl_allow_busy_poll(void);
+
 // Sets the answers of local_rank_op() and local_size_op().
 TFDDL_EXPORT void tfddl_set_local(int local_rank, int local_size);
 

@@ -209,6 +209,8 @@ def _join(MPI: Any, world: Any, limits: tuple[float, float]) -> Job:
     flight_record.joined(world)
     job = _describe(MPI, world, (data, control), limits)
     native.tfddl_set_local(job.local_rank, job.local_size)
+    if _may_poll(job.local_size):
+        native.tfddl_allow_busy_poll()
     return job
 
 
@@ -249,6 +251,14 @@ def _seconds(variable: str, default: float) -> float:
             f"{variable} must be a number of seconds, 0 or more: set {variable}=60. Received: {text!r}"
         )
     return min(seconds, _FOREVER)
+
+
+def _may_poll(local_size: int) -> bool:
+    """Whether each rank of this host has a core of its own, unless the user decides."""
+    wish = os.environ.get("TFDDL_BUSY_POLL", "")
+    if wish not in ("", "0", "1"):
+        raise ValueError(f"TFDDL_BUSY_POLL must be 0 or 1: set one of them. Received: {wish!r}")
+    return wish == "1" if wish else local_size <= len(os.sched_getaffinity(0))
 
 
 def _warn_about_pinning(job: Job) -> None:

@@ -7,6 +7,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -37,7 +38,8 @@ struct EngineOptions {
   std::string set = {};                            // the name of the process set; empty: all ranks of the job
   std::shared_ptr<DevicePlane> device_plane = {};  // null: requests for GPUs are refused
   bool shares_gpu = false;                         // the GPUs run collectives of other sets too
-  std::shared_ptr<Timeline> timeline = {};         // null: nothing is recorded
+  bool busy_poll = false;                   // each rank of this host has a core of its own (engine_poll.cc)
+  std::shared_ptr<Timeline> timeline = {};  // null: nothing is recorded
 };
 
 class Engine {
@@ -83,6 +85,9 @@ class Engine {
   // Each peer also needs a NoticeShutdown() (the watchdogs send it): an idle peer would not answer the vote.
   // Returns false when not all members agreed within `limit_s` seconds.
   bool Shutdown(double limit_s);
+
+  // See EngineOptions::busy_poll. On GPUs there is none: each thread would have to make the device its own.
+  void AllowBusyPoll() { busy_poll_ = !device_plane_; }
 
   // A peer said, outside of the votes, that it leaves: an idle engine then answers that peer's vote.
   void NoticeShutdown();
@@ -131,12 +136,25 @@ class Engine {
     Request request;
   };
 
+  // What a round has left to do.
+  struct Round {
+    bool failed;  // it knew of a failure
+    bool moved;   // anything made progress
+    bool idle;    // only a command can give this engine something to do
+    bool on_gpu;
+  };
+
   // engine.cc: the thread
   void Loop();
+  Round RunRound();
   bool RunCommands();
   bool RunOnce();
   bool IsIdle() const;
-  void Wait(int idle_rounds, bool failed);
+  void Wait(int idle_rounds, const Round& round);
+
+  // engine_poll.cc
+  bool Polls(const Request& request);
+  void PollUntilEnd();
 
   // engine_requests.cc: from submission to completion
   void Admit(Request request);
@@ -174,7 +192,9 @@ class Engine {
   const std::shared_ptr<const Timeline> timeline_;
   const std::shared_ptr<DevicePlane> device_plane_;
 
-  // Used by the engine's thread only.
+  // The thread that runs a round has it: the engine's, or one that has submitted a request and polls.
+  std::mutex driving_;
+  // Everything below is used with it.
   ScratchPool scratch_;
   std::unique_ptr<DeviceQueue> device_queue_;
   Agreement agreement_;
@@ -185,9 +205,15 @@ class Engine {
   std::list<Running> running_;
   std::optional<Request> join_;      // waits
   std::deque<int64_t> ended_steps_;  // the latest last
+  uint64_t polled_ = 0;              // the number of the request whose thread polls; 0: none
+  std::optional<std::pair<Request, Status>> polled_end_;
+  bool stopped_ = false;
 
   std::atomic<int64_t> moved_us_;
   std::atomic<bool> joined_{false};
+  std::atomic<bool> busy_poll_;
+  std::atomic<int> unpolled_{0};  // so many requests are left to the engine's thread
+  std::atomic<int> pause_{0};     // how many it will be after the next poll in vain
 
   CompletionThread completion_;
   std::thread thread_;

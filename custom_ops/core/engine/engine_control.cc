@@ -4,14 +4,22 @@
 
 namespace tfddl {
 
-bool EngineControl::Push(EngineCommand&& command) {
+bool EngineControl::Push(EngineCommand&& command, bool wakes) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (ended_) return false;
     commands_.push_back(std::move(command));
   }
-  wake_.notify_one();
+  if (wakes) wake_.notify_one();
   return true;
+}
+
+void EngineControl::Wake() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    woken_ = true;
+  }
+  wake_.notify_one();
 }
 
 void EngineControl::Fail(const std::string& reason) {
@@ -62,12 +70,13 @@ void EngineControl::Close() {
 
 void EngineControl::Wait(bool failed, std::optional<std::chrono::microseconds> limit) {
   std::unique_lock<std::mutex> lock(mutex_);
-  const auto woken = [&] { return stop_ || !commands_.empty() || failure_.has_value() != failed; };
+  const auto woken = [&] { return stop_ || woken_ || !commands_.empty() || failure_.has_value() != failed; };
   if (limit) {
     wake_.wait_for(lock, *limit, woken);
   } else {
     wake_.wait(lock, woken);
   }
+  woken_ = false;
 }
 
 bool EngineControl::Ends(bool failed) {

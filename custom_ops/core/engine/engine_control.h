@@ -26,8 +26,10 @@ class EngineControl {
  public:
   // For any thread.
   //
-  // Returns false, and does not touch `command`, after the engine's thread has ended.
-  bool Push(EngineCommand&& command);
+  // Returns false, and does not touch `command`, after the engine's thread has ended. Without `wakes`, the
+  // caller takes the command itself, or calls Wake().
+  bool Push(EngineCommand&& command, bool wakes = true);
+  void Wake();                           // the engine's thread has something to do
   void Fail(const std::string& reason);  // the first reason stays
   std::optional<std::string> failure() const;
   bool closed() const;
@@ -39,8 +41,8 @@ class EngineControl {
   // For the engine's thread.
   std::deque<EngineCommand> TakeCommands();
   void Close();
-  // Waits for a command, a stop, or a failure that the caller does not know (`failed`: it knows of one); at
-  // most for `limit`.
+  // Waits for a command, a Wake(), a stop, or a failure that the caller does not know (`failed`: it knows of
+  // one); at most for `limit`.
   void Wait(bool failed, std::optional<std::chrono::microseconds> limit);
   // Whether the thread has to end now; no command is taken after that. `failed`: all requests have failed.
   bool Ends(bool failed);
@@ -53,6 +55,7 @@ class EngineControl {
   std::optional<std::string> failure_;
   bool closed_ = false;  // all members have agreed to end
   bool stop_ = false;
+  bool woken_ = false;
   bool ended_ = false;
 };
 

@@ -15,6 +15,7 @@ namespace {
 
 struct Process {
   bool shares_gpu = false;  // its sets agree on the order of their collectives on GPUs
+  bool busy_poll = false;   // each rank of this host has a core of its own
   std::shared_ptr<DevicePlane> plane;
   ProcessSets sets;
   std::unique_ptr<Watchdog> watchdog;
@@ -135,6 +136,15 @@ void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> co
   Publish();
 }
 
+void AllowBusyPoll() {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!process) return;
+  process->busy_poll = true;
+  for (auto& [set, entry] : process->sets.entries) {
+    if (entry.engine) entry.engine->AllowBusyPoll();
+  }
+}
+
 Status ShareGpus() {
   std::lock_guard<std::mutex> lock(mutex);
   if (!process) return Status(Code::kFailedPrecondition, "tfddl has been shut down; call hvd.init() first");
@@ -159,6 +169,7 @@ void AddSet(int set, std::vector<int> ranks, std::unique_ptr<Transport> data) {
   if (data) {
     EngineOptions options;
     options.shares_gpu = process->shares_gpu;
+    options.busy_poll = process->busy_poll;
     options.members = ranks;
     options.set = NameOfSet(set, ranks);
     options.device_plane = process->plane;

@@ -43,6 +43,9 @@ void SetLocalRank(LocalRank local);
 void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> control,
                   WatchdogOptions options, std::shared_ptr<DevicePlane> plane = nullptr);
 
+// Each rank of this host has a core of its own: see EngineOptions::busy_poll. For the sets of now and later.
+void AllowBusyPoll();
+
 // All ranks call it before the first further set: from here on the set of all ranks shares its GPUs. Waits
 // for the other ranks.
 Status ShareGpus();
