@@ -25,10 +25,10 @@ TwoSteps InTwoSteps(const Reduction& reduction, const Hosts& hosts) {
     double scale = 1.0;
     while (scale * hosts.largest() > 1.0) scale /= 2;
     steps.on_host.op = ReduceOp::kSum;
-    steps.on_host.prescale *= scale;
-    steps.on_host.postscale = 1.0;
-    steps.across.prescale = 1.0;
-    steps.across.postscale /= scale;
+    // The factors wait for the end: between them, a sum may not fit into 16 bits.
+    steps.on_host.prescale = scale;
+    steps.on_host.postscale = steps.across.prescale = 1.0;
+    steps.across.postscale *= reduction.prescale / scale;
   } else if (AccumulatorType(reduction.dtype) != reduction.dtype && LosesNothing(reduction)) {
     return steps;
   } else {

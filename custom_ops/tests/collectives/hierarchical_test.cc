@@ -129,6 +129,9 @@ void TestTypes(Cluster* cluster) {
   TestAgainstOneRank(cluster, {DataType::kFloat32, ReduceOp::kSum, 0.5, 4.0, 0, 0}, 40001, false);
   TestAgainstOneRank(cluster, {DataType::kInt32, ReduceOp::kSum, 0.5, 0.25, 0, 0}, 40001, false);
   TestAgainstOneRank(cluster, {DataType::kUInt8, ReduceOp::kAverage, 1.0, 1.0, 0, 0}, 40001, false);
+  for (double factor : {1e6, 1e-9}) {  // between the factors, no sum fits into float16
+    TestAgainstOneRank(cluster, {DataType::kFloat16, ReduceOp::kSum, factor, 1 / factor, 0, 0}, 40001, false);
+  }
 }
 
 // Ranges of several segments, with lengths near a multiple of a segment; several collectives at once.
