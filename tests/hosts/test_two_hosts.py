@@ -163,7 +163,7 @@ if hvd.local_rank() == 0:
     "hosts", ["hostA:2,hostB:2", pytest.param("hostA:3,hostB:1", marks=pytest.mark.long)]
 )
 def test_bytes_between_hosts(on_hosts, hosts):
-    """Of each host, in parts of 16 MB: received, sent."""
+    """The counts are the bytes that each host has received and sent, in parts of 16 MB."""
     result = on_hosts(WHO + TRAFFIC, *TFDDLRUN, "-np", "4", "-H", hosts)
     assert result.code == 0, result.output
     found = [json.loads(line) for line in re.findall(r"counts (.*)", result.output)]

@@ -20,12 +20,13 @@ class BesideVariables:
     Args:
         local_steps: A `LocalSGD` or `DiLoCo`, or None. May be set later.
         compression: A compression that keeps its errors, or None.
+        optimizers: Optimizers whose compressions are kept too, in front of the given one.
 
     Raises:
         TypeError: An argument is something else.
     """
 
-    def __init__(self, local_steps: Any, compression: Any) -> None:
+    def __init__(self, local_steps: Any, compression: Any, optimizers: Iterable[Any] = ()) -> None:
         if local_steps is not None and not isinstance(local_steps, LocalSGD):
             raise TypeError(
                 "local_steps takes an hvd.LocalSGD or hvd.DiLoCo: choose another name for an attribute of your own. "
@@ -37,15 +38,10 @@ class BesideVariables:
                 f"tapes, and leave others out. Received: compression={compression!r}"
             )
         self._local: LocalSGD | None = local_steps
-        self._compressions: list[StatefulCompressor] = [] if compression is None else [compression]
+        self._compressions = compressions_of(optimizers, compression)
         self._progress: dict[str, Any] | None = None
         self._outer: list[np.ndarray] = []
         self._residuals: list[dict[str, np.ndarray]] = []
-
-    def add_those_of(self, optimizers: Iterable[Any]) -> None:
-        """Keeps the compressions of optimizers too, in front of the given one."""
-        self._compressions = compressions_of(optimizers, *self._compressions)
-        self.save()
 
     def watch(self, local_steps: LocalSGD, *, restore: bool) -> None:
         """Takes the local steps of a `fit`, which are made before its first step.

@@ -285,7 +285,7 @@ class TensorFlowState(ObjectState):
             raise ValueError(
                 "TensorFlowState keeps variables: pass a list, or use ObjectState. Received: none"
             )
-        self._beside = BesideVariables(local_steps, compression)
+        self._beside = BesideVariables(local_steps, compression, self._optimizers())
         self._save_variables()
         super().__init__(**kwargs)
 
@@ -317,7 +317,7 @@ class TensorFlowState(ObjectState):
         return f"{super().kind()} {self._shapes()}"
 
     def content(self) -> Any:
-        """The saved attributes, the copies as NumPy arrays, and what is kept beside the variables."""
+        """The saved attributes, the copies as NumPy arrays, and the values beside the variables."""
         return super().content(), [np.asarray(value) for value in self._values], self._beside.content()
 
     def load(self, content: Any) -> None:
@@ -337,6 +337,9 @@ class TensorFlowState(ObjectState):
         self._beside.load(beside)
         super().load(attributes)
         TensorFlowState.restore(self)
+
+    def _optimizers(self) -> list[Any]:
+        return []
 
     def _take_commit_of_rank_0(self) -> None:
         self._beside.take_residuals_of_rank_0(self._bcast_object)
@@ -401,18 +404,20 @@ class TensorFlowKerasState(TensorFlowState):
         self.optimizer = optimizer or getattr(model, "optimizer", None)
         if self.optimizer is None:
             raise ValueError("A state needs the optimizer: compile the model first, or pass optimizer=.")
-        variables = _variables(model, self.optimizer)
+        variables = _variables(model, self._optimizers())
         super().__init__(variables, local_steps=local_steps, compression=compression, **kwargs)
-        self._beside.add_those_of([self.optimizer, *optimizers_of(model)])
+
+    def _optimizers(self) -> list[Any]:
+        return list({id(each): each for each in (self.optimizer, *optimizers_of(self.model))}.values())
 
 
 KerasState = TensorFlowKerasState
 
 
-def _variables(model: Any, optimizer: Any) -> list[Any]:
+def _variables(model: Any, optimizers: Iterable[Any]) -> list[Any]:
     """The variables of the model and its optimizers, each once, less the states of random layers."""
     found = [each for each in model.variables if not _compat.is_seed_state(each)]
-    for each in {id(one): one for one in (optimizer, *optimizers_of(model))}.values():
+    for each in optimizers:
         _compat.build_optimizer(each, model.trainable_variables)
         found += state_of(each, model.variables)
     return list({variable_id(variable): variable for variable in found}.values())

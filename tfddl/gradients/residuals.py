@@ -1,8 +1,8 @@
-"""The names of what a compression keeps from step to step, and its values for any number of ranks.
+"""The names of the values that a compression keeps from step to step, and these values for any number of ranks.
 
-The mean of the gradients that all ranks send in the end depends on two sums only: the mean over the ranks of what they have
-not sent, and what owners of slices have not sent of the means. So a rank that begins with both sums together carries on for
-any number of ranks, and nothing is lost with a rank that is.
+The mean of the gradients that all ranks send in the end depends on two sums only: the mean over the ranks of the parts that
+they have not sent, and the parts of the means that owners of slices have not sent. So a rank that begins with both sums
+together carries on for any number of ranks, and nothing is lost with a rank that is.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tfddl.ops.compression import StatefulCompressor
 EQUAL = "equal"
 """Values that are equal on all ranks."""
 UNSENT = "unsent"
-"""What a rank has not sent of its gradients, in the shape of the gradients."""
+"""The part of its gradients that a rank has not sent, in the shape of the gradients."""
 UNSENT_MEANS = "unsent_means"
-"""What the owner of a slice has not sent of the means, `[rows of the slice, ...]`. The slices of all ranks, one after the
-other, have the shape of the `UNSENT` with the same number."""
+"""The part of the means that the owner of a slice has not sent, `[rows of the slice, ...]`. The slices of all ranks, one
+after the other, have the shape of the `UNSENT` with the same number."""
 
 
 def named(kind: str, values: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
@@ -62,9 +62,9 @@ def for_any_ranks(
 def of_the_job(compression: StatefulCompressor) -> dict[str, np.ndarray]:
     """The present values of a compression, for any number of ranks. All ranks call it, after the same step.
 
-    What it keeps for process sets other than that of all ranks is left out.
+    The values for process sets other than that of all ranks are left out.
     """
-    own = compression.named_variables_of_all()
+    own = compression.named_variables(of_all=True)
 
     def mean(name: str) -> np.ndarray:
         return np.array(allreduce(tf.convert_to_tensor(own[name]), name=f"residuals.{name}"))

@@ -132,13 +132,17 @@ class StatefulCompressor(Compressor):
 
         The order and the shapes are the same on all ranks, the values are not.
         """
-        # Ranks may trace their functions in different orders.
-        keys = sorted(self._states, key=lambda key: key[:2])
-        return [variable for key in keys for variable in self._states[key].variables.values()]
+        return list(self.named_variables().values())
 
-    def named_variables(self) -> dict[str, tf.Variable]:
-        """`variables`, by names that are the same each time a program runs."""
-        states = self._states.values()
+    def named_variables(self, *, of_all: bool = False) -> dict[str, tf.Variable]:
+        """`variables`, by names that are the same each time a program runs.
+
+        Args:
+            of_all: Whether to leave out those for process sets other than that of all ranks.
+        """
+        # Ranks may trace their functions in different orders.
+        keys = sorted((key for key in self._states if not of_all or key[0] == 0), key=lambda key: key[:2])
+        states = [self._states[key] for key in keys]
         return {f"{state.name}.{name}": each for state in states for name, each in state.variables.items()}
 
     def resume(self, values: Mapping[str, np.ndarray]) -> None:
@@ -166,12 +170,6 @@ class StatefulCompressor(Compressor):
         if len(fitting) < len(first) or any(value is None for value in fitting.values()):
             return first
         return {each: value for each, value in fitting.items() if value is not None}
-
-    def named_variables_of_all(self) -> dict[str, tf.Variable]:
-        """Those of `named_variables` whose gradients all ranks combine, in an order that all ranks share."""
-        keys = sorted((key for key in self._states if key[0] == 0), key=lambda key: key[1])
-        states = [self._states[key] for key in keys]
-        return {f"{state.name}.{name}": each for state in states for name, each in state.variables.items()}
 
     def bytes_per_step(self) -> Traffic:
         """The bytes that this rank sends in a step, with this compression and without it.

@@ -6,24 +6,18 @@
 #include <utility>
 #include <vector>
 
-#include "core/collectives/participants.h"
 #include "core/collectives/pipeline.h"
 #include "core/collectives/segments.h"
 #include "core/collectives/slice_reduction.h"
-#include "core/topology/two_steps.h"
 
 namespace tfddl {
 namespace {
 
-// The state that all segments of an allreduce share.
-struct Setting {
-  Lane local;   // the ranks of this host
-  Lane across;  // the owners of this rank's slice; unused if this rank owns none
-  ScratchPool* pool;
-  Reduction reduction;
-  TwoSteps steps;
+struct Setting : HostLevels {
+  Setting(Lane lane, ScratchPool* scratch, const Reduction& whole, const Hosts& hosts, ReduceRangeBy reduce)
+      : HostLevels(lane, scratch, whole, hosts), owners(hosts.owners()), by(std::move(reduce)) {}
+
   int owners;
-  bool owns;
   ReduceRangeBy by;
 };
 
@@ -49,7 +43,7 @@ class Segment {
   }
 
   bool ReduceAcross() {
-    if (!setting_.owns) return true;
+    if (!setting_.owns()) return true;
     if (!across_) {
       char* const result = setting_.steps.accumulators ? partial_.data() : range_.out + Begin(Rank());
       across_ = setting_.by(setting_.across, setting_.pool, setting_.steps.across,
@@ -60,12 +54,7 @@ class Segment {
 
   bool SendOnHost() {
     if (!gathering_) StartGather();
-    bool complete = true;
-    for (Pipeline& transfer : transfers_) {
-      transfer.Poll();
-      complete &= transfer.complete();
-    }
-    return complete;
+    return PollAll(&transfers_);
   }
 
  private:
@@ -104,17 +93,7 @@ class HierarchicalAllreduce : public Collective {
  public:
   HierarchicalAllreduce(Lane lane, ScratchPool* pool, const Reduction& reduction, Range range,
                         const Hosts& hosts, ReduceRangeBy by)
-      : local_(TransportAmong(lane.transport, hosts.local())) {
-    const bool owns = !hosts.across().empty();
-    if (owns) across_ = TransportAmong(lane.transport, hosts.across());
-    setting_.emplace(Setting{{local_.get(), lane.tag, lane.participants},
-                             {across_.get(), lane.tag, lane.participants},
-                             pool,
-                             reduction,
-                             InTwoSteps(reduction, hosts),
-                             hosts.owners(),
-                             owns,
-                             std::move(by)});
+      : setting_(lane, pool, reduction, hosts, std::move(by)) {
     const size_t element = SizeOf(reduction.dtype);
     const auto length = static_cast<int64_t>(kSegmentBytes * static_cast<size_t>(hosts.owners()) / element);
     const auto count = static_cast<size_t>((range.count + length - 1) / length);
@@ -122,15 +101,14 @@ class HierarchicalAllreduce : public Collective {
       const int64_t first = static_cast<int64_t>(index) * length;
       const auto offset = static_cast<ptrdiff_t>(first) * static_cast<ptrdiff_t>(element);
       segments->emplace_back(
-          *setting_, Range{range.in + offset, range.out + offset, std::min(length, range.count - first)});
+          setting_, Range{range.in + offset, range.out + offset, std::min(length, range.count - first)});
     });
   }
 
   bool Poll() override { return segments_->Poll(); }
 
  private:
-  std::unique_ptr<Transport> local_, across_;
-  std::optional<Setting> setting_;
+  Setting setting_;
   std::optional<Segments<Segment>> segments_;
 };
 

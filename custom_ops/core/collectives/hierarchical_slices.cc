@@ -7,22 +7,14 @@
 #include <utility>
 #include <vector>
 
-#include "core/collectives/participants.h"
 #include "core/collectives/pipeline.h"
 #include "core/collectives/segments.h"
 #include "core/collectives/slice_reduction.h"
-#include "core/topology/two_steps.h"
 
 namespace tfddl {
 namespace {
 
-// The state that all segments of a reduce-scatter share.
-struct SliceSetting {
-  Lane local;   // the ranks of this host
-  Lane across;  // the owners of this rank's column; unused if this rank owns none
-  ScratchPool* pool;
-  Reduction reduction;
-  TwoSteps steps;
+struct SliceSetting : HostLevels {
   const char* in;
   std::vector<size_t> bounds;
   char* out;
@@ -38,7 +30,7 @@ class SliceSegment {
   SliceSegment(const SliceSetting& setting, size_t begin, size_t length)
       : setting_(setting), begin_(begin), length_(length) {
     std::vector<size_t> bounds = Pack();
-    if (Owns()) SetAcross();
+    if (setting_.owns()) SetAcross();
     const size_t partial = across_.empty() ? 0 : across_.back();
     partial_ = setting.pool->Take(partial);
     on_host_.emplace(setting.local, setting.pool, setting.steps.on_host, packed_.data(), std::move(bounds),
@@ -58,7 +50,7 @@ class SliceSegment {
   }
 
   bool ReduceAcross() {
-    if (!Owns()) return true;
+    if (!setting_.owns()) return true;
     if (!between_) {
       results_ = setting_.pool->Take(BytesOf(Mine()));
       char* const partial = partial_.data() + across_[Index()];
@@ -71,12 +63,7 @@ class SliceSegment {
 
   bool SendOnHost() {
     if (!sending_) StartSending();
-    bool complete = true;
-    for (Pipeline& transfer : transfers_) {
-      transfer.Poll();
-      complete &= transfer.complete();
-    }
-    return complete;
+    return PollAll(&transfers_);
   }
 
  private:
@@ -119,9 +106,9 @@ class SliceSegment {
     Transport* const transport = setting_.local.transport;
     const int tag = setting_.local.tag + 1;
     char* const out = setting_.out + begin_;
-    if (!Owns()) {
+    if (!setting_.owns()) {
       const int owner = static_cast<int>(setting_.place % setting_.columns.size());
-      transfers_.emplace_back(transport, D::kReceive, owner, tag, out, Bytes(Rank()));
+      transfers_.emplace_back(transport, D::kReceive, owner, tag, out, Bytes(setting_.rank));
       return;
     }
     if (setting_.steps.accumulators) {
@@ -131,7 +118,7 @@ class SliceSegment {
     char* next = results_.data();
     size_t place = setting_.place;
     for (int rank : Mine()) {
-      if (rank != Rank()) {
+      if (rank != setting_.rank) {
         transfers_.emplace_back(transport, D::kSend, static_cast<int>(place), tag, next, Bytes(rank));
       } else if (Bytes(rank) > 0) {
         std::memcpy(out, next, Bytes(rank));
@@ -141,11 +128,9 @@ class SliceSegment {
     }
   }
 
-  bool Owns() const { return setting_.place < setting_.columns.size(); }
   size_t Index() const { return static_cast<size_t>(setting_.across.transport->rank()); }
   // The ranks of this host whose slices this rank reduces; their places differ by the number of columns.
   const std::vector<int>& Mine() const { return setting_.columns[setting_.place][Index()]; }
-  int Rank() const { return setting_.rank; }
   size_t Bound(int rank) const { return setting_.bounds[static_cast<size_t>(rank)]; }
   size_t Bytes(int rank) const {
     const size_t whole = Bound(rank + 1) - Bound(rank);
@@ -174,29 +159,22 @@ class HierarchicalSlices : public Collective {
  public:
   HierarchicalSlices(Lane lane, ScratchPool* pool, const Reduction& reduction, const char* in,
                      std::vector<size_t> bounds, char* out, const Hosts& hosts)
-      : local_(TransportAmong(lane.transport, hosts.local())) {
-    if (!hosts.across().empty()) across_ = TransportAmong(lane.transport, hosts.across());
-    const int rank = lane.transport->rank();
-    setting_.emplace(SliceSetting{{local_.get(), lane.tag, lane.participants},
-                                  {across_.get(), lane.tag, lane.participants},
-                                  pool,
-                                  reduction,
-                                  InTwoSteps(reduction, hosts),
-                                  in,
-                                  std::move(bounds),
-                                  out,
-                                  ColumnsOf(hosts),
-                                  static_cast<size_t>(hosts.index(rank)),
-                                  rank});
+      : setting_{{lane, pool, reduction, hosts},
+                 in,
+                 std::move(bounds),
+                 out,
+                 ColumnsOf(hosts),
+                 static_cast<size_t>(hosts.index(lane.transport->rank())),
+                 lane.transport->rank()} {
     const auto owners = static_cast<size_t>(hosts.owners());
-    const size_t element = SizeOf(reduction.dtype), slices = setting_->bounds.size() - 1;
+    const size_t element = SizeOf(reduction.dtype), slices = setting_.bounds.size() - 1;
     const size_t length = kSegmentBytes * owners / slices / element * element;
     size_t longest = 0;
     for (size_t slice = 0; slice < slices; ++slice) {
-      longest = std::max(longest, setting_->bounds[slice + 1] - setting_->bounds[slice]);
+      longest = std::max(longest, setting_.bounds[slice + 1] - setting_.bounds[slice]);
     }
     segments_.emplace((longest + length - 1) / length, [this, length](size_t index, auto* segments) {
-      segments->emplace_back(*setting_, index * length, length);
+      segments->emplace_back(setting_, index * length, length);
     });
   }
 
@@ -217,8 +195,7 @@ class HierarchicalSlices : public Collective {
     return columns;
   }
 
-  std::unique_ptr<Transport> local_, across_;
-  std::optional<SliceSetting> setting_;
+  SliceSetting setting_;
   std::optional<Segments<SliceSegment>> segments_;
 };
 

@@ -93,4 +93,14 @@ class Pipeline {
   size_t finished_ = 0;
 };
 
+// Moves all of them. True once all are complete.
+inline bool PollAll(std::deque<Pipeline>* transfers) {
+  bool complete = true;
+  for (Pipeline& transfer : *transfers) {
+    transfer.Poll();
+    complete &= transfer.complete();
+  }
+  return complete;
+}
+
 }  // namespace tfddl

@@ -6,9 +6,40 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <utility>
+#include <vector>
+
+#include "core/arithmetic/reduce.h"
+#include "core/collectives/collective.h"
+#include "core/collectives/participants.h"
+#include "core/topology/hosts.h"
+#include "core/topology/two_steps.h"
 
 namespace tfddl {
+
+// The state that all segments of a reduction share.
+struct HostLevels {
+  HostLevels(Lane lane, ScratchPool* scratch, const Reduction& whole, const Hosts& hosts)
+      : near(TransportAmong(lane.transport, hosts.local())),
+        local{near.get(), lane.tag, lane.participants},
+        pool(scratch),
+        reduction(whole),
+        steps(InTwoSteps(whole, hosts)) {
+    std::vector<int> owners = hosts.across();
+    if (!owners.empty()) far = TransportAmong(lane.transport, std::move(owners));
+    across = {far.get(), lane.tag, lane.participants};
+  }
+
+  bool owns() const { return far != nullptr; }
+
+  std::unique_ptr<Transport> near, far;
+  Lane local;   // the ranks of this host
+  Lane across;  // the owners of this rank's part, one on each host; unused if this rank owns none
+  ScratchPool* pool;
+  Reduction reduction;
+  TwoSteps steps;
+};
 
 // The bytes of a segment that each owner reduces.
 constexpr size_t kSegmentBytes = size_t{1} << 20;

@@ -14,7 +14,7 @@ struct TwoSteps {
 };
 
 // Partial results travel in the dtype of the values where this loses nothing: in integer sums, in Min and
-// Max. Those of float16 and bfloat16 sums do so too, since their accumulators would double the bytes: each is
+// Max. Partial float16 and bfloat16 sums do so too, since their accumulators would double the bytes: each is
 // rounded, after a division by a power of two which keeps it as small as the largest value. All others travel
 // in the accumulator type.
 TwoSteps InTwoSteps(const Reduction& reduction, const Hosts& hosts);
