@@ -1,6 +1,6 @@
 """Collectives over several hosts: by hosts, without regard to hosts, and by MPI; and the bytes that hosts send and receive.
 
-    python tests/hosts/lab.py $(mktemp -d) 1gbit tfddlrun -np 4 -H hostA:2,hostB:2 python benchmarks/hosts.py
+    python -m tfddl.bench.lab $(mktemp -d) 1gbit tfddlrun -np 4 -H hostA:2,hostB:2 python benchmarks/hosts.py
 
 The lab's hosts are namespaces on this machine with a cable between them, so all ranks share its cores. The lab needs
 `unshare`, `ip`, `tc` and unprivileged user namespaces. `1gbit` is the rate of a host in each direction; a rate of `-` sets

@@ -1,6 +1,6 @@
 """Ways to train a language model over slow links: how busy the processors stay, and what becomes of the loss.
 
-    python tests/hosts/lab.py $(mktemp -d) 100mbit,20ms \\
+    python -m tfddl.bench.lab $(mktemp -d) 100mbit,20ms \\
         tfddlrun -np 2 -H hostA:1,hostB:1 python benchmarks/slow_links.py utilisation
     tfddlrun -np 2 python benchmarks/slow_links.py loss [--csv FILE] [--svg FILE]
     python benchmarks/slow_links.py predict

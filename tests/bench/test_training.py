@@ -80,12 +80,12 @@ from mpi4py import MPI
 from tfddl.bench import models
 from tfddl.bench.adapters import Process, in_graph, mwms
 from tfddl.bench.case import training
-from tfddl.bench.worker_group import _free_ports
+from tfddl.bench.worker_group import free_ports
 
 rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 case = training("cnn", size, 2, 1)
-ports = MPI.COMM_WORLD.bcast(_free_ports(size))
-way = mwms.ways(Process(rank, size, Path(), tuple(map(int, ports))))(case)
+ports = MPI.COMM_WORLD.bcast(free_ports(size))
+way = mwms.ways(Process(rank, size, Path(), tuple(f"localhost:{port}" for port in ports)))(case)
 losses = np.mean(MPI.COMM_WORLD.allgather([float(way.call()) for _ in range(4)]), axis=0)
 assert way.wrong() == 0
 big = in_graph.Training(case, 0, lambda tape, loss, variables: tape.gradient(loss, variables))

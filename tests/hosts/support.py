@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts.lab import lab_command
+from tfddl.bench.lab import lab_command
 
 
 def lab_or_skip(directory: Path, rate: str = "-", delay: str = "", hosts: int = 2) -> list[str]:

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from tests.hosts import relay
 from tests.hosts.support import lab_or_skip
+from tfddl.bench import relay
 
 # Host A measures round trips to each other host, by TCP; then host B measures what it receives.
 PROGRAM = """

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfddl.bench.param_types import Names, Sizes
+from tfddl.bench import lab as labs
+from tfddl.bench.param_types import Lab, Labs, Names, Sizes
 from tfddl.launch.reports import check_packages, file_option
 
 if TYPE_CHECKING:
@@ -49,6 +53,10 @@ def bench() -> None:
           all gradients of ResNet-50, of VGG-16 and 1,000 small ones
       tfddl bench training -np 2
           training steps of three models, with and without communication
+      tfddl bench allreduce --lab 2x1,1gbit --sizes 16M
+          two hosts with one rank each, as namespaces on this machine, with a cable of
+          1 Gbit/s between them; 4x2,1gbit,20ms has four hosts of two ranks, and 20 ms from
+          each host to each
 
     It runs on the CPUs of this host. Each rank has one core and one thread, so start at most as many ranks as cores,
     and run nothing else meanwhile. Ctrl-C keeps the finished cases. Blocks of calls take turns, and the ranks of
@@ -67,7 +75,8 @@ def bench() -> None:
 
     Other lines: "floor" is the time of the copies that no allreduce can avoid, with all cores copying at once. "in
     shared memory" is an allreduce of a tensor in shared memory, such as the result of a collective. "futex
-    ping-pong" is a round trip between two processes that sleep in between. `tfddl bench training --help` explains its
+    ping-pong" is a round trip between two processes that sleep in between. "TCP between hosts" sends what the collective has
+    to send there, both ways at once, and reduces nothing. `tfddl bench training --help` explains its
     lines.
     """
 
@@ -80,7 +89,15 @@ def _names(flag: str, choices: Sequence[str], about: str) -> Any:
 
 def _common(command: Any) -> Any:
     options = [
-        click.option("-np", "--num-proc", "ranks", default=2, help="Number of ranks.", **_NUMBER),
+        click.option(
+            "-np", "--num-proc", "ranks", type=click.IntRange(min=1), metavar="N",
+            help="Number of ranks.  [default: 2, or those of the lab]",
+        ),
+        click.option(
+            "--lab", type=Labs(), metavar="HOSTSxRANKS[,RATE[,DELAY]]",
+            help="Measure between hosts that are namespaces on this machine. RATE of a link in each direction: 1gbit. "
+            "DELAY from host to host: 20ms.",
+        ),
         click.option("--rounds", default=7, help="Number of rounds: blocks of calls of each adapter.", **_NUMBER),
         _names(
             "--peers", _PEERS,
@@ -90,9 +107,32 @@ def _common(command: Any) -> Any:
         file_option("--plot", "plot_path", about="Draw a picture, as .png or .svg."),
         file_option("--markdown", "markdown_path", about="Write the medians as a table."),
     ]  # fmt: skip
+
+    @functools.wraps(command)
+    def run(ranks: int | None, lab: Lab | None, **options: Any) -> None:
+        if lab is not None:
+            _enter(lab, ranks)
+        command(ranks=lab.ranks if lab else ranks or 2, lab=lab, **options)
+
     for option in reversed(options):
-        command = option(command)
-    return command
+        run = option(run)
+    return run
+
+
+def _enter(lab: Lab, ranks: int | None) -> None:
+    """Runs this command on the first host of a lab, unless it runs there."""
+    if ranks not in (None, lab.ranks):
+        raise click.UsageError(
+            f"--lab has {lab.ranks} ranks: leave -np out, or choose another lab. Received: -np {ranks}"
+        )
+    if labs.HOSTS in os.environ:
+        return
+    with tempfile.TemporaryDirectory(prefix="tfddl-lab-") as directory:
+        line = labs.lab_command(Path(directory), lab.rate, lab.delay, len(lab.hosts))
+        inside = subprocess.Popen([*line, sys.executable, "-m", "tfddl.cli", *sys.argv[1:]])
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the command in the lab too
+        signal.signal(signal.SIGTERM, lambda *_: inside.kill())
+        sys.exit(inside.wait())
 
 
 def _add(operation: str, about: str) -> None:
@@ -114,7 +154,7 @@ def _add(operation: str, about: str) -> None:
         from tfddl.bench.case import collective
 
         cases = [collective(operation, size, dtype, ranks) for size in sizes]
-        _measure(f"{operation}, {dtype}, {ranks} ranks", cases, ranks, **options)
+        _measure(f"{operation}, {dtype}", cases, ranks, **options)
 
 
 for _operation, _about in _OPERATIONS.items():
@@ -132,7 +172,7 @@ def gradients(ranks: int, sets: list[str], **options: Any) -> None:
     """Mean of all gradients of a model, by the tape."""
     from tfddl.bench.case import gradients as case
 
-    _measure(f"gradients, {ranks} ranks", [case(name, ranks) for name in sets], ranks, **options)
+    _measure("gradients", [case(name, ranks) for name in sets], ranks, **options)
 
 
 @bench.command()
@@ -162,22 +202,31 @@ def training(ranks: int, models: list[str], batch: int, steps: int, **options: A
     from tfddl.bench.case import training as case
 
     cases = [case(name, ranks, batch, steps) for name in models]
-    _measure(f"training, {batch} images a rank, {ranks} ranks", cases, ranks, **options)
+    _measure(f"training, {batch} images a rank", cases, ranks, **options)
 
 
 def _measure(
-    title: str, cases: list[Case], ranks: int, rounds: int, peers: list[str], **files: Path | None
+    title: str,
+    cases: list[Case],
+    ranks: int,
+    lab: Lab | None,
+    rounds: int,
+    peers: list[str],
+    **files: Path | None,
 ) -> None:
     check_packages(_NAME, files["plot_path"])
     _check_memory(cases, ranks)
     from tfddl.bench import results
     from tfddl.bench.session import Session
 
-    adapters, notes = _adapters(cases[0].operation, peers) if cases else ({}, [])
+    title, hosts = f"{title}, {ranks} ranks", lab.hosts if lab else ()
+    if lab:
+        title += f" on {len(hosts)} hosts, {lab.rate if lab.rate != '-' else 'no limit'}{lab.delay and ', ' + lab.delay}"
+    adapters, notes = _adapters(cases[0].operation, peers, "several" if lab else "one") if cases else ({}, [])
     lines: list[dict[str, Any]] = []
     stopped = False
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the jobs and removes their files
-    with Session(adapters, ranks, lambda text: click.echo(text, err=True)) as session:
+    with Session(adapters, ranks, lambda text: click.echo(text, err=True), hosts) as session:
         try:
             for case in cases:
                 click.echo(f"measuring {case.set or results.human(case.bytes)}", err=True)
@@ -229,14 +278,14 @@ def _judge(wrong: int, failed: dict[str, str]) -> None:
         raise click.ClickException(f"Failed: {', '.join(failed)}. See the errors above.")
 
 
-def _adapters(operation: str, peers: list[str]) -> tuple[dict[str, Adapter], list[str]]:
+def _adapters(operation: str, peers: list[str], hosts: str) -> tuple[dict[str, Adapter], list[str]]:
     """The adapters to start by name, and a note for each that is skipped."""
     from tfddl.bench.adapters import OWN, PEERS
 
     wanted = OWN | {name: PEERS[name] for name in PEERS if name in peers}
     chosen, skipped = {}, []
     for name, adapter in wanted.items():
-        if operation not in adapter.operations:
+        if operation not in adapter.operations or adapter.hosts not in ("any", hosts):
             continue
         missing = adapter.missing()
         if missing:

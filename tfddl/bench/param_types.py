@@ -1,12 +1,17 @@
-"""Types of command line options: sizes in bytes, lists of names."""
+"""Types of command line options: sizes in bytes, lists of names, labs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
+
+from tfddl.bench.lab import ADDRESSES
+from tfddl.bench.relay import bytes_per_second, seconds
+from tfddl.launch.hosts import Host
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -54,3 +59,48 @@ class Names(click.ParamType):
                 context,
             )
         return names
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Hosts on this machine, for `tfddl.bench.lab`.
+
+    Attributes:
+        hosts: The hosts and the ranks of each.
+        rate: What a link carries in each direction, as `tc` writes it.
+        delay: One way, or "" for none.
+    """
+
+    hosts: tuple[Host, ...]
+    rate: str
+    delay: str
+
+    @property
+    def ranks(self) -> int:
+        """The ranks of all hosts."""
+        return sum(host.slots for host in self.hosts)
+
+
+class Labs(click.ParamType):
+    """A lab: `4x2`, `4x2,1gbit` or `4x2,1gbit,20ms`."""
+
+    name = "lab"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        """A `Lab`."""
+        if not isinstance(value, str):
+            return value
+        size, rate, delay, *more = [*value.split(","), "", ""]
+        found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", size)
+        try:
+            if not found or any(more) or not 2 <= int(found[1]) <= len(ADDRESSES):
+                raise ValueError(
+                    f"A lab has 2 to {len(ADDRESSES)} hosts: write HOSTSxRANKS,RATE,DELAY as in 4x2,1gbit,20ms, without "
+                    "the parts that have no limit. A host's RANKS are at least 1."
+                )
+            bytes_per_second(rate or "-")
+            seconds(delay or "0s")
+        except ValueError as error:
+            self.fail(f"{error} Received: {value!r}", parameter, context)
+        names = list(ADDRESSES)[: int(found[1])]
+        return Lab(tuple(Host(name, int(found[2])) for name in names), rate or "-", delay)

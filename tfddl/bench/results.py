@@ -64,7 +64,7 @@ def rows(case: Case, timings: Mapping[str, Timing]) -> list[Row]:
 
 
 def _of_operation(case: Case, name: str, title: str, timing: Timing, timings: Mapping[str, Timing]) -> Row:
-    moved = name in PEERS or name in ("tfddl", "shared", "floor")
+    moved = name in PEERS or name in ("tfddl", "shared", "floor", "tcp")
     algbw = case.bytes / timing.median / 1e3 if moved and timing.median > 0 else None
     line: Row = {"set": case.set} if case.set else {}
     return line | {

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tfddl.bench.adapters import Adapter
 from tfddl.bench.case import Case
 from tfddl.bench.rounds import Timing, interleave
 from tfddl.bench.worker_group import WorkerError, WorkerGroup
+from tfddl.launch.hosts import Host
 
 T = TypeVar("T")
 
@@ -34,19 +35,26 @@ class Session:
         adapters: Adapters to start, by name.
         ranks: Number of workers of each adapter.
         say: Takes a line of text about the progress.
+        hosts: The hosts of the workers, as for `WorkerGroup`.
 
     Attributes:
         failed: The errors of adapters that failed, by name. Their earlier timings stay valid.
     """
 
-    def __init__(self, adapters: dict[str, Adapter], ranks: int, say: Callable[[str], None]):
+    def __init__(
+        self,
+        adapters: dict[str, Adapter],
+        ranks: int,
+        say: Callable[[str], None],
+        hosts: Sequence[Host] = (),
+    ):
         self.failed: dict[str, str] = {}
         self._say = say
         self._groups: dict[str, WorkerGroup] = {}
         for name, adapter in adapters.items():
             say(f"starting {adapter.title}")
             try:
-                self._groups[name] = WorkerGroup(adapter, ranks)
+                self._groups[name] = WorkerGroup(adapter, ranks, hosts)
             except WorkerError as error:
                 self._drop(name, error)
 

@@ -1,4 +1,4 @@
-"""A worker of one adapter: `python -m tfddl.bench.worker MODULE DIRECTORY PORT...`, with one port for each worker.
+"""A worker of one adapter: `python -m tfddl.bench.worker MODULE DIRECTORY HOST:PORT...`, with one address for each worker.
 
 The worker connects to the driver's socket, sends its rank and process id, and serves requests until the driver closes the
 connection. A `Case` is prepared. A number runs a block of that many calls. None frees the case. A string as the answer is
@@ -26,9 +26,9 @@ SOCKET = "driver"
 
 def main(arguments: list[str]) -> None:
     """Joins the job and serves the driver."""
-    module, directory, *ports = arguments
+    module, directory, *addresses = arguments
     rank = int(next(os.environ[name] for name in RANK_VARIABLES if name in os.environ))
-    process = Process(rank, len(ports), Path(directory), tuple(map(int, ports)))
+    process = Process(rank, len(addresses), Path(directory), tuple(addresses))
     pin(rank)
     with Client(str(process.directory / SOCKET), "AF_UNIX") as driver:
         driver.send((rank, os.getpid()))

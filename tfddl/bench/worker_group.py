@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from tfddl.bench.adapters import Adapter
 from tfddl.bench.case import Case
 from tfddl.bench.worker import SOCKET
+from tfddl.launch.hosts import Host
 
 START_LIMIT_S = 180.0
 ANSWER_LIMIT_S = 300.0
@@ -35,6 +37,9 @@ _ENVIRONMENT = {
 }
 """CPUs only, and one thread for each process."""
 
+_CROWDED = {"OMPI_MCA_mpi_yield_when_idle": "1"}
+"""With more ranks than cores: a rank that waits in Open MPI leaves its core to the others."""
+
 
 class WorkerError(RuntimeError):
     """Workers failed. The message quotes their output."""
@@ -46,19 +51,20 @@ class WorkerGroup:
     Args:
         adapter: An `Adapter`.
         ranks: Number of workers.
+        hosts: The hosts of the workers, as in `tfddlrun -H`, all in a lab on this machine. None: this host.
 
     Raises:
         WorkerError: The workers do not start.
     """
 
-    def __init__(self, adapter: Adapter, ranks: int):
+    def __init__(self, adapter: Adapter, ranks: int, hosts: Sequence[Host] = ()):
         self.adapter = adapter
         self._stack = contextlib.ExitStack()
         self._directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tfddl-bench-")))
         self._ranks: list[Connection] = []
         self._processes: list[int] = []
         try:
-            self._start(ranks)
+            self._start(ranks, hosts)
         except BaseException:
             self.close()
             raise
@@ -88,19 +94,23 @@ class WorkerGroup:
             self._process.wait()
         self._stack.close()
 
-    def _start(self, ranks: int) -> None:
+    def _start(self, ranks: int, hosts: Sequence[Host]) -> None:
         listener = self._stack.enter_context(socket.socket(socket.AF_UNIX))
         listener.bind(str(self._directory / SOCKET))
         listener.listen(ranks)
         log = self._stack.enter_context((self._directory / "output").open("wb"))
-        line = [sys.executable, "-m", "tfddl.launch.run", "-np", str(ranks), sys.executable, "-m"]
-        line += ["tfddl.bench.worker", self.adapter.module, str(self._directory), *_free_ports(ranks)]
+        line = [sys.executable, "-m", "tfddl.launch.run", "-np", str(ranks)]
+        if hosts:
+            line += ["-H", ",".join(f"{host.name}:{host.slots}" for host in hosts)]
+        names = [host.name for host in hosts for _ in range(host.slots)] or ["localhost"] * ranks
+        addresses = [f"{name}:{port}" for name, port in zip(names, free_ports(ranks), strict=True)]
+        line += [sys.executable, "-m", "tfddl.bench.worker", self.adapter.module, str(self._directory)]
         self._process = subprocess.Popen(
-            line,
+            [*line, *addresses],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=os.environ | _ENVIRONMENT,
+            env=os.environ | _ENVIRONMENT | (_CROWDED if ranks > len(os.sched_getaffinity(0)) else {}),
             preexec_fn=_end_with_driver,
         )
         deadline = time.monotonic() + START_LIMIT_S
@@ -171,10 +181,10 @@ def _end_with_driver() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _free_ports(count: int) -> list[str]:
+def free_ports(count: int) -> list[int]:
     """Free ports of this host."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
             one.bind(("localhost", 0))
-        return [str(one.getsockname()[1]) for one in sockets]
+        return [one.getsockname()[1] for one in sockets]

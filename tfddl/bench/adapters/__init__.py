@@ -20,15 +20,15 @@ class Process:
 
     Attributes:
         rank: The rank of this process.
-        size: Number of processes, all on this host.
-        directory: An empty directory for this job.
-        ports: A free port of this host for each process.
+        size: Number of processes.
+        directory: An empty directory for this job, the same one for all processes.
+        addresses: For each process a free port, as `host:port`.
     """
 
     rank: int
     size: int
     directory: Path
-    ports: tuple[int, ...]
+    addresses: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +58,7 @@ class Adapter:
         module: The module with `ways`.
         packages: Required packages, by the names of their imports.
         operations: Supported operations.
+        hosts: "one" or "several" for a baseline that has a meaning only there, else "any".
         restless: Whether its threads also work between its blocks, so that its workers must be stopped meanwhile.
     """
 
@@ -65,6 +66,7 @@ class Adapter:
     module: str
     packages: tuple[str, ...]
     operations: tuple[str, ...]
+    hosts: str = "any"
     restless: bool = False
 
     def missing(self) -> list[str]:
@@ -81,11 +83,17 @@ _TRAINS = (*_ALL, "training")
 OWN: dict[str, Adapter] = {
     "tfddl": Adapter("tfddl", _HERE + "tfddl", _TENSORFLOW, _TRAINS),
     "nothing": Adapter("op that does nothing", _HERE + "nothing", _TENSORFLOW, _TRAINS),
-    "chained": Adapter("tfddl, twice in a row", _HERE + "chained", _TENSORFLOW, ("allreduce",)),
-    "copy": Adapter("copy on all ranks", _HERE + "copy", (), ("allreduce", "gradients", "training")),
-    "futex": Adapter("futex ping-pong", _HERE + "futex", (), ("allreduce",)),
+    "chained": Adapter("tfddl, twice in a row", _HERE + "chained", _TENSORFLOW, ("allreduce",), "one"),
+    "copy": Adapter("copy on all ranks", _HERE + "copy", (), ("allreduce", "gradients", "training"), "one"),
+    "futex": Adapter("futex ping-pong", _HERE + "futex", (), ("allreduce",), "one"),
+    "tcp": Adapter("TCP between hosts", _HERE + "tcp", (), (*_COLLECTIVES, "gradients"), "several"),
     "in step": Adapter("ranks meet, nothing sent", _HERE + "in_step", _TENSORFLOW, ("training",)),
-    "copy after a step": Adapter("copy after a step", _HERE + "copy_after", _TENSORFLOW, ("training",)),
+    "copy after a step": Adapter(
+        "copy after a step", _HERE + "copy_after", _TENSORFLOW, ("training",), "one"
+    ),
+    "tcp after a step": Adapter(
+        "a step, then TCP between hosts", _HERE + "tcp_after", _TENSORFLOW, ("training",), "several"
+    ),
     "alone": Adapter("one process alone", _HERE + "alone", _TENSORFLOW, ("training",)),
 }
 """tfddl and its baselines."""

@@ -14,10 +14,9 @@ from tfddl.bench.case import Case, count_wrong
 
 
 def ways(process: Process) -> Ways:
-    """Joins a cluster of workers on this host."""
-    workers = [f"localhost:{port}" for port in process.ports]
+    """Joins a cluster of workers."""
     task = {"type": "worker", "index": process.rank}
-    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": process.addresses}, "task": task})
     in_graph.one_thread()
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
 

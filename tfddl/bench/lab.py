@@ -1,6 +1,6 @@
 """Hosts on one machine: a network, a name, shared memory and processes of their own, with links between them.
 
-    python lab.py DIRECTORY RATE[,DELAY[,HOSTS]] COMMAND ARGS...
+    python -m tfddl.bench.lab DIRECTORY RATE[,DELAY[,HOSTS]] COMMAND ARGS...
 
 runs a command on `hostA`, from where mpirun reaches `hostB` (and `hostC`, ...) by a stand-in for ssh. All share the
 file system, as a cluster's nodes do. RATE is what a host's link carries in each direction, as `tc` writes it (`1gbit`), or
@@ -13,6 +13,7 @@ makes is in namespaces and goes with this process.
 """
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -29,6 +30,9 @@ MTU = 9000
 
 LEFT_LIMIT = 30.0
 """Seconds that the processes of a job get to be gone once its launcher has ended."""
+
+HOSTS = "LAB_HOSTS"
+"""Variable with the names of the hosts, for the command."""
 
 ADDRESSES = {f"host{letter}": f"10.77.0.{number}" for number, letter in enumerate("ABCDEFGH", 1)}
 
@@ -157,8 +161,10 @@ def main() -> int:
     cases = "\n  ".join(f"{host} | {ADDRESSES[host]}) holder={holder} ;;" for host, holder in others.items())
     agent.write_text(AGENT.format(cases=cases, home=home, directory=directory))
     agent.chmod(0o755)
-    os.environ.update(PRTE_MCA_plm="ssh", PRTE_MCA_plm_ssh_agent=str(agent))
-    code = subprocess.run(command).returncode
+    os.environ.update({HOSTS: ",".join(hosts), "PRTE_MCA_plm": "ssh", "PRTE_MCA_plm_ssh_agent": str(agent)})
+    running = subprocess.Popen(command)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the command too
+    code = running.wait()
     for line in left_running([os.getpid(), *others.values(), *switch]):
         print("left running:", line)
     return code

@@ -1,0 +1,129 @@
+"""`tfddl bench --lab`: the same cases on hosts that are namespaces."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from tests.bench.support import PLAIN, bench
+from tests.harness import slow
+from tests.harness.mpirun import is_open_mpi
+from tests.hosts.support import lab_or_skip
+from tfddl.bench.command import bench as command
+
+
+def lab_here(directory):
+    if not is_open_mpi():
+        pytest.skip("the stand-in for ssh is Open MPI's")
+    lab_or_skip(directory)
+
+
+@pytest.mark.parametrize(
+    ("operation", "lab", "ranks", "names"),
+    [
+        slow("allreduce", "2x1", 2, ["tfddl", "nothing", "tcp", "mpi4py", "mwms"]),
+        slow("alltoall", "3x1,-,1ms", 3, ["tfddl", "nothing", "tcp", "mpi4py"]),
+    ],
+)
+def test_collectives(operation, lab, ranks, names, tmp_path):
+    lab_here(tmp_path)
+    path = tmp_path / "result.json"
+    result = bench(
+        operation, "--lab", lab, "--sizes", "96K", "--rounds", "1", "--peers", "mpi4py,mwms", "--json", str(path)
+    )  # fmt: skip
+    assert result.code == 0, result.output
+    document = json.loads(path.read_text())
+    rows = {row["name"]: row for row in document["rows"]}
+    assert list(rows) == names and document["failed"] == {} and document["ranks"] == ranks
+    assert all(row["#wrong"] == 0 and row["us"] > 0 for row in rows.values())
+    assert f"{ranks} ranks on {ranks} hosts" in result.output and "left running" not in result.output
+    if "ms" in lab:  # each way waits for frames that the switch holds
+        assert all(row["us"] > 1000 for name, row in rows.items() if name != "nothing")
+
+
+@pytest.mark.slow
+def test_training_beside_raw_tcp(tmp_path):
+    lab_here(tmp_path)
+    path = tmp_path / "result.json"
+    options = ["--models", "cnn", "--batch", "2", "--steps", "2", "--rounds", "1", "--peers", "none"]
+    result = bench("training", "--lab", "2x2,1gbit", *options, "--json", str(path))
+    assert result.code == 0, result.output
+    rows = {row["name"]: row for row in json.loads(path.read_text())["rows"]}
+    assert set(rows) == {"tfddl", "nothing", "in step", "tcp after a step", "alone"}
+    assert all(row["#wrong"] == 0 for row in rows.values())
+    least = (
+        rows["tfddl"]["bytes"] * 8 / 1e9
+    )  # seconds of the gradients of the CNN at 1 Gbit/s: two hosts send all once
+    for name in ("tfddl", "tcp after a step"):
+        assert rows[name]["us"] > 0.9e6 * least, "faster than the cable"
+
+
+@pytest.mark.parametrize(
+    ("lab", "says"),
+    [
+        ("1x2", "A lab has 2 to 8 hosts"),
+        ("9x1", "A lab has 2 to 8 hosts"),
+        ("2x0", "A lab has 2 to 8 hosts"),
+        ("4", "write HOSTSxRANKS,RATE,DELAY"),
+        ("2x1,1gbit,20ms,3", "write HOSTSxRANKS,RATE,DELAY"),
+        ("2x1,fast", "A rate needs a unit: write 1gbit"),
+        ("2x1,1gbit,20", "A delay needs a unit: write 20ms"),
+    ],
+)
+def test_a_bad_lab_is_an_error(lab, says):
+    result = CliRunner().invoke(command, ["allreduce", "--lab", lab])
+    said = " ".join(result.output.replace("│", " ").split())
+    assert result.exit_code == 2 and says in said and repr(lab) in said
+
+
+def test_other_numbers_of_ranks_are_an_error():
+    result = CliRunner().invoke(command, ["allreduce", "-np", "3", "--lab", "2x1"])
+    assert result.exit_code == 2 and "--lab has 2 ranks" in result.output and "-np 3" in result.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_left_of_a_lab_that_is_stopped(number, tmp_path):
+    lab_here(tmp_path)
+    arguments = [
+        "bench",
+        "allreduce",
+        "--lab",
+        "2x1",
+        "--sizes",
+        "4K,64M",
+        "--rounds",
+        "500",
+        "--peers",
+        "none",
+    ]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    running = subprocess.Popen(
+        [sys.executable, "-c", PLAIN, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert running.stderr is not None
+        for line in running.stderr:
+            if "measuring 64M" in line:
+                break
+        os.killpg(running.pid, number)
+        output, _ = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    if number == signal.SIGINT:
+        assert running.returncode == 130 and "only the finished cases are listed" in output
+    deadline = time.monotonic() + 20
+    while str(tmp_path) in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert not list(tmp_path.glob("tfddl-lab-*"))
