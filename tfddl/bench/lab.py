@@ -81,7 +81,9 @@ def start(*command: str) -> int:
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert process.stdout is not None
     if not process.stdout.readline():
-        raise RuntimeError(f"{' '.join(command)} did not start: exit code {process.wait()}")
+        raise RuntimeError(
+            f"{' '.join(command)} did not start: exit code {process.wait()}; look at its output above"
+        )
     return process.pid
 
 
