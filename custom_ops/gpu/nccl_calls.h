@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "base/request.h"
-#include "core/collectives/participants.h"
 #include "core/collectives/row_agreement.h"
+#include "core/topology/participants.h"
 #include "gpu/nccl_device.h"
 
 namespace tfddl {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/request.h"
-#include "core/collectives/participants.h"
+#include "core/topology/participants.h"
 
 namespace tfddl {
 

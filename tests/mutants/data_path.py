@@ -129,6 +129,18 @@ FAULTS = {
         "return false;",
         "hosts_test",
     ),
+    "among many members, data is taken for that of another rank": Fault(
+        "custom_ops/core/collectives/gathered_allreduce.cc",
+        "Block(Wrapped(peer - Rank()))",
+        "Block(Wrapped(Rank() - peer))",
+        "many_members_test",
+    ),
+    "among many members, a small tensor goes to each by itself": Fault(
+        "custom_ops/core/collectives/allreduce.cc",
+        "  if (reduction.size > kMostDirectMembers) {",
+        "  if (false) {",
+        "many_members_test",
+    ),
     "a broadcast counts its root among those that have not joined": Fault(
         "custom_ops/core/collectives/broadcast.cc",
         "lane.participants->IndexOf(request.root)",

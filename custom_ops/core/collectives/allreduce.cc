@@ -4,6 +4,7 @@
 
 #include "core/collectives/adasum.h"
 #include "core/collectives/collective.h"
+#include "core/collectives/gathered_allreduce.h"
 #include "core/collectives/hierarchical_allreduce.h"
 #include "core/collectives/pipeline.h"
 #include "core/collectives/shared_allreduce.h"
@@ -129,7 +130,10 @@ bool IsSmall(const Reduction& reduction, const Range& range) {
 
 std::unique_ptr<Collective> ReduceByMessages(Lane lane, ScratchPool* pool, const Reduction& reduction,
                                              Range range) {
-  if (IsSmall(reduction, range)) {
+  if (reduction.size > kMostDirectMembers) {
+    const size_t bytes = static_cast<size_t>(range.count) * SizeOf(reduction.dtype);
+    if (bytes <= kGatheredBytes) return MakeGatheredAllreduce(lane, pool, reduction, range);
+  } else if (IsSmall(reduction, range)) {
     return std::make_unique<SmallAllreduce>(lane, pool, reduction, range);
   }
   return std::make_unique<SlicedAllreduce>(lane, pool, reduction, range);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/request.h"
-#include "core/collectives/participants.h"
+#include "core/topology/participants.h"
 #include "transport/transport.h"
 
 namespace tfddl {

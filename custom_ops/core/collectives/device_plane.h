@@ -8,7 +8,7 @@
 
 #include "base/request.h"
 #include "core/collectives/collective.h"
-#include "core/collectives/participants.h"
+#include "core/topology/participants.h"
 
 namespace tfddl {
 

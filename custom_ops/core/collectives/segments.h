@@ -12,8 +12,8 @@
 
 #include "core/arithmetic/reduce.h"
 #include "core/collectives/collective.h"
-#include "core/collectives/participants.h"
 #include "core/topology/hosts.h"
+#include "core/topology/participants.h"
 #include "core/topology/two_steps.h"
 
 namespace tfddl {

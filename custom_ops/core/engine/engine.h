@@ -20,11 +20,11 @@
 #include "core/agreement/voter.h"
 #include "core/collectives/collective.h"
 #include "core/collectives/device_plane.h"
-#include "core/collectives/participants.h"
 #include "core/engine/completion.h"
 #include "core/engine/engine_control.h"
 #include "core/engine/live_requests.h"
 #include "core/engine/participant_tracker.h"
+#include "core/topology/participants.h"
 #include "core/trace/timeline.h"
 #include "transport/transport.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/agreement/agreement.h"
-#include "core/collectives/participants.h"
+#include "core/topology/participants.h"
 
 namespace tfddl {
 

@@ -10,21 +10,24 @@
 #include <utility>
 #include <vector>
 
+#include "core/agreement/voter.h"
 #include "tests/collectives/shared_job.h"
 #include "transport/host.h"
 
 namespace tfddl {
 
-// Counts the bytes that a member sends to other hosts.
+// Counts the bytes that a member sends to other hosts, and the messages of collectives among them.
 class CountingTransport : public Transport {
  public:
-  CountingTransport(std::unique_ptr<Transport> inner, std::atomic<size_t>* sent)
-      : inner_(std::move(inner)), sent_(sent) {}
+  CountingTransport(std::unique_ptr<Transport> inner, std::atomic<size_t>* sent,
+                    std::atomic<size_t>* messages)
+      : inner_(std::move(inner)), sent_(sent), messages_(messages) {}
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   int tags() const override { return inner_->tags(); }
   Handle Send(int peer, int tag, const void* data, size_t bytes) override {
     *sent_ += bytes;
+    if (tag >= Voter::kTags) ++*messages_;
     return inner_->Send(peer, tag, data, bytes);
   }
   Handle Receive(int peer, int tag, void* data, size_t bytes) override {
@@ -40,13 +43,17 @@ class CountingTransport : public Transport {
  private:
   std::unique_ptr<Transport> inner_;
   std::atomic<size_t>* sent_;
+  std::atomic<size_t>* messages_;
 };
 
 // One engine for each rank. Ranks with equal host numbers share a host.
 class Cluster {
  public:
   Cluster(const std::vector<int>& hosts, bool hierarchical)
-      : hosts_(hosts), network_(static_cast<int>(hosts.size()), 3), sent_(hosts.size()) {
+      : hosts_(hosts),
+        network_(static_cast<int>(hosts.size()), 3),
+        sent_(hosts.size()),
+        messages_(hosts.size()) {
     const auto size = hosts.size();
     for (size_t host = 0; host < size; ++host) {
       const auto ranks = std::count(hosts.begin(), hosts.end(), static_cast<int>(host));
@@ -58,8 +65,8 @@ class Cluster {
       for (size_t peer = 0; peer < size; ++peer) {
         if (hosts[peer] == hosts[rank]) local[peer] = locals++;
       }
-      std::unique_ptr<Transport> transport =
-          std::make_unique<CountingTransport>(network_.Join(static_cast<int>(rank)), &sent_[rank]);
+      std::unique_ptr<Transport> transport = std::make_unique<CountingTransport>(
+          network_.Join(static_cast<int>(rank)), &sent_[rank], &messages_[rank]);
       if (locals > 1) {
         auto near = worlds_[static_cast<size_t>(hosts[rank])].Join(local[rank]);
         transport = MakeHostTransport(std::move(near), std::move(transport), local);
@@ -97,13 +104,17 @@ class Cluster {
   // The bytes that all ranks have sent to other hosts.
   size_t Sent() const { return std::accumulate(sent_.begin(), sent_.end(), size_t{0}); }
 
+  // The most messages of collectives that a rank has sent to other hosts.
+  size_t MostMessages() const { return *std::max_element(messages_.begin(), messages_.end()); }
+
   std::vector<std::shared_ptr<Engine>> engines;
 
  private:
   std::vector<int> hosts_;
   std::vector<ShmWorld> worlds_;
   MemoryWorld network_;
-  std::vector<std::atomic<size_t>> sent_;  // by each rank
+  std::vector<std::atomic<size_t>> sent_;      // by each rank
+  std::vector<std::atomic<size_t>> messages_;  // by each rank
 };
 
 inline const std::vector<std::vector<int>> kLayouts = {

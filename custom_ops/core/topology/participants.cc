@@ -1,4 +1,4 @@
-#include "core/collectives/participants.h"
+#include "core/topology/participants.h"
 
 #include <algorithm>
 #include <utility>
