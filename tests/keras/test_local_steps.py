@@ -298,8 +298,13 @@ def test_every_callback_and_mixed_precision(hvd):
 def test_errors(hvd):
     import keras
 
-    with pytest.raises(ValueError, match=r"every=1 or more\. Received: every=0"):
+    with pytest.raises(ValueError, match=r"whole number of 1 or more\. Received: every=0"):
         hvd.callbacks.DiLoCo(every=0)
+    for compression in (hvd.PowerSGD, hvd.PowerSGD(rank=2)):
+        with pytest.raises(TypeError, match=r"DiLoCo rounds what travels: .* Received: .*PowerSGD"):
+            hvd.callbacks.DiLoCo(every=2, compression=compression)
+    with pytest.raises(TypeError, match=r"not a compressor: .* Received: compression='int8'"):
+        hvd.callbacks.LocalSGD(every=2, compression="int8")
     with pytest.raises(ValueError, match="needs the variables that are trained"):
         hvd.LocalSGD([], 2)
     with pytest.raises(TypeError, match=r"takes an optimizer of Keras: .* Received: 'sgd'"):
@@ -314,6 +319,14 @@ def test_errors(hvd):
     with pytest.raises(ValueError, match="use at most 1 fragments"):
         hvd.DiLoCo([tf.Variable([0.0])], 6, fragments=2)
     model, x, y = model_and_data(hvd)
+    with pytest.raises(
+        TypeError, match=r"pass model\.trainable_variables, and in fit use hvd\.callbacks\.LocalSGD"
+    ):
+        hvd.LocalSGD(model, 2)
+    two = [hvd.callbacks.LocalSGD(every=2), hvd.callbacks.DiLoCo(every=4)]
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    with pytest.raises(ValueError, match=r"once; .* Received: callbacks=\['LocalSGD', 'DiLoCo'\]"):
+        model.fit(x, y, verbose=0, callbacks=two)
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
     with pytest.raises(ValueError, match="compile the model with a plain optimizer"):
         model.fit(x, y, verbose=0, callbacks=[hvd.callbacks.LocalSGD(every=2)])

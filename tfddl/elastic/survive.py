@@ -32,7 +32,7 @@ def goes_on(*, adapts: bool = False, traces_anew: bool = False) -> bool:
         if in_trace:
             failure.abort(
                 f"the program starts again, since a tf.function has {in_trace} as a constant; use hvd.size_op() and "
-                "hvd.rank_op() in graphs, so that the job goes on in its processes"
+                "hvd.rank_op() for the numbers of ranks in graphs, which are no constants"
             )
         if asked.divided:
             failure.abort(
@@ -41,8 +41,8 @@ def goes_on(*, adapts: bool = False, traces_anew: bool = False) -> bool:
             )
         if before:
             failure.abort(
-                f"the program starts again, since it has called {before} before it began to train; call it in the function "
-                "of hvd.elastic.run, so that the job goes on in its processes"
+                f"the program starts again, since it has called {before} before it began to train; write the call in the "
+                "function of hvd.elastic.run if the job is to go on in its processes"
             )
         return True
 

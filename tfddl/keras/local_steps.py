@@ -18,7 +18,7 @@ from tfddl.keras.fragments import (
     new_outer_optimizer,
 )
 from tfddl.ops.allreduce import grouped_allreduce
-from tfddl.ops.compression import Compression, check_compression, is_int8
+from tfddl.ops.compression import Compression, check_compression, is_int8, is_stateful
 from tfddl.ops.constants import Average
 from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set
 
@@ -48,6 +48,7 @@ class LocalSGD:
         steps: The number of steps since the last exchange.
 
     Raises:
+        TypeError: `variables` is a model, or `compression` is none for single values.
         ValueError: There are no variables, or `every` is not positive.
 
     Example:
@@ -71,15 +72,20 @@ class LocalSGD:
         compression: Any = Compression.none,
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        self._locals = list(variables)
         kind = type(self).__name__
+        if hasattr(variables, "trainable_variables"):
+            raise TypeError(
+                f"{kind} takes variables: pass model.trainable_variables, and in fit use hvd.callbacks.{kind}. "
+                f"Received: {variables!r}"
+            )
+        self._locals = list(variables)
         if not self._locals:
             raise ValueError(f"{kind} needs the variables that are trained: pass a list. Received: none")
         check_every(every, kind)
         self.every, self.steps = every, 0
         self.process_set = check_type(process_set)
         self._statistics = [each for each in statistics if tf.as_dtype(each.dtype).is_floating]
-        self._compression = check_compression(compression)
+        self._compression = check_rounding(compression, kind)
         self._name = f"{kind}.exchange"
         self._exchanges = 0
 
@@ -302,5 +308,15 @@ def check_every(every: Any, kind: str) -> None:
     """Raises a ValueError if `every` is no positive whole number."""
     if not isinstance(every, (int, np.integer)) or every < 1:
         raise ValueError(
-            f"{kind} exchanges after every so many steps: pass every=1 or more. Received: every={every!r}"
+            f"{kind} exchanges after every so many steps: pass a whole number of 1 or more. Received: every={every!r}"
         )
+
+
+def check_rounding(compression: Any, kind: str) -> Any:
+    """Returns `compression` if it can round what travels. Raises a TypeError if not."""
+    if not is_int8(compression) and is_stateful(check_compression(compression)):
+        raise TypeError(
+            f"{kind} rounds what travels: pass hvd.Compression.fp16, .bf16 or .int8, since others need the gradients of "
+            f"each step. Received: compression={compression!r}"
+        )
+    return compression

@@ -262,7 +262,8 @@ def check_compression(compression: Any) -> Any:
     ):
         return compression
     raise TypeError(
-        "`compression` is not a compressor: pass tfddl.Compression.none, .fp16, .bf16 or a Compressor of your own. "
+        "`compression` is not a compressor: pass hvd.Compression.none, .fp16, .bf16 or .int8, hvd.PowerSGD(rank=4), or a "
+        "Compressor of your own. "
         f"Received: compression={compression!r}"
     )
 

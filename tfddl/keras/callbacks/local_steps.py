@@ -35,8 +35,9 @@ class LocalSGD(LocalStepsCallback):
         process_set: The ranks that exchange. Defaults to all.
 
     Raises:
+        TypeError: `compression` is none for single values.
         ValueError: `every` is not positive. When training begins: it is no multiple of `steps_per_execution`, the model has
-            no weights yet, or its optimizer is distributed over as many ranks.
+            no weights yet, its optimizer is distributed over as many ranks, or there is a second such callback.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class LocalSGD(LocalStepsCallback):
         super().__init__()
         callback_list.watch()
         local_steps.check_every(every, type(self).__name__)
+        local_steps.check_rounding(compression, type(self).__name__)
         self.every, self.process_set = every, check_type(process_set)
         self._options: dict[str, Any] = {"compression": compression, "process_set": process_set}
         self._between: tuple[int, ...] = (every,)
@@ -74,7 +76,7 @@ class LocalSGD(LocalStepsCallback):
             if is_distributed(optimizer) and _ranks_of(optimizer) >= (self.process_set.size() or 1) > 1:
                 raise ValueError(
                     f"With {kind} each rank trains alone: compile the model with a plain optimizer. "
-                    f"Received: optimizer={optimizer!r}"
+                    f"Received: optimizer={optimizer!r}, a distributed one"
                 )
         self._begins, self._last = True, 0
 

@@ -78,6 +78,7 @@ def _complete(callbacks: Any) -> None:
     model = getattr(callbacks, "model", None)  # Keras 2 sets it later where there is no eager execution
     ours = ours_among(callbacks.callbacks)
     _check_eager(ours)
+    _check_local_steps(callbacks.callbacks)
     sharded_check.check_callbacks(callbacks.callbacks, model)
     for optimizer in () if model is None else model_contents.optimizers_of(model):
         addons.check_members(optimizer)
@@ -99,6 +100,17 @@ def _check_eager(ours: list[str]) -> None:
             "Callbacks of tfddl need eager execution: do without tf.compat.v1.disable_eager_execution() and graphs, "
             "or train in sessions with a tf.compat.v1.train.Optimizer and tfddl.BroadcastGlobalVariablesHook. "
             f"Received: callbacks={ours}"
+        )
+
+
+def _check_local_steps(callbacks: list[Any]) -> None:
+    """Two of them would each take the movement of the other for that of the ranks."""
+    found = [type(each).__name__ for each in callbacks if isinstance(each, LocalStepsCallback)]
+    if len(found) > 1:
+        raise ValueError(
+            "One callback exchanges weights after some steps: choose LocalSGD or DiLoCo, once; for two levels of "
+            "communication compile with hvd.DistributedOptimizer(optimizer, process_set=...) beside it. "
+            f"Received: callbacks={found}"
         )
 
 
