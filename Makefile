@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tf release demo test test-full test-every lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod test-horovod-suite sanitize model format clean test-aarch64 test-slurm wheel docs docs-links gallery test-containers
+.PHONY: help setup setup-tf release demo test test-full test-every lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod bench-hosts test-horovod-suite sanitize model format clean test-aarch64 test-slurm wheel docs docs-links gallery test-containers
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -38,6 +38,7 @@ help:
 	@echo "make test-containers   build deploy/Dockerfile and deploy/tfddl.def in chroots, and train there (needs debootstrap; root)"
 	@echo "make nightly   the tests nearest to TensorFlow and Keras on their nightly builds"
 	@echo "make bench-horovod     allreduces, gradients and training beside Horovod, on TensorFlow 2.15 (Python 3.11)"
+	@echo "make bench-hosts       the same libraries between 2 and 4 hosts, which are namespaces with cables of 1 Gbit/s"
 	@echo "make lint      ruff, mypy, clang-format, shellcheck, hadolint: check only"
 	@echo "make sanitize  the engine's tests under the thread and address sanitizers"
 	@echo "make faults    a training job for each fault at each moment; goes on where it was interrupted (FRESH=1 begins again)"
@@ -174,6 +175,17 @@ bench-horovod: $(HOROVOD_ENV)/ready
 	$(call BESIDE_HOROVOD,gradients,gradients) --sets resnet50,1000x1KB --peers mpi4py,horovod
 	$(call BESIDE_HOROVOD,gradients,vgg) --sets vgg16 --peers horovod
 	$(call BESIDE_HOROVOD,training,training) --models cnn,resnet20 --peers horovod
+
+# Between hosts that are namespaces, on a cable of 1 Gbit/s. With torch in the environment, gloo is measured too.
+BETWEEN_HOSTS = $(HOROVOD_ENV)/bin/tfddl bench $(1) --lab $(2),1gbit --rounds 3 --json build/hosts-$(1)-$(2).json
+bench-hosts: $(HOROVOD_ENV)/ready
+	$(HOROVOD_ENV)/bin/tfddl build
+	$(call BETWEEN_HOSTS,allreduce,2x1) --sizes 64K,16M
+	$(call BETWEEN_HOSTS,allreduce,2x2) --sizes 64K,16M
+	$(call BETWEEN_HOSTS,allreduce,4x1) --sizes 64K,16M
+	$(call BETWEEN_HOSTS,gradients,2x1) --sets resnet50
+	$(call BETWEEN_HOSTS,gradients,2x2) --sets resnet50
+	$(call BETWEEN_HOSTS,training,2x1) --models cnn,resnet20
 
 # Horovod's own tests of TensorFlow, which stay out of the repository: make test-horovod-suite SUITE=/path/to/horovod/test.
 # SUITE_TF=2.15 runs them on that TensorFlow. Takes ten minutes on 2 cores.
