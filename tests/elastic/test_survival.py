@@ -16,6 +16,7 @@ from tfddl.launch.outcome import Rank, Record, judge
 TFDDLRUN = [sys.executable, "-m", "tfddl.launch.run", "--elastic"]
 KILL = -9
 
+# `counter` is a second state, whose function calls that of the first one.
 # The global batch is the same for any number of ranks, and so are the weights. A float16 loss scale would end the training
 # if it counted ranks that are lost. The set {1, 3} keeps its members: rank 0 dies, then rank 3.
 LOOP = """
@@ -35,6 +36,7 @@ optimizer = wrap(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01)
 optimizer.build(model.trainable_variables)
 x = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
 state = hvd.elastic.KerasState(model, optimizer, step=0, sizes=[])
+counter = hvd.elastic.ObjectState(steps=0)
 odd = hvd.add_process_set([1, 3]) if "set" in sys.argv else None
 traces = []
 
@@ -62,11 +64,17 @@ def train(state):
         if odd and odd.included():
             assert counted == odd.size() == len(odd.ranks), (counted, odd)
         state.step += 1
+        counter.steps += 1
         state.sizes.append(size)  # in place: the commit has to be a copy
         if state.step % 4 == 0:
             fall("commit")
             state.commit()
+            counter.commit()
             fall("after")
+
+@hvd.elastic.run
+def count(counter):
+    train(state)
 
 plain = hvd.elastic.State.go_on
 def go_on(self):
@@ -74,7 +82,8 @@ def go_on(self):
         fall("recovery")
     plain(self)
 hvd.elastic.State.go_on = go_on
-train(state)
+count(counter)
+assert counter.steps == 12, counter.steps
 weights = [each.tolist() for each in model.get_weights()]
 assert hvd.allgather_object(weights) == [weights] * hvd.size()
 print("done", json.dumps([state.sizes, int(optimizer.inner_optimizer.iterations), weights]), flush=True)

@@ -164,7 +164,8 @@ def main() -> int:
     agent.write_text(AGENT.format(cases=cases, home=home, directory=directory))
     agent.chmod(0o755)
     os.environ.update({HOSTS: ",".join(hosts), "PRTE_MCA_plm": "ssh", "PRTE_MCA_plm_ssh_agent": str(agent)})
-    running = subprocess.Popen(command)
+    # Process numbers begin anew here, so that what Open MPI left of a lab that was killed would bear the same names.
+    running = subprocess.Popen(command, env=os.environ | {"TMPDIR": str(directory)})
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the command too
     code = running.wait()
     for line in left_running([os.getpid(), *others.values(), *switch]):

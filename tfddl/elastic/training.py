@@ -16,6 +16,9 @@ from tfddl.runtime.asked import asking_again
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+_taken: list[State] = []
+"""The states that functions have been called with since the outermost call began."""
+
 
 def run(func: _Function) -> _Function:
     """Makes a training function one that can go on: a decorator.
@@ -42,6 +45,9 @@ def run(func: _Function) -> _Function:
     A program may raise both errors itself, on all ranks. After a `HorovodInternalError` the state goes back to its last
     commit, and the function is called again; after a `HostsUpdatedInterrupt` it is called with the state as it is.
 
+    A function may call another one with a state of its own. After a death, all states that they have taken go back to their
+    last commits, and the outermost function is called again.
+
     Args:
         func: The function. Its first argument is a `State`.
 
@@ -55,6 +61,16 @@ def run(func: _Function) -> _Function:
             commits = Commits.of_state(f"{func.__module__}.{func.__qualname__} {state.kind()}")
             if commits:
                 state.restore_from(commits)
+        outermost = not _taken
+        if all(each is not state for each in _taken):
+            _taken.append(state)
+        try:
+            return train_with(state, outermost, arguments, options)
+        finally:
+            if outermost:
+                _taken.clear()
+
+    def train_with(state: State, outermost: bool, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         synchronize = True
         while True:
             try:
@@ -69,9 +85,10 @@ def run(func: _Function) -> _Function:
                 hand_over.end_if_agreed()
                 synchronize = not interrupt.skip_sync
             except Exception:
-                if not survive.goes_on(adapts=state.adapts):
+                if not outermost or not survive.goes_on(adapts=all(each.adapts for each in _taken)):
                     raise
-                state.go_on()
+                for each in _taken:
+                    each.go_on()
                 synchronize = True
                 continue
             basics.shutdown()

@@ -1,6 +1,7 @@
 """Checkpoints of which each rank writes a part, and elastic commits of divided states."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -292,15 +293,19 @@ def test_a_disk_that_is_full(hvd, tmp_path):
     if hvd.rank() == 1:
         parts.os.fsync = full
     try:
-        checkpoint.save(epoch=2)
-        checkpoint.wait()
+        for epoch in (2, 3, 4):
+            checkpoint.save(epoch=epoch)
+            checkpoint.wait()
+            hvd.barrier()
     finally:
         parts.os.fsync = plain
         logging.getLogger("tfddl").removeHandler(listener)
     hvd.barrier()
     if hvd.rank() == 1:
         assert heard[0].startswith("Rank 1 could not write its part of checkpoint 2")
-    assert len(heard) == hvd.rank()
+    assert len(heard) == 3 * hvd.rank()
+    # The last two may still be written by other ranks; the part of rank 0 of the second checkpoint would fill the disk.
+    assert sorted(int(folder.name.split("-")[1]) for folder in Path(directory).iterdir()) == [1, 3, 4]
     assert hvd.ShardedCheckpoint(directory, model).restore() == {"epoch": 1}
 
 

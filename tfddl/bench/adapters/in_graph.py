@@ -66,7 +66,14 @@ def around(op: Callable[[tf.Tensor], tf.Tensor], x: Any, expected: Any) -> Way:
 def step(case: Case, rank: int, finish: Finish, expected: float) -> Way:
     """A step that only computes gradients, by `finish`.
 
-    The loss is `scale * sum of all variables`, so all elements of all gradients are `scale`, at almost no cost.
+    The loss is `scale * sum of number * sum of elements` over the variables, numbered from 1: all elements of a gradient are
+    `scale * number`, at almost no cost. Were two gradients equal, TensorFlow would merge Horovod's ops on them.
+
+    Args:
+        case: The shapes of the gradients.
+        rank: The rank.
+        finish: Computes the gradients.
+        expected: The elements of the first result.
     """
     variables = [tf.Variable(tf.zeros(shape)) for shape in case.shapes]
     run = tf.function(lambda scale: finish(*_recorded(variables, scale), variables))
@@ -76,14 +83,16 @@ def step(case: Case, rank: int, finish: Finish, expected: float) -> Way:
     def call() -> None:
         last[0] = run(scale)
 
-    return Way(
-        call, lambda: sum(count_wrong(t.numpy(), expected) for t in last[0]) if last[0] else case.count
-    )
+    def wrong() -> int:
+        return sum(count_wrong(t.numpy(), expected * number) for number, t in enumerate(last[0], 1))
+
+    return Way(call, lambda: wrong() if last[0] else case.count)
 
 
 def _recorded(variables: Sequence[tf.Variable], scale: tf.Tensor) -> tuple[tf.GradientTape, tf.Tensor]:
     with tf.GradientTape() as tape:
-        loss = scale * tf.add_n([tf.reduce_sum(variable) for variable in variables])
+        sums = [number * tf.reduce_sum(variable) for number, variable in enumerate(variables, 1)]
+        loss = scale * tf.add_n(sums)
     return tape, loss
 
 

@@ -15,7 +15,15 @@ import numpy as np
 from tfddl.keras.consistency import model_contents
 from tfddl.keras.sharded import contents
 from tfddl.keras.sharded.contents import Entry
-from tfddl.keras.sharded.parts import DAMAGED, Folder, Parts, complete_folders, remove_old, why_not_writable
+from tfddl.keras.sharded.parts import (
+    DAMAGED,
+    Folder,
+    Parts,
+    complete_folders,
+    remove_failed,
+    remove_old,
+    why_not_writable,
+)
 from tfddl.ops.compression import StatefulCompressor
 from tfddl.ops.objects import allgather_object, broadcast_object
 from tfddl.runtime import basics, library
@@ -146,6 +154,7 @@ class ShardedCheckpoint:
 
     def _write(self, folder: Folder, rank: int, about: str, arrays: dict[str, np.ndarray]) -> None:
         try:
+            remove_failed(self._base, folder.number)
             folder.write(rank, about, arrays)
             # All ranks call it, as the last rank that writes makes the checkpoint complete.
             remove_old(self._base, self._keep)

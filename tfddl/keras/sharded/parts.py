@@ -103,6 +103,13 @@ def remove_old(base: Path, keep: int) -> None:
                 shutil.rmtree(folder.path, ignore_errors=True)
 
 
+def remove_failed(base: Path, number: int) -> None:
+    """Removes incomplete checkpoints, but the two that ranks may still be writing: `number` and the one before."""
+    for folder in _folders(base):
+        if folder.number < number - 1 and not folder.is_complete:
+            shutil.rmtree(folder.path, ignore_errors=True)
+
+
 def _folders(base: Path) -> list[Folder]:
     names = os.listdir(base) if base.is_dir() else []
     found = (_FOLDER.fullmatch(name) for name in names)
