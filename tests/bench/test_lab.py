@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -98,32 +100,33 @@ def test_nothing_is_left_of_a_lab_that_is_stopped(number, tmp_path):
         "--sizes",
         "4K,64M",
         "--rounds",
-        "500",
+        "9",
         "--peers",
         "none",
     ]
-    environment = os.environ | {"TMPDIR": str(tmp_path)}
-    running = subprocess.Popen(
-        [sys.executable, "-c", PLAIN, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert running.stderr is not None
-        for line in running.stderr:
-            if "measuring 64M" in line:
-                break
-        os.killpg(running.pid, number)
-        output, _ = running.communicate(timeout=60)
-    finally:
-        running.kill()
-    if number == signal.SIGINT:
-        assert running.returncode == 130 and "only the finished cases are listed" in output
-    deadline = time.monotonic() + 20
-    while str(tmp_path) in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    assert not list(tmp_path.glob("tfddl-lab-*"))
+    with tempfile.TemporaryDirectory(prefix="lab-") as folder:  # short, for the names of sockets
+        running = subprocess.Popen(
+            [sys.executable, "-c", PLAIN, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"TMPDIR": folder},
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            assert running.stderr is not None
+            assert any("measuring 64M" in line for line in running.stderr)
+            os.killpg(running.pid, number)
+            output, errors = running.communicate(timeout=60)
+        finally:
+            running.kill()
+        if number == signal.SIGINT:
+            assert running.returncode == 130 and "only the finished cases are listed" in output, (
+                output + errors
+            )
+            assert "4,096" in output and "Traceback" not in errors
+        deadline = time.monotonic() + 20
+        while folder in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert not list(Path(folder).glob("tfddl-lab-*"))

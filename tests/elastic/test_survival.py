@@ -67,9 +67,9 @@ def train(state):
         counter.steps += 1
         state.sizes.append(size)  # in place: the commit has to be a copy
         if state.step % 4 == 0:
+            counter.commit()
             fall("commit")
             state.commit()
-            counter.commit()
             fall("after")
 
 @hvd.elastic.run

@@ -78,7 +78,7 @@ def become(host: str, hosts_file: Path) -> None:
 
 def start(*command: str) -> int:
     """Starts a process of this lab in the background, and returns its id once it says that it is ready."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, process_group=0)  # no Ctrl-C reaches it
     assert process.stdout is not None
     if not process.stdout.readline():
         raise RuntimeError(

@@ -108,6 +108,7 @@ class WorkerGroup:
         self._process = subprocess.Popen(
             [*line, *addresses],
             stdin=subprocess.DEVNULL,
+            process_group=0,  # a Ctrl-C is for the driver alone, which ends the workers
             stdout=log,
             stderr=log,
             env=os.environ | _ENVIRONMENT | (_CROWDED if ranks > len(os.sched_getaffinity(0)) else {}),
