@@ -88,6 +88,12 @@ def test_other_numbers_of_ranks_are_an_error():
     assert result.exit_code == 2 and "--lab has 2 ranks" in result.output and "-np 3" in result.output
 
 
+def test_a_machine_without_namespaces_is_an_error(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    result = CliRunner().invoke(command, ["allreduce", "--lab", "2x1"])
+    assert result.exit_code == 1 and "install unshare, ip and tc, permit user namespaces" in result.output
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_nothing_is_left_of_a_lab_that_is_stopped(number, tmp_path):

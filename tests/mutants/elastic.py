@@ -47,6 +47,12 @@ FAULTS = {
         "go_on = any(rank.goes_on_with == len(left) for rank in left)",
         "tests/elastic/test_survival.py::test_all_that_are_left_have_to_go_on",
     ),
+    "after a loss only the state of the outermost function goes back": Fault(
+        "tfddl/elastic/training.py",
+        "                for each in _taken:\n",
+        "                for each in _taken[:1]:\n",
+        "tests/elastic/test_survival.py::test_ranks_die_and_the_others_go_on",
+    ),
     "a program that has dealt its data before goes on": Fault(
         "tfddl/data/shards.py",
         '        asked.note("data", "hvd.data")\n',

@@ -95,8 +95,8 @@ def _common(command: Any) -> Any:
         ),
         click.option(
             "--lab", type=Labs(), metavar="HOSTSxRANKS[,RATE[,DELAY]]",
-            help="Measure between hosts that are namespaces on this machine. RATE of a link in each direction: 1gbit. "
-            "DELAY from host to host: 20ms.",
+            help="Measure between hosts that are namespaces on this machine, with Open MPI. RATE of a link in each "
+            "direction: 1gbit. DELAY from host to host: 20ms.",
         ),
         click.option("--rounds", default=7, help="Number of rounds: blocks of calls of each adapter.", **_NUMBER),
         _names(
@@ -129,6 +129,12 @@ def _enter(lab: Lab, ranks: int | None) -> None:
         return
     with tempfile.TemporaryDirectory(prefix="tfddl-lab-") as directory:
         line = labs.lab_command(Path(directory), lab.rate, lab.delay, len(lab.hosts))
+        probe = subprocess.run([*line, "true"], capture_output=True, text=True)
+        if probe.returncode != 0:
+            raise click.ClickException(
+                "This machine cannot build a lab: install unshare, ip and tc, permit user namespaces, and for a delay or "
+                f"more than two hosts give access to /dev/net/tun. It said: {probe.stderr.strip()[-300:]}"
+            )
         inside = subprocess.Popen([*line, sys.executable, "-m", "tfddl.cli", *sys.argv[1:]])
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the command in the lab too
         signal.signal(signal.SIGTERM, lambda *_: inside.kill())
