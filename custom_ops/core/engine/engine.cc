@@ -65,7 +65,7 @@ void Engine::Submit(Request request) {
   if (control_.Push(std::move(command))) return;
   auto& refused = std::get<Request>(command);
   const auto reason = failure();
-  const Status status(Code::kUnknown, reason ? *reason : ClosedMessage());
+  const Status status(Code::kUnknown, reason ? *reason : ClosedMessage(refused.key()));
   RecordEnd(refused, status);
   refused.done(status);
 }

@@ -153,7 +153,7 @@ class Engine {
   void Answer(Request request, Status status);
   void RecordEnd(const Request& request, const Status& status);
   void FailEverything();
-  std::string ClosedMessage() const;
+  std::string ClosedMessage(const std::string& key) const;  // for the request with this key
   std::string Me() const { return "rank " + std::to_string(global_rank(rank_)); }
 
   // engine_join.cc

@@ -43,7 +43,7 @@ void Engine::EndJoin(const Boundary& boundary) {
       status = Status(Code::kFailedPrecondition, boundary.join_error);
     }
   } else if (boundary.closed) {
-    status = Status(Code::kUnknown, ClosedMessage());
+    status = Status(Code::kUnknown, ClosedMessage(kJoinKey));
   } else {
     return;
   }

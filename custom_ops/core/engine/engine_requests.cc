@@ -36,7 +36,7 @@ std::unique_ptr<Collective> MakeHostCollective(const Lane& lane, ScratchPool* sc
 
 }  // namespace
 
-std::string Engine::ClosedMessage() const {
+std::string Engine::ClosedMessage(const std::string& key) const {
   const int departing = agreement_.departing();
   const std::string who = "rank " + std::to_string(global_rank(departing));
   if (!set_.empty()) {
@@ -47,10 +47,12 @@ std::string Engine::ClosedMessage() const {
   if (departing == rank())
     return "tfddl has been shut down on this rank (" + std::to_string(departing) +
            "); call hvd.init() on all ranks to start anew.";
+  const std::string note = live_.NoteOf(key);
   return who +
          " has shut down tfddl (its program ended, raised, or called hvd.shutdown()), so no collective can "
          "complete any more. Run the same collectives the same number of times on all ranks, or call "
-         "hvd.join() when a rank's data has ended.";
+         "hvd.join() when a rank's data has ended." +
+         (note.empty() ? "" : " This one was for " + note + ".");
 }
 
 // Returns why a request is refused; empty: it is admitted.
@@ -62,7 +64,7 @@ std::string Engine::Refusal(const Request& request, Code* code) const {
     *code = Code::kCancelled;
     return "another collective of this step failed; see the error of that one";
   }
-  if (agreement_.closed()) return ClosedMessage();
+  if (agreement_.closed()) return ClosedMessage(request.key());
   *code = Code::kInvalidArgument;
   if (request.device != Device::kHost && !device_queue_) {
     return "internal error: '" + request.name + "' lies " + NameOf(request.device) +
@@ -168,7 +170,7 @@ void Engine::Apply(const Boundary& boundary) {
   auto pending = std::exchange(pending_, {});
   for (auto& [name, sequence] : pending) {
     agreement_.Withdraw(name);
-    FailSequence(std::move(sequence), Code::kUnknown, ClosedMessage());
+    FailSequence(std::move(sequence), Code::kUnknown, ClosedMessage(name));
   }
   if (!agreed_.empty()) {
     Fail("rank " + std::to_string(global_rank(boundary.departing)) + " shut down tfddl in the middle of '" +

@@ -28,6 +28,12 @@ void LiveRequests::SetNote(const std::string& key, const std::string& note) {
   notes_[key] = note;
 }
 
+std::string LiveRequests::NoteOf(const std::string& key) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto note = notes_.find(key);
+  return note == notes_.end() ? "" : note->second;
+}
+
 std::vector<LiveRequest> LiveRequests::List(bool joined) const {
   std::vector<LiveRequest> requests;
   const int64_t now = NowMicros();

@@ -26,6 +26,7 @@ class LiveRequests {
   void Remove(const std::string& key);
   bool Contains(const std::string& key) const;
   void SetNote(const std::string& key, const std::string& note);
+  std::string NoteOf(const std::string& key) const;  // empty: it has none
 
   // All of them, the longest wait first. `joined`: whether this rank has joined.
   std::vector<LiveRequest> List(bool joined) const;

@@ -124,7 +124,20 @@ model.fit(x, x[:, 0], epochs=3, verbose=0, callbacks=callbacks)
 """
 
 
-def test_a_save_of_one_rank_ends_the_job():
-    result = run_script(2, ONE_SAVES, environment={"TFDDL_STALL_WARNING": "6"})
+ONE_SAVES_AT_THE_END = """
+import keras
+import tfddl as hvd
+hvd.init()
+model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(40)])
+model.compile(hvd.ShardedOptimizer(keras.optimizers.Adam()), "mse")
+model.optimizer.build(model.trainable_variables)
+if hvd.rank() == 0:
+    model.save("/tmp/never.keras")
+"""
+
+
+@pytest.mark.parametrize("script", [ONE_SAVES, ONE_SAVES_AT_THE_END])
+def test_a_save_of_one_rank_ends_the_job(script):
+    result = run_script(2, script, environment={"TFDDL_STALL_WARNING": "6"})
     assert result.code == 1
     assert "save on all ranks, not on one alone: rank 0 writes the file" in result.output
