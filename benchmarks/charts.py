@@ -90,6 +90,23 @@ def charts() -> list[Chart]:
             "{:,.0f} us",
             bars(horovod, {f"allreduce of {size}, us": size for size in ("4 B", "64 KB", "1 MB")}, three),
         ),
+        Chart(
+            "docs/images/between-hosts.svg",
+            "one allreduce between hosts, ms",
+            "{:.1f} ms",
+            bars(
+                table("Beside other libraries"),
+                {
+                    "2 x 1, 1 Gbit/s: allreduce of 16 MB": "2 hosts x 1 rank, 16 MB",
+                    "2 x 2, 1 Gbit/s: allreduce of 16 MB": "2 x 2, 16 MB",
+                    "4 x 1, 100 Mbit/s: allreduce of 4 MB": "4 x 1, 4 MB",
+                },
+                {
+                    name: at(column)
+                    for column, name in enumerate(("tfddl", "raw TCP", "mpi4py", "Horovod", "gloo"))
+                },
+            ),
+        ),
     ]
 
 
