@@ -74,18 +74,28 @@ def test_training_beside_raw_tcp(tmp_path):
         ("4", "write HOSTSxRANKS,RATE,DELAY"),
         ("2x1,1gbit,20ms,3", "write HOSTSxRANKS,RATE,DELAY"),
         ("2x1,fast", "A rate needs a unit: write 1gbit"),
+        ("2x1,0gbit", "A rate needs a unit: write 1gbit"),
+        ("2x1,-1gbit", "A rate needs a unit: write 1gbit"),
         ("2x1,1gbit,20", "A delay needs a unit: write 20ms"),
+        ("2x1,1gbit,-5ms", "A delay needs a unit: write 20ms"),
     ],
 )
 def test_a_bad_lab_is_an_error(lab, says):
     result = CliRunner().invoke(command, ["allreduce", "--lab", lab])
     said = " ".join(result.output.replace("│", " ").split())
-    assert result.exit_code == 2 and says in said and repr(lab) in said
+    part = lab if "unit" not in says else lab.split(",")[-1]
+    assert result.exit_code == 2 and says in said and repr(part) in said
 
 
 def test_other_numbers_of_ranks_are_an_error():
     result = CliRunner().invoke(command, ["allreduce", "-np", "3", "--lab", "2x1"])
     assert result.exit_code == 2 and "--lab has 2 ranks" in result.output and "-np 3" in result.output
+
+
+def test_another_lab_around_is_an_error(monkeypatch):
+    monkeypatch.setenv("LAB", "10mbit,,2")
+    result = CliRunner().invoke(command, ["allreduce", "--lab", "2x1,1gbit"])
+    assert result.exit_code == 2 and "runs in a lab of 10mbit,,2" in result.output
 
 
 def test_a_machine_without_namespaces_is_an_error(monkeypatch):
@@ -95,7 +105,7 @@ def test_a_machine_without_namespaces_is_an_error(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_of_a_lab_that_is_stopped(number, tmp_path):
     lab_here(tmp_path)
     arguments = [
@@ -122,7 +132,7 @@ def test_nothing_is_left_of_a_lab_that_is_stopped(number, tmp_path):
         try:
             assert running.stderr is not None
             assert any("measuring 64M" in line for line in running.stderr)
-            os.killpg(running.pid, number)
+            os.kill(running.pid, number) if number == signal.SIGKILL else os.killpg(running.pid, number)
             output, errors = running.communicate(timeout=60)
         finally:
             running.kill()
@@ -135,4 +145,6 @@ def test_nothing_is_left_of_a_lab_that_is_stopped(number, tmp_path):
         while folder in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout:
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        assert not list(Path(folder).glob("tfddl-lab-*"))
+        if number == signal.SIGTERM:
+            assert running.returncode == 143
+        assert number == signal.SIGKILL or not list(Path(folder).glob("tfddl-lab-*"))

@@ -8,6 +8,8 @@ import yaml
 from click.testing import CliRunner
 
 from tests.harness import run_script
+from tests.harness.mpirun import is_open_mpi
+from tests.hosts.support import lab_or_skip
 from tfddl import cli
 from tfddl.bench.rounds import Timing
 from tfddl.bench.tune import candidates
@@ -53,6 +55,11 @@ def test_a_file_says_what_was_measured(megabytes):
     assert horovod_settings.split(content) == ({"TFDDL_BUCKET_MB": megabytes}, {})
 
 
+def test_a_file_without_levels_of_hosts():
+    content = yaml.safe_load("hierarchical-allreduce: false")
+    assert horovod_settings.split(content) == ({"TFDDL_HIERARCHICAL_ALLREDUCE": "0"}, {})
+
+
 def test_one_process():
     result = CliRunner().invoke(cli.main, ["tune", "--rounds", "8"])
     assert result.exit_code == 2 and "8 is not in the range x>=9" in result.output
@@ -69,6 +76,24 @@ for name, length in (("model", 6), ("any", None)):
     outputs = keras.layers.Dense(5)(keras.layers.Concatenate()([x, inputs[1]]))
     keras.Model(inputs, [outputs, x]).save(sys.argv[1] + f"/{name}.keras")
 """
+
+
+@pytest.mark.slow
+def test_several_hosts(tmp_path):
+    if not is_open_mpi():
+        pytest.skip("the stand-in for ssh is Open MPI's")
+    lab, path = lab_or_skip(tmp_path), tmp_path / "tuned.json"
+    assert run_script(0, MODELS, str(tmp_path)).code == 0
+    words = ["--model", str(tmp_path / "model.keras"), "--batch", "1", "--rounds", "9", "--json", str(path)]
+    launcher = [*lab, *JOB, "-np", "4", "-H", "hostA:2,hostB:2"]
+    result = run_script(
+        0, CLI, "tune", *words, launcher=launcher, environment={"OMPI_MCA_btl_sm_backing_directory": None}
+    )
+    assert result.code == 0, result.output
+    lines = json.loads(path.read_text())["hosts"]
+    assert [(line["setting"], line["#wrong"]) for line in lines] == [("1", 0), ("0", 0)]
+    assert lines[0]["ratio"] == 1 and all(line["ms"] > 0 for line in lines)
+    assert "best: TFDDL_HIERARCHICAL_ALLREDUCE=" in result.output
 
 
 @pytest.mark.slow

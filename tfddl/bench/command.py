@@ -55,8 +55,8 @@ def bench() -> None:
           training steps of three models, with and without communication
       tfddl bench allreduce --lab 2x1,1gbit --sizes 16M
           two hosts with one rank each, as namespaces on this machine, with a cable of
-          1 Gbit/s between them; 4x2,1gbit,20ms has four hosts of two ranks, and 20 ms from
-          each host to each
+          1 Gbit/s between them; 4x2,100mbit,20ms has four hosts of two ranks, and 20 ms
+          from each host to each
 
     It runs on the CPUs of this host. Each rank has one core and one thread, so start at most as many ranks as cores,
     and run nothing else meanwhile. Ctrl-C keeps the finished cases. Blocks of calls take turns, and the ranks of
@@ -95,8 +95,9 @@ def _common(command: Any) -> Any:
         ),
         click.option(
             "--lab", type=Labs(), metavar="HOSTSxRANKS[,RATE[,DELAY]]",
-            help="Measure between hosts that are namespaces on this machine, with Open MPI. RATE of a link in each "
-            "direction: 1gbit. DELAY from host to host: 20ms.",
+            help="Measure between 2 to 8 hosts that are namespaces on this machine, with Open MPI. RATE of a link in each "
+            "direction: 1gbit; from three hosts on, or with a delay, a process of this machine carries all, at 100mbit "
+            "well. DELAY from host to host, one way: 20ms.",
         ),
         click.option("--rounds", default=7, help="Number of rounds: blocks of calls of each adapter.", **_NUMBER),
         _names(
@@ -125,20 +126,44 @@ def _enter(lab: Lab, ranks: int | None) -> None:
         raise click.UsageError(
             f"--lab has {lab.ranks} ranks: leave -np out, or choose another lab. Received: -np {ranks}"
         )
-    if labs.HOSTS in os.environ:
-        return
+    around = os.environ.get(labs.LAB, lab.network)
+    if around != lab.network:
+        raise click.UsageError(
+            f"This command runs in a lab of {around} (rate, delay, hosts): start it outside. Received: --lab {lab.network}"
+        )
+    if labs.LAB not in os.environ:
+        sys.exit(_inside(lab))
+
+
+def _inside(lab: Lab) -> int:
+    """Runs this command on the first host of a lab. Returns its exit code."""
+    from tfddl.bench.worker_group import end_with_driver
+
+    stopped = []
     with tempfile.TemporaryDirectory(prefix="tfddl-lab-") as directory:
         line = labs.lab_command(Path(directory), lab.rate, lab.delay, len(lab.hosts))
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         probe = subprocess.run([*line, "true"], capture_output=True, text=True)
         if probe.returncode != 0:
             raise click.ClickException(
                 "This machine cannot build a lab: install unshare, ip and tc, permit user namespaces, and for a delay or "
                 f"more than two hosts give access to /dev/net/tun. It said: {probe.stderr.strip()[-300:]}"
             )
-        inside = subprocess.Popen([*line, sys.executable, "-m", "tfddl.cli", *sys.argv[1:]])
+        running = subprocess.Popen(
+            [*line, sys.executable, "-m", "tfddl.cli", *sys.argv[1:]],
+            preexec_fn=functools.partial(
+                end_with_driver, signal.SIGKILL
+            ),  # with it go all processes of the lab
+        )
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the command in the lab too
-        signal.signal(signal.SIGTERM, lambda *_: inside.kill())
-        sys.exit(inside.wait())
+
+        def stop(*_: object) -> None:
+            stopped.append(143)
+            running.kill()
+
+        signal.signal(signal.SIGTERM, stop)
+        code = running.wait()
+        return stopped[0] if stopped else code
 
 
 def _add(operation: str, about: str) -> None:
@@ -244,7 +269,6 @@ def _measure(
     if ranks > cores:
         notes.append(f"{ranks} ranks share {cores} cores: the times are not meaningful")
     shown = [{column: line[column] for column in line if column != "name"} for line in lines]
-    results.show(title, shown, notes, new_section="bytes")
     document = {
         "title": title,
         "command": shlex.join(["tfddl", *sys.argv[1:]]),
@@ -254,8 +278,10 @@ def _measure(
         "rows": lines,
         "notes": notes,
         "failed": session.failed,
+        "lab": lab and lab.network,
     }
     _write(document, **files)
+    results.show(title, shown, notes, new_section="bytes")
     if stopped:
         sys.exit(130)
     _judge(results.wrong(lines), session.failed)

@@ -3,9 +3,9 @@
     python -m tfddl.bench.lab DIRECTORY RATE[,DELAY[,HOSTS]] COMMAND ARGS...
 
 runs a command on `hostA`, from where mpirun reaches `hostB` (and `hostC`, ...) by a stand-in for ssh. All share the
-file system, as a cluster's nodes do. RATE is what a host's link carries in each direction, as `tc` writes it (`1gbit`), or
-`-` for all it can. DELAY is one way, as with `tc netem delay` on each host: `20ms` makes a round trip of 40 ms. HOSTS is 2
-by default, at most 8. `100mbit,20ms` is a link between buildings.
+file system, as a cluster's nodes do. DIRECTORY is an empty one for files of the lab. RATE is what a host's link carries in
+each direction, as `tc` writes it (`1gbit`), or `-` for all it can. DELAY is one way, as with `tc netem delay` on each host:
+`20ms` makes a round trip of 40 ms. HOSTS is 2 by default, at most 8. `100mbit,20ms` is a link between buildings.
 
 Two hosts without a delay have a veth cable, which `tbf` limits. With a delay, or with more hosts, `relay.py` is a switch
 between them. The lab needs no privileges beyond unprivileged user namespaces, and `/dev/net/tun` for the switch. All that it
@@ -31,8 +31,8 @@ MTU = 9000
 LEFT_LIMIT = 30.0
 """Seconds that the processes of a job get to be gone once its launcher has ended."""
 
-HOSTS = "LAB_HOSTS"
-"""Variable with the names of the hosts, for the command."""
+LAB = "LAB"
+"""Variable that tells the command its lab: `RATE,DELAY,HOSTS`."""
 
 ADDRESSES = {f"host{letter}": f"10.77.0.{number}" for number, letter in enumerate("ABCDEFGH", 1)}
 
@@ -163,7 +163,8 @@ def main() -> int:
     cases = "\n  ".join(f"{host} | {ADDRESSES[host]}) holder={holder} ;;" for host, holder in others.items())
     agent.write_text(AGENT.format(cases=cases, home=home, directory=directory))
     agent.chmod(0o755)
-    os.environ.update({HOSTS: ",".join(hosts), "PRTE_MCA_plm": "ssh", "PRTE_MCA_plm_ssh_agent": str(agent)})
+    lab = f"{rate},{delay},{len(hosts)}"
+    os.environ.update({LAB: lab, "PRTE_MCA_plm": "ssh", "PRTE_MCA_plm_ssh_agent": str(agent)})
     # Process numbers begin anew here, so that what Open MPI left of a lab that was killed would bear the same names.
     running = subprocess.Popen(command, env=os.environ | {"TMPDIR": str(directory)})
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the command too
@@ -182,6 +183,8 @@ def hold(hosts_file: Path, host: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 4 or "--help" in sys.argv[1:3]:
+        sys.exit(__doc__)
     if sys.argv[1] == "--hold":
         hold(Path(sys.argv[2]), sys.argv[3])
     if sys.argv[1] != "--inside":

@@ -76,13 +76,18 @@ class Lab:
     delay: str
 
     @property
+    def network(self) -> str:
+        """As in the variable `tfddl.bench.lab.LAB`."""
+        return f"{self.rate},{self.delay},{len(self.hosts)}"
+
+    @property
     def ranks(self) -> int:
         """The ranks of all hosts."""
         return sum(host.slots for host in self.hosts)
 
 
 class Labs(click.ParamType):
-    """A lab: `4x2`, `4x2,1gbit` or `4x2,1gbit,20ms`."""
+    """A lab: `4x2`, `4x2,100mbit` or `4x2,100mbit,20ms`."""
 
     name = "lab"
 
@@ -92,15 +97,17 @@ class Labs(click.ParamType):
             return value
         size, rate, delay, *more = [*value.split(","), "", ""]
         found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", size)
+        if not found or any(more) or not 2 <= int(found[1]) <= len(ADDRESSES):
+            self.fail(
+                f"A lab has 2 to {len(ADDRESSES)} hosts: write HOSTSxRANKS,RATE,DELAY as in 4x2,100mbit,20ms, without the "
+                f"parts that have no limit. A host's RANKS are at least 1. Received: {value!r}",
+                parameter,
+                context,
+            )
         try:
-            if not found or any(more) or not 2 <= int(found[1]) <= len(ADDRESSES):
-                raise ValueError(
-                    f"A lab has 2 to {len(ADDRESSES)} hosts: write HOSTSxRANKS,RATE,DELAY as in 4x2,1gbit,20ms, without "
-                    "the parts that have no limit. A host's RANKS are at least 1."
-                )
             bytes_per_second(rate or "-")
             seconds(delay or "0s")
         except ValueError as error:
-            self.fail(f"{error} Received: {value!r}", parameter, context)
+            self.fail(str(error), parameter, context)
         names = list(ADDRESSES)[: int(found[1])]
         return Lab(tuple(Host(name, int(found[2])) for name in names), rate or "-", delay)

@@ -17,6 +17,7 @@ import contextlib
 import fcntl
 import heapq
 import os
+import re
 import select
 import struct
 import sys
@@ -43,7 +44,7 @@ PAUSE = 1 / 40
 def seconds(text: str) -> float:
     """Seconds of a time as `tc` writes it: `20ms`, `500us`, `1s`."""
     for unit, factor in (("us", 1e-6), ("ms", 1e-3), ("s", 1.0)):
-        if text.endswith(unit):
+        if re.fullmatch(rf"\d+(\.\d+)?{unit}", text):
             return float(text.removesuffix(unit)) * factor
     raise ValueError(f"A delay needs a unit: write 20ms, 500us or 1s. Received: {text!r}")
 
@@ -53,7 +54,7 @@ def bytes_per_second(text: str) -> float:
     if text == "-":
         return float("inf")
     for unit, factor in (("gbit", 1e9), ("mbit", 1e6), ("kbit", 1e3)):
-        if text.endswith(unit):
+        if re.fullmatch(rf"\d*[1-9]\d*(\.\d+)?{unit}", text):
             return float(text.removesuffix(unit)) * factor / 8
     raise ValueError(f"A rate needs a unit: write 1gbit, 100mbit or 64kbit. Received: {text!r}")
 

@@ -63,6 +63,7 @@ class WorkerGroup:
         self._directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tfddl-bench-")))
         self._ranks: list[Connection] = []
         self._processes: list[int] = []
+        self._process: subprocess.Popen[bytes] | None = None
         try:
             self._start(ranks, hosts)
         except BaseException:
@@ -87,16 +88,23 @@ class WorkerGroup:
         self._signal(signal.SIGCONT)
         for rank in self._ranks:
             rank.close()
-        try:
-            self._process.wait(_END_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self._process.terminate()
-            self._process.wait()
+        if self._process is not None:
+            try:
+                self._process.wait(_END_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                self._process.terminate()
+                self._process.wait()
         self._stack.close()
 
     def _start(self, ranks: int, hosts: Sequence[Host]) -> None:
         listener = self._stack.enter_context(socket.socket(socket.AF_UNIX))
-        listener.bind(str(self._directory / SOCKET))
+        try:
+            listener.bind(str(self._directory / SOCKET))
+        except OSError as error:
+            raise WorkerError(
+                f"{self.adapter.title}: no socket in {self._directory}: set TMPDIR to a directory with a short name. "
+                f"Received: {error}"
+            ) from None
         listener.listen(ranks)
         log = self._stack.enter_context((self._directory / "output").open("wb"))
         line = [sys.executable, "-m", "tfddl.launch.run", "-np", str(ranks)]
@@ -112,7 +120,7 @@ class WorkerGroup:
             stdout=log,
             stderr=log,
             env=os.environ | _ENVIRONMENT | (_CROWDED if ranks > len(os.sched_getaffinity(0)) else {}),
-            preexec_fn=_end_with_driver,
+            preexec_fn=end_with_driver,
         )
         deadline = time.monotonic() + START_LIMIT_S
         said = sorted(self._accept(listener, deadline) for _ in range(ranks))
@@ -122,6 +130,7 @@ class WorkerGroup:
         self._signal(signal.SIGSTOP)
 
     def _accept(self, listener: socket.socket, deadline: float) -> tuple[int, int, Connection]:
+        assert self._process is not None
         while not select.select([listener], [], [], 0.5)[0]:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise self._error("its processes did not start; see its output below")
@@ -166,6 +175,7 @@ class WorkerGroup:
             answer = rank.recv()
         except (EOFError, OSError):
             with contextlib.suppress(subprocess.TimeoutExpired):
+                assert self._process is not None
                 self._process.wait(_END_LIMIT_S)  # for tfddlrun's last message
             raise self._error(f"rank {self._ranks.index(rank)} died") from None
         if isinstance(answer, str):
@@ -177,9 +187,12 @@ class WorkerGroup:
         return WorkerError("\n".join([f"{self.adapter.title}: {reason}", *lines[-_LINES_SHOWN:]]))
 
 
-def _end_with_driver() -> None:
-    """Makes tfddlrun end with the driver. Workers notice the end of a killed driver only if they are not stopped."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def end_with_driver(number: signal.Signals = signal.SIGTERM) -> None:
+    """Makes a process that begins get a signal when the driver ends.
+
+    Workers by themselves notice the end of a killed driver only if they are not stopped.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def free_ports(count: int) -> list[int]:

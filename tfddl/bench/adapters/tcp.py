@@ -1,7 +1,8 @@
 """Raw TCP between hosts: the bytes that a collective has to carry there, in both directions at once, and nothing reduced.
 
 The first rank of each host sends to that of the next host while it receives from that of the one before. The other ranks
-do nothing. No collective that has its data enter each host once can take less on the same cables.
+do nothing. Between two hosts no collective whose data enters each host once can take less on the same cable. Among more, a
+ring waits for the slowest of its links.
 """
 
 from __future__ import annotations

@@ -11,6 +11,15 @@ import click
 
 from tfddl.launch.reports import check_packages, file_option
 
+Tables = dict[str, list[dict[str, Any]]]
+
+_SETTINGS = {
+    "buckets": "TFDDL_BUCKET_MB",
+    "compression": "compression",
+    "hosts": "TFDDL_HIERARCHICAL_ALLREDUCE",
+}
+"""What each table tries."""
+
 
 @click.command()
 @click.option(
@@ -63,11 +72,13 @@ def tune(
 
     A second table has compressions of gradients, with the best bucket size. They change the numbers of a training, so
     the file does not hold them: they are an argument of DistributedOptimizer.
+    A third table, with several ranks on each of several hosts, has TFDDL_HIERARCHICAL_ALLREDUCE: by hosts (1), or each
+    rank with each (0).
     """
     check_packages("tfddl tune", plot_path)
     import tfddl as hvd
     from tfddl.bench.tune import candidates
-    from tfddl.bench.tune.steps import Steps
+    from tfddl.bench.tune.steps import LEVELS, Steps
 
     hvd.init()
     hvd.set_visible_gpu()
@@ -91,14 +102,20 @@ def tune(
     for line, each in zip(lines, tried, strict=True):
         line["buckets"] = each.buckets
     formats = {name: (chosen.megabytes, getattr(hvd.Compression, name)) for name in ("none", "fp16", "bf16")}
-    more = candidates.compare(steps.measure(formats, rounds), "none")
-    wrong = sum(line["#wrong"] for line in (*lines, *more))
+    compressed = candidates.compare(steps.measure(formats, rounds), "none")
+    tables = {"buckets": lines, "compression": compressed}
+    if 1 < hvd.cross_size() < hvd.size():
+        tables["hosts"] = candidates.compare(steps.measure_levels(chosen.megabytes, rounds), LEVELS[0])
+    wrong = sum(line["#wrong"] for table in tables.values() for line in table)
     if hvd.rank() == 0:
         title = f"{model}, {batch} rows a rank, {hvd.size()} ranks, hosts: {hvd.cross_size()}"
-        _show(title, lines, more, chosen.megabytes, candidates.best(more, "none"))
-        _write(title, lines, more, chosen.in_a_file, output, json_path)
+        found = {"fusion-threshold-mb": chosen.in_a_file}
+        if "hosts" in tables and candidates.best(tables["hosts"], LEVELS[0]) != LEVELS[0]:
+            found["hierarchical-allreduce"] = "false"
+        _show(title, tables, chosen.megabytes, found)
+        _write(title, tables, found, output, json_path)
         if plot_path is not None:
-            _draw(title, lines, more, plot_path)
+            _draw(title, tables, plot_path)
     hvd.shutdown()
     if wrong:
         raise click.ClickException(
@@ -106,51 +123,48 @@ def tune(
         )
 
 
-def _show(
-    title: str, lines: list[dict[str, Any]], more: list[dict[str, Any]], chosen: str, compression: str
-) -> None:
+def _show(title: str, tables: Tables, chosen: str, found: dict[str, str]) -> None:
+    from tfddl.bench.tune.candidates import best
     from tfddl.launch.table import show
 
-    show(title, lines, [f"best: TFDDL_BUCKET_MB={chosen}"], left=["setting"])
+    show(title, tables["buckets"], [f"best: {_SETTINGS['buckets']}={chosen}"], left=["setting"])
+    compression = best(tables["compression"], "none")
     advice = (
         f"faster: compression=hvd.Compression.{compression} in DistributedOptimizer or DistributedGradientTape"
         if compression != "none"
         else "no compression is faster"
     )
-    show("compression", more, [advice], left=["setting"])
+    show("compression", tables["compression"], [advice], left=["setting"])
+    if "hosts" in tables:
+        level = "0" if "hierarchical-allreduce" in found else "1"
+        show("several hosts", tables["hosts"], [f"best: {_SETTINGS['hosts']}={level}"], left=["setting"])
 
 
 def _write(
-    title: str,
-    lines: list[dict[str, Any]],
-    more: list[dict[str, Any]],
-    megabytes: str,
-    output: Path | None,
-    json_path: Path | None,
+    title: str, tables: Tables, found: dict[str, str], output: Path | None, json_path: Path | None
 ) -> None:
     if output is not None:
-        output.write_text(f"# tfddl tune: {title}\nfusion-threshold-mb: {megabytes}\n")
+        lines = "".join(f"{name}: {value}\n" for name, value in found.items())
+        output.write_text(f"# tfddl tune: {title}\n{lines}")
         click.echo(f"Written: {output}. Use it: tfddlrun --config-file {shlex.quote(str(output))} ...")
     if json_path is not None:
-        document = {"title": title, "buckets": lines, "compression": more, "fusion-threshold-mb": megabytes}
-        json_path.write_text(json.dumps(document, indent=2) + "\n")
+        json_path.write_text(json.dumps({"title": title, **tables, **found}, indent=2) + "\n")
 
 
-def _draw(title: str, lines: list[dict[str, Any]], more: list[dict[str, Any]], path: Path) -> None:
+def _draw(title: str, tables: Tables, path: Path) -> None:
     """Ratios to the default, with quartiles."""
     from matplotlib.figure import Figure  # not pyplot: no window, no display
 
     figure = Figure(figsize=(9, 4), layout="constrained")
-    for axes, some, label in zip(
-        figure.subplots(1, 2, sharey=True), (lines, more), ("TFDDL_BUCKET_MB", "compression"), strict=True
-    ):
-        ratios = [line["ratio"] for line in some]
+    plots = figure.subplots(1, len(tables), sharey=True)
+    for axes, (name, table) in zip(plots, tables.items(), strict=True):
+        ratios = [line["ratio"] for line in table]
         spread = [
-            [line["ratio"] - line["p25"] for line in some],
-            [line["p75"] - line["ratio"] for line in some],
+            [line["ratio"] - line["p25"] for line in table],
+            [line["p75"] - line["ratio"] for line in table],
         ]
-        axes.bar([line["setting"] for line in some], ratios, yerr=spread, capsize=3)
+        axes.bar([line["setting"] for line in table], ratios, yerr=spread, capsize=3)
         axes.axhline(1, color="black", linewidth=0.8)
-        axes.set(xlabel=label, ylabel="time of a step / that of the first")
+        axes.set(xlabel=_SETTINGS[name], ylabel="time of a step / that of the first")
     figure.suptitle(title)
     figure.savefig(path, dpi=110)

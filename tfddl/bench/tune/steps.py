@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,12 @@ from tfddl import _compat
 from tfddl.bench import models
 from tfddl.bench.adapters import Way
 from tfddl.bench.gradient_sets import MODELS
-from tfddl.bench.rounds import Timing, measure
+from tfddl.bench.rounds import Timing, block_of_all_ranks, interleave, measure
 from tfddl.gradients.buckets import BUCKET_VARIABLE, Shape
+
+LEVELS_VARIABLE = "TFDDL_HIERARCHICAL_ALLREDUCE"
+LEVELS = ("1", "0")
+"""Values of this variable: by hosts, the default, and each rank with each."""
 
 _CALLS = 3
 
@@ -57,6 +62,24 @@ class Steps:
         """
         ways = {name: self._way(*setting) for name, setting in settings.items()}
         return measure(ways, rounds=rounds, calls=_CALLS)
+
+    def measure_levels(self, megabytes: str, rounds: int) -> dict[str, Timing]:
+        """Times a step with each of `LEVELS`. All ranks call it; tfddl starts anew before each block.
+
+        Args:
+            megabytes: Bucket sizes.
+            rounds: Blocks of each.
+        """
+        way = self._way(megabytes, hvd.Compression.none)
+
+        def block(level: str) -> tuple[float, int]:
+            hvd.shutdown()
+            os.environ[LEVELS_VARIABLE] = level
+            hvd.init()
+            block_of_all_ranks(way, _CALLS)  # warms up
+            return block_of_all_ranks(way, _CALLS)
+
+        return interleave({level: partial(block, level) for level in LEVELS}, rounds)
 
     def _way(self, megabytes: str, compression: Any) -> Way:
         @tf.function
