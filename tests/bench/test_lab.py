@@ -53,7 +53,7 @@ def test_training_beside_raw_tcp(tmp_path):
     lab_here(tmp_path)
     path = tmp_path / "result.json"
     options = ["--models", "cnn", "--batch", "2", "--steps", "2", "--rounds", "1", "--peers", "none"]
-    result = bench("training", "--lab", "2x2,1gbit", *options, "--json", str(path))
+    result = bench("training", "--lab", "2x1,1gbit", *options, "--json", str(path))
     assert result.code == 0, result.output
     rows = {row["name"]: row for row in json.loads(path.read_text())["rows"]}
     assert set(rows) == {"tfddl", "nothing", "in step", "tcp after a step", "alone"}
