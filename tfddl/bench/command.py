@@ -149,12 +149,9 @@ def _inside(lab: Lab) -> int:
                 "This machine cannot build a lab: install unshare, ip and tc, permit user namespaces, and for a delay or "
                 f"more than two hosts give access to /dev/net/tun. It said: {probe.stderr.strip()[-300:]}"
             )
-        running = subprocess.Popen(
-            [*line, sys.executable, "-m", "tfddl.cli", *sys.argv[1:]],
-            preexec_fn=functools.partial(
-                end_with_driver, signal.SIGKILL
-            ),  # with it go all processes of the lab
-        )
+        line += [sys.executable, "-m", "tfddl.cli", *sys.argv[1:]]
+        # With this process go all processes of the lab.
+        running = subprocess.Popen(line, preexec_fn=functools.partial(end_with_driver, signal.SIGKILL))
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the command in the lab too
 
         def stop(*_: object) -> None:
