@@ -20,9 +20,7 @@ a block the job is started anew with TFDDL_HIERARCHICAL_ALLREDUCE=1 or 0.
 - `#wrong`: elements of the checked results that were not exactly right, over all blocks and ranks.
 """
 
-import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,8 @@ import report
 import tfddl as hvd
 from tfddl.bench.adapters import Process, Way, mpi, tfddl
 from tfddl.bench.case import Case, collective
-from tfddl.bench.rounds import block_of_all_ranks, interleave, measure
+from tfddl.bench.levels import measure_levels, restart
+from tfddl.bench.rounds import block_of_all_ranks, measure
 
 SIZES = (64 << 10, 1 << 20, 16 << 20)
 WAYS = {"1": "by hosts us", "0": "flat us"}
@@ -45,13 +44,6 @@ LEAST: dict[str, Callable[[float, int, float], float]] = {
 }
 """Bytes of a host that has a part of all ranks: those that it sends, and for an allgather those that it receives. A host
 sends what the others keep of its data, and each result enters a host. An allreduce is both (Patarasuk and Yuan 2009)."""
-
-
-def restart(by_hosts: str) -> None:
-    """Starts the job anew, with or without regard to hosts."""
-    hvd.shutdown()
-    os.environ["TFDDL_HIERARCHICAL_ALLREDUCE"] = by_hosts
-    hvd.init()
 
 
 def traffic(interface: str) -> np.ndarray:
@@ -85,13 +77,8 @@ def row(case: Case, arguments: Any) -> dict[str, Any]:
     calls = max(3, min(50, (16 << 20) // case.bytes))
     peer = measure({"mpi4py": theirs}, rounds=arguments.rounds, calls=calls)["mpi4py"] if theirs else None
 
-    def restarted(by_hosts: str) -> tuple[float, int]:
-        restart(by_hosts)
-        block_of_all_ranks(way, calls)  # warms up
-        return block_of_all_ranks(way, calls)
-
-    timings = interleave({name: partial(restarted, value) for value, name in WAYS.items()}, arguments.rounds)
-    median = {name: timing.median for name, timing in timings.items()}
+    timings = measure_levels(way, rounds=arguments.rounds, calls=calls)
+    median = {WAYS[level]: timing.median for level, timing in timings.items()}
     restart("1")
     block_of_all_ranks(way, 1)
     found, part = bytes_of_hosts(way, case.operation, calls, arguments.interface)

@@ -2,7 +2,7 @@
 
 The model is that of Hockney (1994), as used by Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication
 Operations in MPICH" (2005): a message of m bytes takes a + m / B, with the latency a (one way) and the bandwidth B. There
-are n ranks, one a host, and S bytes of weights or gradients.
+are n hosts with a rank each, or more, and S bytes of weights or gradients.
 
 - A collective begins with a vote: log2(n) messages one after the other (docs/design.md).
 - Then each rank sends a slice to each other rank: n - 1 messages, which share the link, and cost the sender o seconds each.
@@ -29,37 +29,47 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+MOST_DIRECT, GATHERED = 32, 8192
+"""Among more hosts, a rank's part of so few bytes takes log2(n) messages: core/collectives/gathered_allreduce.h."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """A network and its ranks.
+    """A network and its hosts.
 
     Attributes:
-        ranks: n.
+        hosts: n.
         bandwidth: B, bytes per second that carry data.
         latency: a, seconds one way.
         message: o, seconds of work for a message.
+        ranks: Of each host.
     """
 
-    ranks: int
+    hosts: int
     bandwidth: float
     latency: float
     message: float
+    ranks: int = 1
 
     def allreduce(self, size: float) -> float:
         """Seconds of an allreduce of so many bytes."""
-        return self._wire(size) + 2 * (self.ranks - 1) * self.message + (self._votes + 6) * self.latency
+        return self._wire(size) + self._messages(size) * self.message + (self._votes + 6) * self.latency
 
     def int8(self, size: float) -> float:
         """Seconds of a mean of values that travel as so many bytes."""
-        return self._wire(size) + 12 * (self.ranks - 1) * self.message + (4 * self._votes + 16) * self.latency
+        return self._wire(size) + 12 * (self.hosts - 1) * self.message + (4 * self._votes + 16) * self.latency
 
     @property
     def _votes(self) -> float:
-        return math.log2(self.ranks)
+        return math.log2(self.hosts * self.ranks)
+
+    def _messages(self, size: float) -> int:
+        if self.hosts > MOST_DIRECT and size / self.ranks <= GATHERED:
+            return math.ceil(math.log2(self.hosts))
+        return 2 * (self.hosts - 1)
 
     def _wire(self, size: float) -> float:
-        return 2 * (self.ranks - 1) / self.ranks * size / self.bandwidth
+        return 2 * (self.hosts - 1) / self.hosts * size / self.bandwidth
 
 
 def utilisation(step: float, every: int, exchange: float, fragments: int = 1, delay: int = 0) -> float:

@@ -25,12 +25,13 @@ VGG-16 (https://github.com/tensorflow/docs/blob/master/site/en/r1/guide/performa
 
 import argparse
 import dataclasses
-import math
 from typing import Any
+
+from prediction import Network
 
 from tfddl.bench import results
 
-FIRST_BUCKET, BUCKET, GATHERED = 1e6, 25e6, 8192
+FIRST_BUCKET, BUCKET = 1e6, 25e6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,37 +57,6 @@ MODELS = [
 ]
 
 
-@dataclasses.dataclass(frozen=True)
-class Cluster:
-    """Equal hosts.
-
-    Attributes:
-        hosts: H.
-        ranks: R, on each host.
-        bandwidth: B, bytes per second of data from a host, and as many to it.
-        latency: a, seconds one way.
-        message: o, seconds of work for a message.
-    """
-
-    hosts: int
-    ranks: int
-    bandwidth: float
-    latency: float
-    message: float
-
-    def messages(self, size: float) -> int:
-        """The messages between hosts that each rank sends for a bucket of so many bytes."""
-        if self.hosts > 32 and size / self.ranks <= GATHERED:
-            return math.ceil(math.log2(self.hosts))
-        return 2 * (self.hosts - 1)
-
-    def bucket(self, size: float) -> float:
-        """The seconds of a bucket of so many bytes."""
-        wire = 2 * (self.hosts - 1) / self.hosts * size / self.bandwidth
-        rounds = math.log2(self.hosts * self.ranks) + 6
-        return wire + self.messages(size) * self.message + rounds * self.latency
-
-
 def buckets(size: float) -> list[float]:
     """The bytes of each bucket of a model."""
     made = [min(size, FIRST_BUCKET)]
@@ -95,11 +65,11 @@ def buckets(size: float) -> list[float]:
     return made
 
 
-def row(model: Model, cluster: Cluster) -> dict[str, Any]:
+def row(model: Model, network: Network) -> dict[str, Any]:
     """A line of the table."""
-    times = [cluster.bucket(size) for size in buckets(model.bytes)]
+    times = [network.allreduce(size) for size in buckets(model.bytes)]
     left = max(times[-1], sum(times) - 2 / 3 * model.step)
-    ranks = cluster.hosts * cluster.ranks
+    ranks = network.hosts * network.ranks
     return {
         "model": model.name,
         "ranks": ranks,
@@ -124,7 +94,7 @@ def main() -> None:
     given = parser.parse_args()
     bandwidth = given.efficiency * given.gigabits * 1e9 / 8
     rows = [
-        row(model, Cluster(hosts, given.ranks, bandwidth, given.latency, given.message_seconds))
+        row(model, Network(hosts, bandwidth, given.latency, given.message_seconds, given.ranks))
         for model in MODELS
         for hosts in given.hosts
     ]

@@ -14,15 +14,8 @@ from click.testing import CliRunner
 
 from tests.bench.support import PLAIN, bench
 from tests.harness import slow
-from tests.harness.mpirun import is_open_mpi
-from tests.hosts.support import lab_or_skip
+from tests.hosts.support import job_lab_or_skip
 from tfddl.bench.command import bench as command
-
-
-def lab_here(directory):
-    if not is_open_mpi():
-        pytest.skip("the stand-in for ssh is Open MPI's")
-    lab_or_skip(directory)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +26,7 @@ def lab_here(directory):
     ],
 )
 def test_collectives(operation, lab, ranks, names, tmp_path):
-    lab_here(tmp_path)
+    job_lab_or_skip(tmp_path)
     path = tmp_path / "result.json"
     result = bench(
         operation, "--lab", lab, "--sizes", "96K", "--rounds", "1", "--peers", "mpi4py,mwms", "--json", str(path)
@@ -50,7 +43,7 @@ def test_collectives(operation, lab, ranks, names, tmp_path):
 
 @pytest.mark.slow
 def test_training_beside_raw_tcp(tmp_path):
-    lab_here(tmp_path)
+    job_lab_or_skip(tmp_path)
     path = tmp_path / "result.json"
     options = ["--models", "cnn", "--batch", "2", "--steps", "2", "--rounds", "1", "--peers", "none"]
     result = bench("training", "--lab", "2x1,1gbit", *options, "--json", str(path))
@@ -107,7 +100,7 @@ def test_a_machine_without_namespaces_is_an_error(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_of_a_lab_that_is_stopped(number, tmp_path):
-    lab_here(tmp_path)
+    job_lab_or_skip(tmp_path)
     arguments = [
         "bench",
         "allreduce",

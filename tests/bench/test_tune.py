@@ -8,8 +8,7 @@ import yaml
 from click.testing import CliRunner
 
 from tests.harness import run_script
-from tests.harness.mpirun import is_open_mpi
-from tests.hosts.support import lab_or_skip
+from tests.hosts.support import job_lab_or_skip
 from tfddl import cli
 from tfddl.bench.rounds import Timing
 from tfddl.bench.tune import candidates
@@ -80,9 +79,7 @@ for name, length in (("model", 6), ("any", None)):
 
 @pytest.mark.slow
 def test_several_hosts(tmp_path):
-    if not is_open_mpi():
-        pytest.skip("the stand-in for ssh is Open MPI's")
-    lab, path = lab_or_skip(tmp_path), tmp_path / "tuned.json"
+    lab, path = job_lab_or_skip(tmp_path), tmp_path / "tuned.json"
     assert run_script(0, MODELS, str(tmp_path)).code == 0
     words = ["--model", str(tmp_path / "model.keras"), "--batch", "1", "--rounds", "9", "--json", str(path)]
     launcher = [*lab, *JOB, "-np", "4", "-H", "hostA:2,hostB:2"]

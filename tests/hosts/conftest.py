@@ -6,16 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.harness import ScriptResult, run_script
-from tests.harness.mpirun import is_open_mpi
-from tests.hosts.support import lab_or_skip
+from tests.hosts.support import job_lab_or_skip
 
 
 @pytest.fixture
 def on_hosts(tmp_path: Path) -> Callable[..., ScriptResult]:
     """Runs a script under a launcher on host A, and finds nothing left running on either host."""
-    if not is_open_mpi():
-        pytest.skip("the stand-in for ssh is Open MPI's")
-    lab = lab_or_skip(tmp_path)
+    lab = job_lab_or_skip(tmp_path)
 
     def run(script: str, *launcher: str, **environment: str) -> ScriptResult:
         # The harness has a place for shared memory that these hosts do not see; they have their own.

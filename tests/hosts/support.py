@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.mpirun import is_open_mpi
 from tfddl.bench.lab import lab_command
 
 
@@ -15,3 +16,10 @@ def lab_or_skip(directory: Path, rate: str = "-", delay: str = "", hosts: int = 
     if probe.returncode != 0:
         pytest.skip(f"no hosts without user and network namespaces, and TAP: {probe.stderr.strip()[-300:]}")
     return lab
+
+
+def job_lab_or_skip(directory: Path, rate: str = "-", delay: str = "", hosts: int = 2) -> list[str]:
+    """As `lab_or_skip`, for jobs of several hosts."""
+    if not is_open_mpi():
+        pytest.skip("the stand-in for ssh is Open MPI's")
+    return lab_or_skip(directory, rate, delay, hosts)

@@ -83,7 +83,7 @@ FAULTS = {
     ),
     "pending requests never hear of a shutdown": Fault(
         "custom_ops/core/engine/engine_requests.cc",
-        "    FailSequence(std::move(sequence), Code::kUnknown, ClosedMessage());\n",
+        "    FailSequence(std::move(sequence), Code::kUnknown, ClosedMessage(name));\n",
         "",
         "engine_test",
     ),

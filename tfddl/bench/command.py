@@ -139,7 +139,6 @@ def _inside(lab: Lab) -> int:
     """Runs this command on the first host of a lab. Returns its exit code."""
     from tfddl.bench.worker_group import end_with_driver
 
-    stopped = []
     with tempfile.TemporaryDirectory(prefix="tfddl-lab-") as directory:
         line = labs.lab_command(Path(directory), lab.rate, lab.delay, len(lab.hosts))
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -153,14 +152,11 @@ def _inside(lab: Lab) -> int:
         # With this process go all processes of the lab.
         running = subprocess.Popen(line, preexec_fn=functools.partial(end_with_driver, signal.SIGKILL))
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the command in the lab too
-
-        def stop(*_: object) -> None:
-            stopped.append(143)
-            running.kill()
-
-        signal.signal(signal.SIGTERM, stop)
-        code = running.wait()
-        return stopped[0] if stopped else code
+        try:
+            return running.wait()
+        finally:
+            running.kill()  # if SIGTERM has come
+            running.wait()
 
 
 def _add(operation: str, about: str) -> None:

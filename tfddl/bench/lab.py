@@ -51,8 +51,12 @@ exec nsenter --target $holder --mount --net --uts --ipc -- \\
 
 def lab_command(directory: Path, rate: str = "-", delay: str = "", hosts: int = 2) -> list[str]:
     """The command line in front of one that is to run on host A."""
-    network = rate if not delay and hosts == 2 else f"{rate},{delay},{hosts}"
-    return [sys.executable, "-S", __file__, str(directory), network]
+    return [sys.executable, "-S", __file__, str(directory), network_text(rate, delay, hosts)]
+
+
+def network_text(rate: str, delay: str, hosts: int) -> str:
+    """The words that `network` reads."""
+    return f"{rate},{delay},{hosts}"
 
 
 def enter(arguments: list[str]) -> NoReturn:
@@ -163,7 +167,7 @@ def main() -> int:
     cases = "\n  ".join(f"{host} | {ADDRESSES[host]}) holder={holder} ;;" for host, holder in others.items())
     agent.write_text(AGENT.format(cases=cases, home=home, directory=directory))
     agent.chmod(0o755)
-    lab = f"{rate},{delay},{len(hosts)}"
+    lab = network_text(rate, delay, len(hosts))
     os.environ.update({LAB: lab, "PRTE_MCA_plm": "ssh", "PRTE_MCA_plm_ssh_agent": str(agent)})
     # Process numbers begin anew here, so that what Open MPI left of a lab that was killed would bear the same names.
     running = subprocess.Popen(command, env=os.environ | {"TMPDIR": str(directory)})

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from tfddl.bench.lab import ADDRESSES
+from tfddl.bench.lab import ADDRESSES, network_text
 from tfddl.bench.relay import bytes_per_second, seconds
 from tfddl.launch.hosts import Host
 
@@ -78,7 +78,7 @@ class Lab:
     @property
     def network(self) -> str:
         """As in the variable `tfddl.bench.lab.LAB`."""
-        return f"{self.rate},{self.delay},{len(self.hosts)}"
+        return network_text(self.rate, self.delay, len(self.hosts))
 
     @property
     def ranks(self) -> int:

@@ -63,7 +63,6 @@ class WorkerGroup:
         self._directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tfddl-bench-")))
         self._ranks: list[Connection] = []
         self._processes: list[int] = []
-        self._process: subprocess.Popen[bytes] | None = None
         try:
             self._start(ranks, hosts)
         except BaseException:
@@ -88,12 +87,6 @@ class WorkerGroup:
         self._signal(signal.SIGCONT)
         for rank in self._ranks:
             rank.close()
-        if self._process is not None:
-            try:
-                self._process.wait(_END_LIMIT_S)
-            except subprocess.TimeoutExpired:
-                self._process.terminate()
-                self._process.wait()
         self._stack.close()
 
     def _start(self, ranks: int, hosts: Sequence[Host]) -> None:
@@ -122,6 +115,7 @@ class WorkerGroup:
             env=os.environ | _ENVIRONMENT | (_CROWDED if ranks > len(os.sched_getaffinity(0)) else {}),
             preexec_fn=end_with_driver,
         )
+        self._stack.callback(_end, self._process)
         deadline = time.monotonic() + START_LIMIT_S
         said = sorted(self._accept(listener, deadline) for _ in range(ranks))
         self._ranks = [connection for _, _, connection in said]
@@ -130,7 +124,6 @@ class WorkerGroup:
         self._signal(signal.SIGSTOP)
 
     def _accept(self, listener: socket.socket, deadline: float) -> tuple[int, int, Connection]:
-        assert self._process is not None
         while not select.select([listener], [], [], 0.5)[0]:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise self._error("its processes did not start; see its output below")
@@ -175,7 +168,6 @@ class WorkerGroup:
             answer = rank.recv()
         except (EOFError, OSError):
             with contextlib.suppress(subprocess.TimeoutExpired):
-                assert self._process is not None
                 self._process.wait(_END_LIMIT_S)  # for tfddlrun's last message
             raise self._error(f"rank {self._ranks.index(rank)} died") from None
         if isinstance(answer, str):
@@ -185,6 +177,15 @@ class WorkerGroup:
     def _error(self, reason: str) -> WorkerError:
         lines = (self._directory / "output").read_text(errors="replace").splitlines()
         return WorkerError("\n".join([f"{self.adapter.title}: {reason}", *lines[-_LINES_SHOWN:]]))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Waits for tfddlrun, whose workers have lost the driver."""
+    try:
+        process.wait(_END_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        process.wait()
 
 
 def end_with_driver(number: signal.Signals = signal.SIGTERM) -> None:

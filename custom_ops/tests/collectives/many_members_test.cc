@@ -19,8 +19,7 @@ std::vector<float> InOrder(const std::vector<std::vector<float>>& values) {
   return out;
 }
 
-// Each rank sends at most `most` messages for all of the counts together, votes and the end of the job
-// included.
+// Each rank sends `messages` in each allreduce.
 void TestMembers(int members, const std::vector<size_t>& counts, size_t messages) {
   std::vector<int> hosts(static_cast<size_t>(members));
   std::iota(hosts.begin(), hosts.end(), 0);

@@ -9,26 +9,22 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Callable
 
 import numpy as np
 
 from tfddl.bench.adapters import Process, Way, Ways
-from tfddl.bench.case import Case, count_wrong
+from tfddl.bench.case import BUS_FACTORS, Case, count_wrong
 
 _LIMIT_S = 60.0
 
-SHARES: dict[str, Callable[[int, int], float]] = {
-    "allreduce": lambda hosts, ranks: 2 * (hosts - 1) / hosts,
-    "broadcast": lambda hosts, ranks: 1.0,
-    "allgather": lambda hosts, ranks: (hosts - 1) / hosts,
-    "reducescatter": lambda hosts, ranks: (hosts - 1) / hosts,
-    "alltoall": lambda hosts, ranks: ranks / hosts * (hosts - 1) / hosts,
-    "gradients": lambda hosts, ranks: 2 * (hosts - 1) / hosts,
-    "training": lambda hosts, ranks: 2 * (hosts - 1) / hosts,
-}
-"""Part of the data that a host of equal ones sends at least, as in `BUS_FACTORS`: of hosts and ranks. The last host of a
-broadcast sends nothing; here it sends as much as the others, beside them."""
+
+def _share(operation: str, hosts: int, ranks: int) -> float:
+    """Part of the data that a host of equal ones sends at least: that of a rank, in an alltoall of all its ranks.
+
+    The last host of a broadcast sends nothing; here it sends as much as the others, beside them.
+    """
+    share = BUS_FACTORS[operation](hosts)
+    return share * ranks / hosts if operation == "alltoall" else share
 
 
 def ways(process: Process) -> Ways:
@@ -41,7 +37,7 @@ def ways(process: Process) -> Ways:
     ring = _Ring([process.addresses[rank] for rank in firsts], mine)
 
     def way(case: Case) -> Way:
-        count = int(case.bytes * SHARES[case.operation](len(firsts), process.size))
+        count = int(case.bytes * _share(case.operation, len(firsts), process.size))
         sent = np.full(count, 1 + mine, "uint8")
         received = np.zeros_like(sent)
         before = 1 + (mine - 1) % len(firsts)

@@ -18,7 +18,7 @@ _SETTINGS = {
     "compression": "compression",
     "hosts": "TFDDL_HIERARCHICAL_ALLREDUCE",
 }
-"""What each table tries."""
+"""The setting that each table varies."""
 
 
 @click.command()
@@ -77,8 +77,9 @@ def tune(
     """
     check_packages("tfddl tune", plot_path)
     import tfddl as hvd
+    from tfddl.bench.levels import LEVELS
     from tfddl.bench.tune import candidates
-    from tfddl.bench.tune.steps import LEVELS, Steps
+    from tfddl.bench.tune.steps import Steps
 
     hvd.init()
     hvd.set_visible_gpu()

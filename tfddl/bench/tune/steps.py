@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,11 @@ import tensorflow as tf
 
 import tfddl as hvd
 from tfddl import _compat
-from tfddl.bench import models
+from tfddl.bench import levels, models
 from tfddl.bench.adapters import Way
 from tfddl.bench.gradient_sets import MODELS
-from tfddl.bench.rounds import Timing, block_of_all_ranks, interleave, measure
+from tfddl.bench.rounds import Timing, measure
 from tfddl.gradients.buckets import BUCKET_VARIABLE, Shape
-
-LEVELS_VARIABLE = "TFDDL_HIERARCHICAL_ALLREDUCE"
-LEVELS = ("1", "0")
-"""Values of this variable: by hosts, the default, and each rank with each."""
 
 _CALLS = 3
 
@@ -64,22 +59,14 @@ class Steps:
         return measure(ways, rounds=rounds, calls=_CALLS)
 
     def measure_levels(self, megabytes: str, rounds: int) -> dict[str, Timing]:
-        """Times a step with each of `LEVELS`. All ranks call it; tfddl starts anew before each block.
+        """Times a step with each of `levels.LEVELS`. All ranks call it.
 
         Args:
             megabytes: Bucket sizes.
             rounds: Blocks of each.
         """
         way = self._way(megabytes, hvd.Compression.none)
-
-        def block(level: str) -> tuple[float, int]:
-            hvd.shutdown()
-            os.environ[LEVELS_VARIABLE] = level
-            hvd.init()
-            block_of_all_ranks(way, _CALLS)  # warms up
-            return block_of_all_ranks(way, _CALLS)
-
-        return interleave({level: partial(block, level) for level in LEVELS}, rounds)
+        return levels.measure_levels(way, rounds=rounds, calls=_CALLS)
 
     def _way(self, megabytes: str, compression: Any) -> Way:
         @tf.function
