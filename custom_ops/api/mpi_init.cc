@@ -33,7 +33,7 @@ int Caught(Function function) {
 int tfddl_init(const void* data, const void* control, double warning_s, double limit_s) {
   return Caught([&] {
     tfddl::StartProcess(tfddl::MakeDataTransport(data), tfddl::MakeMpiTransport(control),
-                        {warning_s, limit_s, 0}, Gpu());
+                        {warning_s, limit_s, 0}, Gpu(), tfddl::MayBusyPoll(data));
   });
 }
 

@@ -16,4 +16,9 @@ std::unique_ptr<Transport> MakeMpiTransport(const void* communicator);
 // Raises: std::runtime_error, also for a wrong TFDDL_TRANSPORT or TFDDL_HIERARCHICAL_ALLREDUCE.
 std::unique_ptr<Transport> MakeDataTransport(const void* communicator);
 
+// Whether the members on this host may use as many cores as there are members, unless TFDDL_BUSY_POLL says 0
+// or 1. All members call this function at the same time. Raises: std::runtime_error for another
+// TFDDL_BUSY_POLL.
+bool MayBusyPoll(const void* communicator);
+
 }  // namespace tfddl

@@ -3,6 +3,24 @@
 from tests.mutants.fault import Fault
 
 FAULTS = {
+    "no thread polls": Fault(
+        "custom_ops/core/engine/busy_poll.cc",
+        "if (to_skip_.load(std::memory_order_relaxed) <= 0) return true;",
+        "",
+        "poll_test",
+    ),
+    "a request that comes during a poll wakes nobody": Fault(
+        "custom_ops/core/engine/engine_control.cc",
+        "    woken_ = true;\n",
+        "",
+        "poll_test",
+    ),
+    "threads poll for requests on GPUs": Fault(
+        "custom_ops/core/engine/engine.cc",
+        "  if (request.device != Device::kHost) StopPolling();\n",
+        "",
+        "poll_test",
+    ),
     "a vote is dropped": Fault(
         "custom_ops/core/agreement/vote.cc",
         "    ready_all[i] &= other.ready_all[i];\n",

@@ -1,6 +1,5 @@
 """Shared memory and MPI give the same bits; if one rank cannot share memory, all ranks of its host use MPI."""
 
-import os
 import socket
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.harness import on_ranks, run_script
+from tests.harness.restart import restart
 
 COUNTS = (1, 3, 1023, 1025, 16_385, 100_003, 1_000_003, 3_200_001)
 """The last one is copied past the caches: a third of it, too (transport/copy.h)."""
@@ -18,16 +18,6 @@ def shared_memory() -> list[str]:
     """The segments that this process has mapped."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return sorted(line.split("/memfd:")[1] for line in lines if "/memfd:tfddl-" in line)
-
-
-def restart(hvd, transport: str) -> None:
-    """A new job, over one transport."""
-    hvd.shutdown()
-    os.environ["TFDDL_TRANSPORT"] = transport
-    try:
-        hvd.init()
-    finally:
-        del os.environ["TFDDL_TRANSPORT"]
 
 
 def results(hvd) -> list[np.ndarray]:
@@ -49,15 +39,15 @@ def results(hvd) -> list[np.ndarray]:
 def test_same_bits_over_shared_memory_and_mpi(hvd):
     hvd.shutdown()
     kept = set(shared_memory())  # by results of earlier tests
-    restart(hvd, "auto")
+    restart(hvd, TFDDL_TRANSPORT="auto")
     # A segment and an arena of each rank.
     assert len(set(shared_memory()) - kept) == (2 * hvd.size() if hvd.size() > 1 else 0)
     shared = results(hvd)
-    restart(hvd, "mpi")
+    restart(hvd, TFDDL_TRANSPORT="mpi")
     assert set(shared_memory()) <= kept
     for one, other in zip(shared, results(hvd), strict=True):
         assert one.dtype == other.dtype and one.tobytes() == other.tobytes()
-    restart(hvd, "auto")
+    restart(hvd, TFDDL_TRANSPORT="auto")
 
 
 @on_ranks(1, 2)
@@ -65,7 +55,7 @@ def test_unknown_transport(hvd):
     with pytest.raises(
         ValueError, match=r"TFDDL_TRANSPORT must be auto or mpi: set one of them. Received: 'tcp'"
     ):
-        restart(hvd, "tcp")
+        restart(hvd, TFDDL_TRANSPORT="tcp")
     hvd.init()
 
 

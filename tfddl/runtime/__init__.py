@@ -10,8 +10,8 @@ def stats() -> dict[str, int]:
     """The engine's counters since `init()` on this rank.
 
     Returns:
-        A dict of `requests` submitted, `errors`, `votes` held, `empty_votes` after which nothing ran, and `bytes_reduced`
-        by allreduce. Empty before `init()`.
+        A dict of `requests` submitted, `errors`, `votes` held, `empty_votes` after which nothing ran, `bytes_reduced`
+        by allreduce, and requests `polled` for by the threads that submitted them. Empty before `init()`.
     """
     counters: dict[str, int] = json.loads(library.native().tfddl_stats())
     return counters

@@ -38,6 +38,7 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
       set_(std::move(options.set)),
       timeline_(options.timeline ? std::move(options.timeline) : std::make_shared<Timeline>()),
       device_plane_(std::move(options.device_plane)),
+      busy_poll_(options.busy_poll),
       device_queue_(device_plane_ ? device_plane_->Join(set_.empty() ? "all ranks" : set_) : nullptr),
       agreement_(rank_, size_, options.plan_capacity, members_),
       voter_(transport_.get(), &agreement_),
@@ -52,6 +53,10 @@ void Engine::Stop() {
                 "); call hvd.init() on all ranks to start anew.");
   if (!thread_.joinable()) return;
   thread_.join();
+  {
+    std::lock_guard<std::mutex> lock(driving_);
+    stopped_ = true;
+  }
   completion_.Stop();
   device_queue_.reset();
   transport_.reset();
@@ -61,8 +66,12 @@ void Engine::Submit(Request request) {
   request.number = recorder_.Submitted(request);
   ++recorder_.counters.requests;
   request.span = timeline_->Begin(request, set_);
+  if (request.device != Device::kHost) StopPolling();
+  const bool polls = BeginPoll(request);
   EngineCommand command(std::move(request));
-  if (control_.Push(std::move(command))) return;
+  const bool pushed = control_.Push(std::move(command));
+  if (polls) pushed ? PollUntilEnd() : EndPoll(true, false);
+  if (pushed) return;
   auto& refused = std::get<Request>(command);
   const auto reason = failure();
   const Status status(Code::kUnknown, reason ? *reason : ClosedMessage(refused.key()));
@@ -93,19 +102,31 @@ void Engine::Loop() {
   prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds; the default would add 50 us to every sleep
   int idle_rounds = 0;
   for (;;) {
-    const bool failed = failure().has_value();
-    try {
-      if (failed) FailEverything();
-      const bool moved = RunCommands() | (!failed && RunOnce());
-      idle_rounds = moved ? 0 : idle_rounds + 1;
-      if (moved) moved_us_.store(NowMicros(), std::memory_order_relaxed);
-    } catch (const std::exception& error) {
-      Fail(Me() + ": " + error.what());
-      continue;
+    Round round;
+    {
+      std::lock_guard<std::mutex> lock(driving_);
+      round = RunRound();
     }
-    if (idle_rounds > 0) Wait(idle_rounds, failed);
-    if (control_.Ends(failed)) return;
+    idle_rounds = round.moved ? 0 : idle_rounds + 1;
+    if (idle_rounds > 0) Wait(idle_rounds, round);
+    if (control_.Ends(round.failed)) return;
   }
+}
+
+Engine::Round Engine::RunRound() {
+  Round round{failure().has_value(), true, false, false};
+  try {
+    if (round.failed) FailEverything();
+    round.moved = RunCommands() | (!round.failed && RunOnce());
+    if (round.moved) moved_us_.store(NowMicros(), std::memory_order_relaxed);
+  } catch (const std::exception& error) {
+    Fail(Me() + ": " + error.what());
+    return round;
+  }
+  round.idle = IsIdle();
+  round.on_gpu = std::any_of(running_.begin(), running_.end(),
+                             [](const Running& r) { return r.request.device != Device::kHost; });
+  return round;
 }
 
 // Returns whether anything made progress.
@@ -128,19 +149,16 @@ bool Engine::IsIdle() const {
   return pending_.empty() && running_.empty() && !join_ && voter_.idle() && !transport_->unsent();
 }
 
-// `failed`: the last round knew of a failure.
-void Engine::Wait(int idle_rounds, bool failed) {
-  if (failed || IsIdle()) return control_.Wait(failed, std::nullopt);
+void Engine::Wait(int idle_rounds, const Round& round) {
+  if (round.failed || round.idle) return control_.Wait(round.failed, std::nullopt);
   if (idle_rounds <= kSpinRounds) {
     if (idle_rounds > kBusyRounds) std::this_thread::yield();
     return;
   }
   const int doublings = std::min((idle_rounds - kSpinRounds) / 8, 10);
   // No message tells of the end of work on a GPU.
-  const bool on_gpu = std::any_of(running_.begin(), running_.end(),
-                                  [](const Running& r) { return r.request.device != Device::kHost; });
-  const int micros = on_gpu ? kFirstSleepMicros : std::min(kFirstSleepMicros << doublings, kLastSleepMicros);
-  control_.Wait(failed, std::chrono::microseconds(micros));
+  const int longest = round.on_gpu ? kFirstSleepMicros : kLastSleepMicros;
+  control_.Wait(round.failed, std::chrono::microseconds(std::min(kFirstSleepMicros << doublings, longest)));
 }
 
 // Returns whether there were any.

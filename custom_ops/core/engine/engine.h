@@ -7,6 +7,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -20,6 +21,7 @@
 #include "core/agreement/voter.h"
 #include "core/collectives/collective.h"
 #include "core/collectives/device_plane.h"
+#include "core/engine/busy_poll.h"
 #include "core/engine/completion.h"
 #include "core/engine/engine_control.h"
 #include "core/engine/live_requests.h"
@@ -37,6 +39,7 @@ struct EngineOptions {
   std::string set = {};                            // the name of the process set; empty: all ranks of the job
   std::shared_ptr<DevicePlane> device_plane = {};  // null: requests for GPUs are refused
   bool shares_gpu = false;                         // the GPUs run collectives of other sets too
+  bool busy_poll = false;                          // each rank of this host has a core (engine_poll.cc)
   std::shared_ptr<Timeline> timeline = {};         // null: nothing is recorded
 };
 
@@ -57,7 +60,8 @@ class Engine {
   int MemberOf(int global_rank) const;
   std::string DescribeMembers() const;  // "in [0, 4)", or "a member of process set 1 [0, 2]"
 
-  // Never blocks. Errors come through request.done too; after Stop() on the calling thread.
+  // Does not wait for peers, except a busy poll for a bounded time (BusyPoll). Errors come through
+  // request.done too; after Stop() on the calling thread.
   //
   // A request of Kind::kJoin says that this rank submits no more requests until all members have joined; then
   // the join is done. Requests from before the join run first. Later ones are refused.
@@ -131,12 +135,26 @@ class Engine {
     Request request;
   };
 
+  struct Round {
+    bool failed;  // it began with a failure, and all requests have failed
+    bool moved;   // anything made progress
+    bool idle;    // only a command can give this engine something to do
+    bool on_gpu;  // work runs there
+  };
+
   // engine.cc: the thread
   void Loop();
+  Round RunRound();
   bool RunCommands();
   bool RunOnce();
   bool IsIdle() const;
-  void Wait(int idle_rounds, bool failed);
+  void Wait(int idle_rounds, const Round& round);
+
+  // engine_poll.cc
+  bool BeginPoll(const Request& request);
+  void PollUntilEnd();
+  void EndPoll(bool in_time, bool wake);
+  void StopPolling();
 
   // engine_requests.cc: from submission to completion
   void Admit(Request request);
@@ -151,6 +169,7 @@ class Engine {
   bool PollRunning();
   void Complete(Request request, Status status);
   void Answer(Request request, Status status);
+  static void Deliver(Request* request, const Status& status);
   void RecordEnd(const Request& request, const Status& status);
   void FailEverything();
   std::string ClosedMessage(const std::string& key) const;  // for the request with this key
@@ -174,7 +193,11 @@ class Engine {
   const std::shared_ptr<const Timeline> timeline_;
   const std::shared_ptr<DevicePlane> device_plane_;
 
-  // Used by the engine's thread only.
+  BusyPoll busy_poll_;
+
+  // The thread that runs a round has it: the engine's, or one that polls.
+  std::mutex driving_;
+  // Everything below is used with it.
   ScratchPool scratch_;
   std::unique_ptr<DeviceQueue> device_queue_;
   Agreement agreement_;
@@ -185,6 +208,9 @@ class Engine {
   std::list<Running> running_;
   std::optional<Request> join_;      // waits
   std::deque<int64_t> ended_steps_;  // the latest last
+  uint64_t polled_ = 0;              // the number of the request whose thread polls; 0: none
+  std::optional<std::pair<Request, Status>> polled_end_;
+  bool stopped_ = false;  // the engine's thread has ended
 
   std::atomic<int64_t> moved_us_;
   std::atomic<bool> joined_{false};

@@ -9,9 +9,25 @@ bool EngineControl::Push(EngineCommand&& command) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (ended_) return false;
     commands_.push_back(std::move(command));
+    if (polled_) return true;
   }
   wake_.notify_one();
   return true;
+}
+
+void EngineControl::BeginPoll() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  polled_ = true;
+}
+
+void EngineControl::EndPoll(bool wake) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    polled_ = false;
+    if (!wake && commands_.empty()) return;
+    woken_ = true;
+  }
+  wake_.notify_one();
 }
 
 void EngineControl::Fail(const std::string& reason) {
@@ -62,12 +78,15 @@ void EngineControl::Close() {
 
 void EngineControl::Wait(bool failed, std::optional<std::chrono::microseconds> limit) {
   std::unique_lock<std::mutex> lock(mutex_);
-  const auto woken = [&] { return stop_ || !commands_.empty() || failure_.has_value() != failed; };
+  const auto woken = [&] {
+    return stop_ || woken_ || (!commands_.empty() && !polled_) || failure_.has_value() != failed;
+  };
   if (limit) {
     wake_.wait_for(lock, *limit, woken);
   } else {
     wake_.wait(lock, woken);
   }
+  woken_ = false;
 }
 
 bool EngineControl::Ends(bool failed) {

@@ -28,6 +28,10 @@ class EngineControl {
   //
   // Returns false, and does not touch `command`, after the engine's thread has ended.
   bool Push(EngineCommand&& command);
+  // Between these two the caller takes all commands itself, and no command wakes the engine's thread. `wake`:
+  // it has something to do.
+  void BeginPoll();
+  void EndPoll(bool wake);
   void Fail(const std::string& reason);  // the first reason stays
   std::optional<std::string> failure() const;
   bool closed() const;
@@ -39,8 +43,8 @@ class EngineControl {
   // For the engine's thread.
   std::deque<EngineCommand> TakeCommands();
   void Close();
-  // Waits for a command, a stop, or a failure that the caller does not know (`failed`: it knows of one); at
-  // most for `limit`.
+  // Waits for a command, the end of a poll that wakes it, a stop, or a failure that the caller does not know
+  // (`failed`: it knows of one); at most for `limit`.
   void Wait(bool failed, std::optional<std::chrono::microseconds> limit);
   // Whether the thread has to end now; no command is taken after that. `failed`: all requests have failed.
   bool Ends(bool failed);
@@ -53,6 +57,8 @@ class EngineControl {
   std::optional<std::string> failure_;
   bool closed_ = false;  // all members have agreed to end
   bool stop_ = false;
+  bool polled_ = false;
+  bool woken_ = false;  // by the end of a poll
   bool ended_ = false;
 };
 

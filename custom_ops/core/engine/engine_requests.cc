@@ -284,12 +284,20 @@ void Engine::RecordEnd(const Request& request, const Status& status) {
 }
 
 void Engine::Answer(Request request, Status status) {
+  if (polled_ != 0 && request.number == polled_) {
+    polled_end_.emplace(std::move(request), std::move(status));  // its thread delivers it
+    return;
+  }
   completion_.Post([request = std::make_shared<Request>(std::move(request)), status = std::move(status)] {
-    // Before done(): the ops behind it change a tensor in place only if nobody else holds the tensor.
-    request->allocate = nullptr;
-    request->keep_alive = nullptr;
-    request->done(status);
+    Deliver(request.get(), status);
   });
+}
+
+void Engine::Deliver(Request* request, const Status& status) {
+  // Before done(): the ops behind it change a tensor in place only if nobody else holds the tensor.
+  request->allocate = nullptr;
+  request->keep_alive = nullptr;
+  request->done(status);
 }
 
 // Transfers may still be under way in the transport, so the memory that they touch is leaked.

@@ -15,6 +15,7 @@ namespace {
 
 struct Process {
   bool shares_gpu = false;  // its sets agree on the order of their collectives on GPUs
+  bool busy_poll = false;   // each rank of this host has a core
   std::shared_ptr<DevicePlane> plane;
   ProcessSets sets;
   std::unique_ptr<Watchdog> watchdog;
@@ -29,14 +30,14 @@ std::mutex current_mutex;
 ProcessSets* const current = new ProcessSets;
 LocalRank local_rank = {0, 1};
 
-using Values = std::array<uint64_t, 5>;
-constexpr const char* kCounters[] = {"requests", "errors", "votes", "empty_votes", "bytes_reduced"};
+using Values = std::array<uint64_t, 6>;
+constexpr const char* kCounters[] = {"requests", "errors", "votes", "empty_votes", "bytes_reduced", "polled"};
 constexpr double kDisconnectLimit = 5;  // seconds; an answer takes the peers' watchdogs a twentieth
 Values removed = {};                    // of sets that have ended in this job
 
 void AddTo(Values* sum, Engine& engine) {
   const Counters& c = engine.recorder().counters;
-  const Values values = {c.requests, c.errors, c.votes, c.empty_votes, c.bytes_reduced};
+  const Values values = {c.requests, c.errors, c.votes, c.empty_votes, c.bytes_reduced, c.polled};
   for (size_t i = 0; i < values.size(); ++i) (*sum)[i] += values[i];
 }
 
@@ -114,13 +115,14 @@ void SetLocalRank(LocalRank local) {
 }
 
 void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> control,
-                  WatchdogOptions options, std::shared_ptr<DevicePlane> plane) {
+                  WatchdogOptions options, std::shared_ptr<DevicePlane> plane, bool busy_poll) {
   std::lock_guard<std::mutex> lock(mutex);
   if (process) throw std::logic_error("internal error: tfddl is initialised already");
   options.generation = ++generation;
   auto fresh = std::make_unique<Process>();
   EngineOptions all;
   all.device_plane = fresh->plane = std::move(plane);
+  all.busy_poll = fresh->busy_poll = busy_poll;
   all.timeline = Timeline::OfProcess();
   auto engine = std::make_shared<Engine>(std::move(data), std::move(all));
   std::vector<int> ranks;
@@ -159,6 +161,7 @@ void AddSet(int set, std::vector<int> ranks, std::unique_ptr<Transport> data) {
   if (data) {
     EngineOptions options;
     options.shares_gpu = process->shares_gpu;
+    options.busy_poll = process->busy_poll;
     options.members = ranks;
     options.set = NameOfSet(set, ranks);
     options.device_plane = process->plane;

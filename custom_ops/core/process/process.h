@@ -39,9 +39,11 @@ LocalRank CurrentLocalRank();
 void SetLocalRank(LocalRank local);
 
 // Starts the job: `data` connects the engine of all ranks, `control` the watchdog. `plane` runs requests on
-// GPUs, in all sets; null: they are refused. Raises std::logic_error when the process has a job already.
+// GPUs, in all sets; null: they are refused. `busy_poll`: see EngineOptions, for all sets. Raises
+// std::logic_error when the process has a job already.
 void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> control,
-                  WatchdogOptions options, std::shared_ptr<DevicePlane> plane = nullptr);
+                  WatchdogOptions options, std::shared_ptr<DevicePlane> plane = nullptr,
+                  bool busy_poll = false);
 
 // All ranks call it before the first further set: from here on the set of all ranks shares its GPUs. Waits
 // for the other ranks.

@@ -1,0 +1,63 @@
+// Busy polling: a thread that submits a small request runs the engine's rounds itself for a short time. Then
+// neither the engine's thread nor the completion thread has to wake up.
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "core/engine/engine.h"
+
+namespace tfddl {
+namespace {
+
+thread_local bool answering = false;  // a request for which this thread has polled
+
+}  // namespace
+
+// Returns whether the calling thread runs the rounds until `request` has ended, and has driving_. An answer
+// may submit the next request on the same stack, so that only the first of them polls. With other requests
+// under way, the engine's thread is awake already.
+bool Engine::BeginPoll(const Request& request) {
+  if (answering || !busy_poll_.Suits(request) || !driving_.try_lock()) return false;
+  if (stopped_ || !busy_poll_.on() || !pending_.empty() || !running_.empty()) {
+    driving_.unlock();
+    return false;
+  }
+  busy_poll_.Begun();
+  polled_ = request.number;
+  control_.BeginPoll();
+  return true;
+}
+
+// Runs rounds until the request polled_ has ended, at most for the time of BusyPoll, and answers it.
+void Engine::PollUntilEnd() {
+  const auto begin = std::chrono::steady_clock::now();
+  Round round = RunRound();
+  while (!polled_end_ && !round.failed) {
+    const auto waited = std::chrono::steady_clock::now() - begin;
+    if (waited > BusyPoll::kLimit) break;
+    if (waited > BusyPoll::kYieldAfter) std::this_thread::yield();
+    round = RunRound();
+  }
+  auto end = std::exchange(polled_end_, std::nullopt);
+  EndPoll(end.has_value(), !round.idle);
+  if (!end) return;
+  ++recorder_.counters.polled;
+  answering = true;
+  Deliver(&end->first, end->second);
+  answering = false;
+}
+
+// `wake`: the engine's thread has something to do.
+void Engine::EndPoll(bool in_time, bool wake) {
+  polled_ = 0;
+  busy_poll_.Ended(in_time);
+  control_.EndPoll(wake);
+  driving_.unlock();
+}
+
+// No round of a polling thread may start work on a GPU, which the engine's thread has made its own.
+void Engine::StopPolling() {
+  if (busy_poll_.TurnOff()) std::lock_guard<std::mutex> wait(driving_);
+}
+
+}  // namespace tfddl

@@ -1,0 +1,159 @@
+// Threads that submit requests and run the engine's rounds themselves.
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <future>
+#include <thread>
+
+#include "tests/engine/job.h"
+
+namespace tfddl {
+namespace {
+
+EngineOptions Polling() {
+  EngineOptions options;
+  options.busy_poll = true;
+  return options;
+}
+
+Status Run(Engine* engine, Request request, std::thread::id* where = nullptr) {
+  std::promise<Status> ended;
+  request.done = [&ended, where](const Status& status) {
+    if (where) *where = std::this_thread::get_id();
+    ended.set_value(status);
+  };
+  engine->Submit(std::move(request));
+  return ended.get_future().get();
+}
+
+// Each rank has a thread that waits for each result. Rank 0 is late now and then.
+void TestChains(int size, int count) {
+  Job job(size, 0, Polling());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < job.engines.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      for (int i = 0; i < count; ++i) {
+        if (rank == 0 && i % 50 == 7) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        std::vector<float> values(static_cast<size_t>(1 + i % 3 * 4000), static_cast<float>(rank) + 0.5f);
+        CHECK(Run(job.engines[rank].get(), Allreduce("x" + std::to_string(i % 5), &values, nullptr)).ok());
+        const float sum = 0.5f * static_cast<float>(size * size);
+        for (float value : values) CHECK(value == sum);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  job.End();
+}
+
+// Each result submits the next request, as in a graph, on the thread that answers; two chains at once.
+void TestContinuations(int size, int count) {
+  Job job(size, 0, Polling());
+  std::atomic<int> open{2 * size};
+  std::vector<std::vector<std::vector<float>>> values(job.engines.size(), {{1.0f}, {2.0f}});
+  std::function<void(size_t, size_t, int)> next = [&](size_t rank, size_t chain, int left) {
+    if (left == 0) {
+      --open;
+      return;
+    }
+    auto* const value = &values[rank][chain];
+    (*value)[0] = static_cast<float>(chain + 1);
+    Request request = Allreduce("c" + std::to_string(chain) + "." + std::to_string(left), value,
+                                [&, rank, chain, left, value](const Status& status) {
+                                  CHECK(status.ok());
+                                  CHECK((*value)[0] == static_cast<float>((chain + 1) * job.engines.size()));
+                                  next(rank, chain, left - 1);
+                                });
+    job.engines[rank]->Submit(std::move(request));
+  };
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < job.engines.size(); ++rank) {
+    for (size_t chain : {0, 1}) threads.emplace_back([&, rank, chain] { next(rank, chain, count); });
+  }
+  for (auto& thread : threads) thread.join();
+  while (open > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  job.End();
+}
+
+// How many of `count` requests end on the threads that submit them, on rank 0. Rank 1 is `late`, or one of
+// its requests was for a GPU.
+int EndedHere(int count, EngineOptions options, std::chrono::microseconds late, bool gpu) {
+  Job job(2, 0, options);
+  std::vector<int> here(2);
+  std::vector<std::thread> threads;
+  for (size_t rank : {0, 1}) {
+    threads.emplace_back([&, rank] {
+      std::vector<float> values(1);
+      for (int i = 0; i < count; ++i) {
+        values[0] = 1.0f;
+        Request request = Allreduce("x", &values, nullptr);
+        if (gpu && i == 0) request.device = Device::kGpu;
+        if (rank == 1) std::this_thread::sleep_for(late);
+        std::thread::id ended;
+        const bool ok = Run(job.engines[rank].get(), std::move(request), &ended).ok();
+        CHECK(ok == !(gpu && i == 0) && (!ok || values[0] == 2.0f));
+        here[rank] += ended == std::this_thread::get_id();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (size_t rank : {0, 1}) {
+    CHECK(static_cast<int>(job.engines[rank]->recorder().counters.polled) == here[rank]);
+  }
+  job.End();
+  return here[0];
+}
+
+void TestWhoPolls() {
+  const std::chrono::microseconds soon{0}, late{2000};
+  CHECK(EndedHere(400, {}, soon, false) == 0);
+  CHECK(EndedHere(400, Polling(), soon, false) > 20);
+  CHECK(EndedHere(400, Polling(), soon, true) == 0);
+  CHECK(EndedHere(100, Polling(), late, false) < 20);
+}
+
+// A failure, or a stop, while a thread polls: each request is answered once.
+void TestEnds(bool stops) {
+  for (int run = 0; run < 30; ++run) {
+    Job job(2, 0, Polling());
+    std::atomic<int> failed{0};
+    std::vector<std::thread> threads;
+    for (size_t rank : {0, 1}) {
+      threads.emplace_back([&, rank] {
+        for (int i = 0; i < 400; ++i) {
+          std::vector<float> values(1, 1.0f);
+          if (Run(job.engines[rank].get(), Allreduce("x", &values, nullptr)).ok()) continue;
+          ++failed;
+          return;
+        }
+      });
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(100 * run));
+    for (auto& engine : job.engines) {
+      if (stops) {
+        engine->Stop();
+      } else {
+        engine->Fail("planted");
+      }
+    }
+    for (auto& thread : threads) thread.join();
+    CHECK(failed == 2 || failed == 0);
+    for (auto& engine : job.engines) engine->Stop();
+  }
+}
+
+}  // namespace
+}  // namespace tfddl
+
+int main() {
+  tfddl::OverBothTransports([] {
+    for (int size : {1, 2, 3}) {
+      tfddl::TestChains(size, 300);
+      tfddl::TestContinuations(size, 300);
+    }
+    tfddl::TestWhoPolls();
+    tfddl::TestEnds(false);
+    tfddl::TestEnds(true);
+  });
+  std::puts("poll: ok");
+  return 0;
+}
