@@ -172,6 +172,7 @@ BESIDE_HOROVOD = $(HOROVOD_ENV)/bin/tfddl bench $(1) -np 2 --rounds 3 --json bui
 bench-horovod: $(HOROVOD_ENV)/ready
 	$(HOROVOD_ENV)/bin/tfddl build
 	$(call BESIDE_HOROVOD,allreduce,allreduce) --sizes 4B,64K,1M,16M --peers mpi4py,horovod
+	$(call BESIDE_HOROVOD,chain,chain) --sizes 4B,1K,64K
 	$(call BESIDE_HOROVOD,gradients,gradients) --sets resnet50,1000x1KB --peers mpi4py,horovod
 	$(call BESIDE_HOROVOD,gradients,vgg) --sets vgg16 --peers horovod
 	$(call BESIDE_HOROVOD,training,training) --models cnn,resnet20 --peers horovod

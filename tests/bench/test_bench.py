@@ -15,6 +15,7 @@ COLUMNS = {
 }  # fmt: skip
 FACTORS = {
     "allreduce": lambda n: 2 * (n - 1) / n,
+    "chain": lambda n: 2 * (n - 1) / n,
     "broadcast": lambda n: 1,
     "allgather": lambda n: (n - 1) / n,
     "reducescatter": lambda n: (n - 1) / n,
@@ -65,6 +66,8 @@ def test_allreduce(ranks, tmp_path):
     ("operation", "ranks", "dtype"),
     [
         slow("broadcast", 2, "float32"),
+        slow("chain", 2, "float32"),
+        long("chain", 3, "int32"),
         long("allgather", 3, "int64"),
         long("reducescatter", 3, "float64"),
         long("alltoall", 2, "int32"),
@@ -79,7 +82,7 @@ def test_other_operations(operation, ranks, dtype, tmp_path):
     rows = measured(path, result)["rows"]
     assert [row["name"] for row in rows] == 2 * ["tfddl", "nothing", "mpi4py"]
     for row in (row for row in rows if row["name"] != "nothing"):
-        assert row["type"] == dtype and (row["redop"] == "sum") == (operation == "reducescatter")
+        assert row["type"] == dtype and (row["redop"] == "sum") == (operation in ("chain", "reducescatter"))
         assert row["algbw GB/s"] == pytest.approx(row["bytes"] / row["us"] / 1e3)
         assert row["busbw GB/s"] == pytest.approx(row["algbw GB/s"] * FACTORS[operation](ranks))
 

@@ -8,6 +8,7 @@ from tfddl.bench.gradient_sets import SETS, floats
 
 WANTED = {
     "allreduce": lambda inputs, mine: inputs.sum(axis=0),
+    "chain": lambda inputs, mine: inputs.sum(axis=0),
     "broadcast": lambda inputs, mine: inputs[0],
     "allgather": lambda inputs, mine: inputs.ravel(),
     "reducescatter": lambda inputs, mine: inputs.sum(axis=0)[mine],

@@ -56,7 +56,9 @@ def test_sets_and_errors(hvd):
             chain(hvd, x, process_set=two), expected(2, [np.array([1]), np.array([3])])
         )
     for _ in range(3):
-        with pytest.raises(tf.errors.FailedPreconditionError, match=r"rank 0: float32 \[1\]; rank 1: float32 \[2\]"):
+        with pytest.raises(
+            tf.errors.FailedPreconditionError, match=r"rank 0: float32 \[1\]; rank 1: float32 \[2\]"
+        ):
             hvd.allreduce(tf.ones([hvd.rank() + 1]), name="other shapes")
     assert hvd.allreduce(tf.constant(1.0), op=hvd.Sum) == 3
     hvd.remove_process_set(two)

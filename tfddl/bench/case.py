@@ -13,6 +13,7 @@ from tfddl.bench.gradient_sets import MODELS, SETS, Shape, floats
 
 BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "allreduce": lambda n: 2 * (n - 1) / n,
+    "chain": lambda n: 2 * (n - 1) / n,
     "broadcast": lambda n: 1.0,
     "allgather": lambda n: (n - 1) / n,
     "reducescatter": lambda n: (n - 1) / n,
@@ -22,7 +23,7 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
 }
 """busbw / algbw by operation: the share of the data that each of n ranks must send at least (nccl-tests, PERFORMANCE.md)."""
 
-REDUCED = ("allreduce", "reducescatter")
+REDUCED = ("allreduce", "chain", "reducescatter")
 DTYPES = ("float16", "float32", "float64", "int32", "int64")
 
 
@@ -52,6 +53,11 @@ class Case:
     def bytes(self) -> int:
         """Size of all elements, in bytes."""
         return self.count * np.dtype(self.dtype).itemsize
+
+    @property
+    def links(self) -> int:
+        """The number of collectives in a call."""
+        return 100 if self.operation == "chain" else 1
 
     @property
     def redop(self) -> str:
@@ -113,7 +119,7 @@ class Case:
 def collective(operation: str, size: int, dtype: str, ranks: int) -> Case:
     """A case of about `size` bytes, rounded up to equal numbers of elements for all ranks."""
     count = max(1, size // np.dtype(dtype).itemsize)
-    if operation not in ("allreduce", "broadcast"):
+    if operation not in ("allreduce", "chain", "broadcast"):
         count = math.ceil(count / ranks) * ranks
     return Case(operation, ranks, count, dtype)
 

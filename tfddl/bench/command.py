@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _SIZES = "4B,4K,64K,1M,16M,64M"
 _OPERATIONS = {
     "allreduce": "Sum of a tensor over all ranks.",
+    "chain": "Allreduces in one graph, each of the result of the one before.",
     "broadcast": "Rank 0's tensor on all ranks.",
     "allgather": "The tensors of all ranks, one after another.",
     "reducescatter": "Each rank's slice of the sum over all ranks.",
@@ -51,6 +52,9 @@ def bench() -> None:
           two sizes of another dtype, only tfddl
       tfddl bench gradients -np 2 --json result.json --plot result.png
           all gradients of ResNet-50, of VGG-16 and 1,000 small ones
+      tfddl bench chain -np 2 --sizes 4B,1K,64K
+          100 allreduces in one graph, each of the result of the one before; the time is
+          that of one of them
       tfddl bench training -np 2
           training steps of three models, with and without communication
       tfddl bench allreduce --lab 2x1,1gbit --sizes 16M

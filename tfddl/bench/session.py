@@ -20,7 +20,7 @@ _KEPT_BYTES = 32 << 20
 
 def calls_for(case: Case) -> int:
     """The number of calls in a block."""
-    return case.steps or max(3, min(200, (32 << 20) // case.bytes))
+    return case.steps or max(3, min(200, (32 << 20) // case.bytes) // case.links)
 
 
 def kept(case: Case) -> bool:

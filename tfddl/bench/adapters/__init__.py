@@ -77,7 +77,7 @@ class Adapter:
 _HERE = "tfddl.bench.adapters."
 _TENSORFLOW = ("tensorflow", "mpi4py")
 _COLLECTIVES = ("allreduce", "broadcast", "allgather", "reducescatter", "alltoall")
-_ALL = (*_COLLECTIVES, "gradients")
+_ALL = (*_COLLECTIVES, "chain", "gradients")
 _TRAINS = (*_ALL, "training")
 
 OWN: dict[str, Adapter] = {
@@ -103,13 +103,16 @@ PEERS: dict[str, Adapter] = {
     "mpi4py-fused": Adapter("mpi4py, one buffer", _HERE + "mpi_fused", ("mpi4py",), ("gradients",)),
     "horovod": Adapter("Horovod", _HERE + "horovod", ("horovod", "tensorflow"), _TRAINS, restless=True),
     "gloo": Adapter(
-        "torch gloo", _HERE + "gloo", ("torch",), ("allreduce", "broadcast", "allgather", "gradients")
+        "torch gloo",
+        _HERE + "gloo",
+        ("torch",),
+        ("allreduce", "chain", "broadcast", "allgather", "gradients"),
     ),
     "mwms": Adapter(
         "MultiWorkerMirroredStrategy",
         _HERE + "mwms",
         ("tensorflow",),
-        ("allreduce", "allgather", "gradients", "training"),
+        ("allreduce", "chain", "allgather", "gradients", "training"),
     ),
 }
 """Other libraries."""

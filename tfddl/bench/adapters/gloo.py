@@ -27,6 +27,7 @@ def ways(process: Process) -> Ways:
         calls: dict[str, Callable[[], object]] = {
             # gloo reduces in place: without the copy the sums would grow from call to call.
             "allreduce": lambda: dist.all_reduce(result.copy_(x)),
+            "chain": lambda: [dist.all_reduce(result.copy_(x)) for _ in range(case.links)],
             "broadcast": lambda: dist.broadcast(x if process.rank == 0 else result, 0),
             "allgather": lambda: dist.all_gather_into_tensor(result, x),
         }

@@ -40,6 +40,9 @@ def of_library(hvd: Any, process: Process, operations: Mapping[str, Callable[...
             return step(case, process.rank, averaged, case.mean)
         if case.operation == "training":
             return Training(case, process.rank, averaged).way()
+        if case.operation == "chain":
+            run = operations["allreduce"]
+            return chain(lambda t, link: run(t, f"bench.chain.{case.bytes}.{link}"), case, process.rank)
         run, name = operations[case.operation], f"bench.{case.operation}.{case.bytes}"
         return around(lambda t: run(t, name), case.values(process.rank), case.expected(process.rank))
 
@@ -59,6 +62,38 @@ def around(op: Callable[[tf.Tensor], tf.Tensor], x: Any, expected: Any) -> Way:
 
     def call() -> None:
         last[0] = function(tensor)
+
+    return Way(call, lambda: count_wrong(last[0].numpy(), expected))
+
+
+def chain(
+    op: Callable[[tf.Tensor, int], tf.Tensor], case: Case, rank: int, *, sums: bool = True, run: Any = None
+) -> Way:
+    """A tf.function with `case.links` allreduces, each of which needs the result of the one before.
+
+    After each of them, a subtraction makes the input of this rank out of the sum.
+
+    Args:
+        op: An allreduce of a tensor, with the number of the link.
+        case: The data.
+        rank: The rank.
+        sums: Whether `op` adds up the tensors of all ranks, or leaves them as they are.
+        run: Calls its first argument, a function, with the tuple of its arguments. Defaults to a plain call.
+    """
+    x = case.values(rank)
+    expected = case.expected(rank) if sums else x
+
+    def links(t: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+        for link in range(case.links - 1):
+            t = op(t, link) - others
+        return op(t, case.links - 1)
+
+    function = tf.function(lambda *tensors: run(links, tensors) if run else links(*tensors))
+    tensors = (tf.constant(x), tf.constant(expected - x))
+    last: list[tf.Tensor] = [tensors[0]]
+
+    def call() -> None:
+        last[0] = function(*tensors)
 
     return Way(call, lambda: count_wrong(last[0].numpy(), expected))
 

@@ -23,8 +23,14 @@ def ways(process: Process) -> Ways:
         expected = case.expected(process.rank)
         x, result = case.values(process.rank), np.empty_like(expected)
         root = x if process.rank == 0 else result
+
+        def chain() -> None:
+            for _ in range(case.links):
+                world.Allreduce(x, result)
+
         calls: dict[str, Callable[[], None]] = {
             "allreduce": lambda: world.Allreduce(x, result),
+            "chain": chain,
             "broadcast": lambda: world.Bcast(_bytes(root)),
             "allgather": lambda: world.Allgather(_bytes(x), _bytes(result)),
             "reducescatter": lambda: world.Reduce_scatter_block(x, result),

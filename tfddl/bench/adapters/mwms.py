@@ -25,6 +25,8 @@ def ways(process: Process) -> Ways:
             return _gradients(strategy, case, process.rank)
         if case.operation == "training":
             return _training(strategy, case, process.rank)
+        if case.operation == "chain":
+            return in_graph.chain(lambda t, link: _sum(t), case, process.rank, run=strategy.run)
         run: Callable[[Any], Any] = _sum if case.operation == "allreduce" else _gather
         function = tf.function(lambda t: strategy.run(run, (t,)))
         x, expected = tf.constant(case.values(process.rank)), case.expected(process.rank)

@@ -22,6 +22,8 @@ def ways(process: Process) -> Ways:
             return in_graph.step(case, process.rank, through, case.scale(process.rank))
         if case.operation == "training":
             return in_graph.Training(case, process.rank, through).way(equal=False)
+        if case.operation == "chain":
+            return in_graph.chain(lambda t, link: nothing([t])[0], case, process.rank, sums=False)
         x = case.values(process.rank)
         return in_graph.around(lambda t: nothing([t])[0], x, x)
 
