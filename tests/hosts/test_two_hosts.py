@@ -219,6 +219,39 @@ def test_sets_within_and_across_hosts(on_hosts):
     assert result.output.count("done") == 4
 
 
+TROUBLE = """
+import os, subprocess, threading, time
+
+# On this network no frame passes for two seconds, then a host is stopped for two seconds.
+CUT = "ip link set cable down; sleep 2; ip link set cable up"
+STOP = f"kill -STOP {os.getpid()}; sleep 2; kill -CONT {os.getpid()}"
+size, rank = hvd.size(), hvd.rank()
+for name, culprit, trouble in (("cut", 0, CUT), ("stop", size - 1, STOP)):
+    running = subprocess.Popen(["sh", "-c", trouble]) if rank == culprit else None
+    step, longest, under_way = 0, 0, True
+    while under_way:
+        begin = time.monotonic()
+        for length in (3, 300_000):
+            x = np.arange(length) % 1000 + step
+            total = hvd.allreduce(tf.constant(x + rank), op=hvd.Sum, name=f"sum.{length}")
+            np.testing.assert_array_equal(total, x * size + size * (size - 1) // 2)
+        longest, step = max(longest, time.monotonic() - begin), step + 1
+        mine = running is not None and running.poll() is None
+        under_way = bool(hvd.allreduce(tf.constant(int(mine)), op=hvd.Max, name="under way"))
+    assert running is None or running.returncode == 0
+    assert longest > 1.5, "the trouble has to hit a collective"
+    print("done", name)
+"""
+
+
+@pytest.mark.slow
+def test_a_cable_drops_and_a_host_stops(on_hosts):
+    """For less than any limit: the collectives go on afterwards, with right numbers."""
+    result = on_hosts(WHO + TROUBLE, *TFDDLRUN, "-np", "3", "-H", "hostA:2,hostB:1")
+    assert result.code == 0, result.output
+    assert result.output.count("done cut") == result.output.count("done stop") == 3
+
+
 KILLED = """
 import os, signal, threading
 if hvd.rank() == 2:
