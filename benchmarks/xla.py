@@ -2,11 +2,12 @@
 
     tfddlrun -np 2 python benchmarks/xla.py [--json FILE]
 
-All four take turns in one run. Rank 0 trains alone with the plain optimizer while the other ranks sleep, without and with
-jit_compile, and all ranks train with the distributed optimizer, without and with jit_compile. The models are a CNN of the
-size of `examples/keras_digits.py` (`demo`) and a ResNet-20 for 32 x 32 images. Columns:
+All six take turns in one run, without and with jit_compile: rank 0 trains alone with the plain optimizer while the other
+ranks sleep; each rank trains a model of its own with the plain optimizer; all ranks train with the distributed optimizer.
+The models are a CNN of the size of `examples/keras_digits.py` (`demo`) and a ResNet-20 for 32 x 32 images. Columns:
 
-- `processes`, `model`, `jit`: the number of processes, the model, and whether jit_compile is on.
+- `model`, `trains`, `jit`: the model, who trains, and whether jit_compile is on.
+- `x alone` and `x no exchange`: the time over that of rank 0 alone, and of ranks that exchange nothing, with the same jit.
 - `step ms`: time of `steps` steps of `fit` on the slowest rank, divided by `steps`; median over rounds.
 - `p10-p90 ms`: spread over rounds.
 - `#wrong`: weights whose bits differ between ranks at the end.
@@ -27,6 +28,8 @@ import tfddl as hvd
 from tfddl.bench import models as bench_models
 from tfddl.bench.rounds import interleave
 from tfddl.bench.worker import pin
+
+WHO = ALONE, EACH, ALL = "rank 0 alone", "each rank its own", "all ranks one"
 
 
 def seconds(model: keras.Model, data: tf.data.Dataset, steps: int) -> float:
@@ -76,30 +79,34 @@ def data_for(model: keras.Model, batch: int) -> tf.data.Dataset:
 
 
 def measure(name: str, build: Any, batch: int, steps: int, rounds: int) -> list[dict[str, Any]]:
-    """The four lines of one model."""
-    models = {
-        (ranks, jit): compiled(build, ranks > 1, jit) for ranks in (1, hvd.size()) for jit in (False, True)
-    }
-    data = data_for(models[1, False], batch)
+    """The six lines of one model."""
+    models = {(who, jit): compiled(build, who == ALL, jit) for who in WHO for jit in ("off", "on")}
+    data = data_for(models[ALONE, "off"], batch)
 
-    def block(ranks: int, model: keras.Model) -> tuple[float, int]:
+    def block(who: str, model: keras.Model) -> tuple[float, int]:
         wait_asleep()
-        mine = seconds(model, data, steps) if ranks > 1 or hvd.rank() == 0 else 0.0
+        mine = seconds(model, data, steps) if who != ALONE or hvd.rank() == 0 else 0.0
         return MPI.COMM_WORLD.allreduce(mine, MPI.MAX) / steps, 0
 
     timings = interleave(
-        {f"{ranks} {jit}": partial(block, ranks, model) for (ranks, jit), model in models.items()}, rounds
+        {f"{who}, {jit}": partial(block, who, model) for (who, jit), model in models.items()}, rounds
     )
+
+    def ratio(who: str, jit: str, base: str) -> float:
+        return float(np.median(np.divide(timings[f"{who}, {jit}"].blocks, timings[f"{base}, {jit}"].blocks)))
+
     return [
         {
             "model": name,
-            "processes": ranks,
-            "jit": "on" if jit else "off",
-            "step ms": timing.median / 1e3,
-            "p10-p90 ms": f"{timing.low / 1e3:.1f}-{timing.high / 1e3:.1f}",
-            "#wrong": bench_models.different_weights(model) if ranks > 1 else 0,
+            "trains": who,
+            "jit": jit,
+            "step ms": timings[f"{who}, {jit}"].median / 1e3,
+            "p10-p90 ms": f"{timings[f'{who}, {jit}'].low / 1e3:.1f}-{timings[f'{who}, {jit}'].high / 1e3:.1f}",
+            "x alone": ratio(who, jit, ALONE),
+            "x no exchange": ratio(who, jit, EACH),
+            "#wrong": bench_models.different_weights(model) if who == ALL else 0,
         }
-        for ((ranks, jit), model), timing in zip(models.items(), timings.values(), strict=True)
+        for (who, jit), model in models.items()
     ]
 
 
