@@ -43,7 +43,7 @@ struct Counters {
   std::atomic<uint64_t> votes{0};
   std::atomic<uint64_t> empty_votes{0};  // votes that started no collective
   std::atomic<uint64_t> bytes_reduced{0};
-  std::atomic<uint64_t> polled{0};  // requests that ended while their threads polled
+  std::atomic<uint64_t> polled{0};  // requests whose threads polled until they ended
 };
 
 class Recorder {

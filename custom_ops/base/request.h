@@ -88,7 +88,7 @@ struct Request {
   // nobody cancels this request.
   std::shared_ptr<const std::atomic<bool>> cancelled;
 
-  // Called exactly once, on the completion thread.
+  // Called exactly once: on the completion thread, or inside Engine::Submit().
   std::function<void(const Status&)> done;
 
   // Keeps the buffers valid until no byte of them can be touched. After a failure in the middle of a

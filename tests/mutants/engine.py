@@ -15,6 +15,12 @@ FAULTS = {
         "",
         "poll_test",
     ),
+    "an error overtakes its cause": Fault(
+        "custom_ops/core/engine/engine_requests.cc",
+        "    if (status.ok()) {\n      polled_result_",
+        "    if (true) {\n      polled_result_",
+        "poll_test",
+    ),
     "threads poll for requests on GPUs": Fault(
         "custom_ops/core/engine/engine.cc",
         "  if (request.device != Device::kHost) StopPolling();\n",

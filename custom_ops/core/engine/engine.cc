@@ -119,11 +119,10 @@ Engine::Round Engine::RunRound() {
     if (round.failed) FailEverything();
     round.moved = RunCommands() | (!round.failed && RunOnce());
     if (round.moved) moved_us_.store(NowMicros(), std::memory_order_relaxed);
+    round.idle = IsIdle();
   } catch (const std::exception& error) {
     Fail(Me() + ": " + error.what());
-    return round;
   }
-  round.idle = IsIdle();
   round.on_gpu = std::any_of(running_.begin(), running_.end(),
                              [](const Running& r) { return r.request.device != Device::kHost; });
   return round;

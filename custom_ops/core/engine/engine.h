@@ -209,7 +209,7 @@ class Engine {
   std::optional<Request> join_;      // waits
   std::deque<int64_t> ended_steps_;  // the latest last
   uint64_t polled_ = 0;              // the number of the request whose thread polls; 0: none
-  std::optional<std::pair<Request, Status>> polled_end_;
+  std::optional<Request> polled_result_;
   bool stopped_ = false;  // the engine's thread has ended
 
   std::atomic<int64_t> moved_us_;

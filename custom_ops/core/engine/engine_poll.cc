@@ -32,18 +32,18 @@ bool Engine::BeginPoll(const Request& request) {
 void Engine::PollUntilEnd() {
   const auto begin = std::chrono::steady_clock::now();
   Round round = RunRound();
-  while (!polled_end_ && !round.failed) {
+  while (polled_ != 0 && !round.failed) {
     const auto waited = std::chrono::steady_clock::now() - begin;
     if (waited > BusyPoll::kLimit) break;
     if (waited > BusyPoll::kYieldAfter) std::this_thread::yield();
     round = RunRound();
   }
-  auto end = std::exchange(polled_end_, std::nullopt);
-  EndPoll(end.has_value(), !round.idle);
-  if (!end) return;
+  auto result = std::exchange(polled_result_, std::nullopt);
+  EndPoll(polled_ == 0, !round.idle);
+  if (!result) return;
   ++recorder_.counters.polled;
   answering = true;
-  Deliver(&end->first, end->second);
+  Deliver(&*result, Status());
   answering = false;
 }
 

@@ -285,8 +285,13 @@ void Engine::RecordEnd(const Request& request, const Status& status) {
 
 void Engine::Answer(Request request, Status status) {
   if (polled_ != 0 && request.number == polled_) {
-    polled_end_.emplace(std::move(request), std::move(status));  // its thread delivers it
-    return;
+    polled_ = 0;
+    // Its thread delivers a result. An error must not overtake the error that caused it, since TensorFlow
+    // raises the first one.
+    if (status.ok()) {
+      polled_result_ = std::move(request);
+      return;
+    }
   }
   completion_.Post([request = std::make_shared<Request>(std::move(request)), status = std::move(status)] {
     Deliver(request.get(), status);

@@ -111,6 +111,39 @@ void TestWhoPolls() {
   CHECK(EndedHere(100, Polling(), late, false) < 20);
 }
 
+// Two requests of a step: an error of the first is the cause of an error of the second, which is polled for.
+void TestTheCauseComesFirst() {
+  Job job(2, 0, Polling());
+  std::vector<std::thread> threads;
+  for (size_t rank : {0, 1}) {
+    threads.emplace_back([&, rank] {
+      for (int64_t step = 1; step <= 200; ++step) {
+        std::vector<float> values(1 + rank), others(1, 1.0f);
+        std::promise<void> first, second;
+        std::atomic<bool> caused{false};
+        // Its outputs need the completion thread, so that no thread polls for it.
+        Request bad = Allreduce("bad", &values, [&](const Status& status) {
+          CHECK(status.code() == Code::kFailedPrecondition);
+          caused = true;
+          first.set_value();
+        });
+        bad.kind = Kind::kAllgather;
+        Request good = Allreduce("good", &others, [&](const Status& status) {
+          CHECK(status.ok() ? others[0] == 2.0f : status.code() == Code::kCancelled && caused);
+          second.set_value();
+        });
+        bad.step = good.step = step;
+        job.engines[rank]->Submit(std::move(bad));
+        job.engines[rank]->Submit(std::move(good));
+        first.get_future().wait();
+        second.get_future().wait();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  job.End();
+}
+
 // A failure, or a stop, while a thread polls: each request is answered once.
 void TestEnds(bool stops) {
   for (int run = 0; run < 30; ++run) {
@@ -151,6 +184,7 @@ int main() {
       tfddl::TestContinuations(size, 300);
     }
     tfddl::TestWhoPolls();
+    tfddl::TestTheCauseComesFirst();
     tfddl::TestEnds(false);
     tfddl::TestEnds(true);
   });
