@@ -16,7 +16,7 @@ BENCHMARKS = REPOSITORY / "benchmarks"
     ("name", "options", "lines"),
     [
         ("transport.py", ["--rounds", "1", "--sizes", "65536", "1048576"], 6),
-        ("xla.py", ["--rounds", "1", "--steps", "2", "--batch", "4", "--models", "demo"], 4),
+        ("xla.py", ["--rounds", "1", "--steps", "2", "--batch", "4", "--models", "demo"], 6),
         ("data_parallel.py", ["--rounds", "1"], 2),
         ("sharded.py", ["--rounds", "1", "--steps", "2", "--models", "dense"], 1),
         ("waiting.py", ["--rounds", "1", "--seconds", "0.5", "--late", "0.5"], 2),

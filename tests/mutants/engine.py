@@ -21,6 +21,12 @@ FAULTS = {
         "    if (true) {\n      polled_result_",
         "poll_test",
     ),
+    "a thread that polls flushes denormal numbers": Fault(
+        "custom_ops/core/engine/engine_poll.cc",
+        "    std::fesetenv(FE_DFL_ENV);\n",
+        "",
+        "poll_test",
+    ),
     "threads poll for requests on GPUs": Fault(
         "custom_ops/core/engine/engine.cc",
         "  if (request.device != Device::kHost) StopPolling();\n",

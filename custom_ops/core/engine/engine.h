@@ -152,6 +152,7 @@ class Engine {
 
   // engine_poll.cc
   bool BeginPoll(const Request& request);
+  Round PollRounds();
   void PollUntilEnd();
   void EndPoll(bool in_time, bool wake);
   void StopPolling();

@@ -1,5 +1,6 @@
 // Busy polling: a thread that submits a small request runs the engine's rounds itself for a short time. Then
 // neither the engine's thread nor the completion thread has to wake up.
+#include <cfenv>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -10,6 +11,22 @@ namespace tfddl {
 namespace {
 
 thread_local bool answering = false;  // a request for which this thread has polled
+
+// TensorFlow's threads flush denormal numbers to zero, and a reduction has to give the same bits on all
+// threads.
+class DefaultFloatingPoint {
+ public:
+  DefaultFloatingPoint() {
+    std::fegetenv(&before_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatingPoint() { std::fesetenv(&before_); }
+  DefaultFloatingPoint(const DefaultFloatingPoint&) = delete;
+  DefaultFloatingPoint& operator=(const DefaultFloatingPoint&) = delete;
+
+ private:
+  std::fenv_t before_;
+};
 
 }  // namespace
 
@@ -28,18 +45,23 @@ bool Engine::BeginPoll(const Request& request) {
   return true;
 }
 
-// Runs rounds until the request polled_ has ended, at most for the time of BusyPoll, and answers it.
-void Engine::PollUntilEnd() {
+// Runs rounds until the request polled_ has ended, at most for the time of BusyPoll. Returns the last one.
+Engine::Round Engine::PollRounds() {
+  const DefaultFloatingPoint guard;
   const auto begin = std::chrono::steady_clock::now();
-  Round round = RunRound();
-  while (polled_ != 0 && !round.failed) {
+  for (;;) {
+    const Round round = RunRound();
     const auto waited = std::chrono::steady_clock::now() - begin;
-    if (waited > BusyPoll::kLimit) break;
+    if (polled_ == 0 || round.failed || waited > BusyPoll::kLimit) return round;
     if (waited > BusyPoll::kYieldAfter) std::this_thread::yield();
-    round = RunRound();
   }
+}
+
+// Polls for the request polled_, and answers it if it has ended.
+void Engine::PollUntilEnd() {
+  const Round last = PollRounds();
   auto result = std::exchange(polled_result_, std::nullopt);
-  EndPoll(polled_ == 0, !round.idle);
+  EndPoll(polled_ == 0, !last.idle);
   if (!result) return;
   ++recorder_.counters.polled;
   answering = true;

@@ -1,7 +1,12 @@
 // Threads that submit requests and run the engine's rounds themselves.
+#ifdef __SSE2__
+#include <xmmintrin.h>
+#endif
+
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <future>
 #include <thread>
 
@@ -111,6 +116,31 @@ void TestWhoPolls() {
   CHECK(EndedHere(100, Polling(), late, false) < 20);
 }
 
+// TensorFlow's threads flush denormal numbers. A thread that polls does not, and flushes them again
+// afterwards.
+void TestDenormalNumbers() {
+#ifdef __SSE2__
+  Job job(2, 0, Polling());
+  std::vector<std::thread> threads;
+  for (size_t rank : {0, 1}) {
+    threads.emplace_back([&, rank] {
+      _mm_setcsr(_mm_getcsr() | 0x8040);
+      for (int i = 0; i < 200; ++i) {
+        std::vector<float> values(1);
+        uint32_t bits = 100;  // 100 times the smallest float
+        std::memcpy(values.data(), &bits, sizeof(bits));
+        CHECK(Run(job.engines[rank].get(), Allreduce("x", &values, nullptr)).ok());
+        std::memcpy(&bits, values.data(), sizeof(bits));
+        CHECK(bits == 200);
+        CHECK((_mm_getcsr() & 0x8040) == 0x8040);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  job.End();
+#endif
+}
+
 // Two requests of a step: an error of the first is the cause of an error of the second, which is polled for.
 void TestTheCauseComesFirst() {
   Job job(2, 0, Polling());
@@ -184,6 +214,7 @@ int main() {
       tfddl::TestContinuations(size, 300);
     }
     tfddl::TestWhoPolls();
+    tfddl::TestDenormalNumbers();
     tfddl::TestTheCauseComesFirst();
     tfddl::TestEnds(false);
     tfddl::TestEnds(true);
