@@ -10,26 +10,10 @@
 #include <future>
 #include <thread>
 
-#include "tests/engine/job.h"
+#include "tests/engine/poll_job.h"
 
 namespace tfddl {
 namespace {
-
-EngineOptions Polling() {
-  EngineOptions options;
-  options.busy_poll = true;
-  return options;
-}
-
-Status Run(Engine* engine, Request request, std::thread::id* where = nullptr) {
-  std::promise<Status> ended;
-  request.done = [&ended, where](const Status& status) {
-    if (where) *where = std::this_thread::get_id();
-    ended.set_value(status);
-  };
-  engine->Submit(std::move(request));
-  return ended.get_future().get();
-}
 
 // Each rank has a thread that waits for each result. Rank 0 is late now and then.
 void TestChains(int size, int count) {
@@ -174,36 +158,6 @@ void TestTheCauseComesFirst() {
   job.End();
 }
 
-// A failure, or a stop, while a thread polls: each request is answered once.
-void TestEnds(bool stops) {
-  for (int run = 0; run < 30; ++run) {
-    Job job(2, 0, Polling());
-    std::atomic<int> failed{0};
-    std::vector<std::thread> threads;
-    for (size_t rank : {0, 1}) {
-      threads.emplace_back([&, rank] {
-        for (int i = 0; i < 400; ++i) {
-          std::vector<float> values(1, 1.0f);
-          if (Run(job.engines[rank].get(), Allreduce("x", &values, nullptr)).ok()) continue;
-          ++failed;
-          return;
-        }
-      });
-    }
-    std::this_thread::sleep_for(std::chrono::microseconds(100 * run));
-    for (auto& engine : job.engines) {
-      if (stops) {
-        engine->Stop();
-      } else {
-        engine->Fail("planted");
-      }
-    }
-    for (auto& thread : threads) thread.join();
-    CHECK(failed == 2 || failed == 0);
-    for (auto& engine : job.engines) engine->Stop();
-  }
-}
-
 }  // namespace
 }  // namespace tfddl
 
@@ -216,8 +170,6 @@ int main() {
     tfddl::TestWhoPolls();
     tfddl::TestDenormalNumbers();
     tfddl::TestTheCauseComesFirst();
-    tfddl::TestEnds(false);
-    tfddl::TestEnds(true);
   });
   std::puts("poll: ok");
   return 0;

@@ -5,11 +5,7 @@
 
 #include "tests/engine/job.h"
 #include "tests/engine/join_job.h"
-
-// A failed engine leaks the memory that transfers may still touch.
-extern "C" __attribute__((visibility("default"))) const char* __asan_default_options() {
-  return "detect_leaks=0";
-}
+#include "tests/leaks.h"
 
 namespace tfddl {
 namespace {

@@ -6,11 +6,7 @@
 
 #include "core/process/process.h"
 #include "tests/engine/job.h"
-
-// A failed engine leaks the memory that transfers may still touch.
-extern "C" __attribute__((visibility("default"))) const char* __asan_default_options() {
-  return "detect_leaks=0";
-}
+#include "tests/leaks.h"
 
 namespace tfddl {
 namespace {

@@ -5,11 +5,7 @@
 
 #include "tests/double/control.h"
 #include "tests/gpu/gpu_job.h"
-
-// A failed engine leaks memory that transfers may still touch.
-extern "C" __attribute__((visibility("default"))) const char* __asan_default_options() {
-  return "detect_leaks=0";
-}
+#include "tests/leaks.h"
 
 namespace tfddl {
 namespace {
