@@ -26,15 +26,13 @@ int64_t NowMicros() {
 // A place keeps the memory of its texts for the next operation.
 uint64_t Recorder::Submitted(const Request& request) {
   const std::string key = request.key();
-  int64_t count = 0;
-  for (const Buffer& buffer : request.buffers) count += buffer.count;
   std::lock_guard<std::mutex> lock(mutex_);
   last_ = ++count_;
   Operation& operation = ring_[count_ % kCapacity];
   operation.number = count_;
   operation.name.assign(key);
   operation.signature.assign(request.signature, 0, kSignatureBytes);
-  operation.bytes = count * static_cast<int64_t>(SizeOf(request.dtype));
+  operation.bytes = request.bytes();
   operation.ticket = -1;
   operation.submitted_us = NowMicros();
   operation.started_us = operation.ended_us = 0;

@@ -101,6 +101,13 @@ struct Request {
   // The engine's number of this request in the flight recorder.
   uint64_t number = 0;
 
+  // Of all inputs.
+  int64_t bytes() const {
+    int64_t count = 0;
+    for (const Buffer& buffer : buffers) count += buffer.count;
+    return count * static_cast<int64_t>(SizeOf(dtype));
+  }
+
   // Unique among the live requests of a rank. The flight recorder uses it as well.
   std::string key() const { return buckets == 1 ? name : name + "#" + std::to_string(bucket); }
 };

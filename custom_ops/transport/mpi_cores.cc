@@ -3,36 +3,30 @@
 #include <sched.h>
 
 #include <cstdint>
-#include <cstdlib>
-#include <stdexcept>
-#include <string>
 
+#include "base/environment.h"
 #include "transport/mpi.h"
 #include "transport/mpi_check.h"
 
 namespace tfddl {
 
 bool MayBusyPoll(const void* communicator) {
-  const char* value = std::getenv("TFDDL_BUSY_POLL");
-  const std::string wish = value ? value : "";
-  if (wish != "" && wish != "0" && wish != "1") {
-    throw std::runtime_error("TFDDL_BUSY_POLL must be 0 or 1: set one of them. Received: '" + wish + "'");
-  }
+  const auto wish = ReadSwitch("TFDDL_BUSY_POLL");
   MPI_Comm local = MPI_COMM_NULL;
   CheckMpi(MPI_Comm_split_type(*static_cast<const MPI_Comm*>(communicator), MPI_COMM_TYPE_SHARED, 0,
                                MPI_INFO_NULL, &local),
            "MPI_Comm_split_type");
   int members = 0;
   CheckMpi(MPI_Comm_size(local, &members), "MPI_Comm_size");
-  // mpirun may have bound each rank to cores of its own.
+  // mpirun may have bound each rank to cores of its own. On a host with more cores than a cpu_set_t has, the
+  // call fails, and none counts.
   cpu_set_t cores;
   CPU_ZERO(&cores);
-  sched_getaffinity(0, sizeof(cores),
-                    &cores);  // fails on hosts with more cores than a cpu_set_t: none counts
+  sched_getaffinity(0, sizeof(cores), &cores);
   constexpr int kWords = sizeof(cores) / sizeof(uint64_t);
   CheckMpi(MPI_Allreduce(MPI_IN_PLACE, &cores, kWords, MPI_UINT64_T, MPI_BOR, local), "MPI_Allreduce");
   MPI_Comm_free(&local);
-  return wish == "1" || (wish != "0" && CPU_COUNT(&cores) >= members);
+  return wish.value_or(CPU_COUNT(&cores) >= members);
 }
 
 }  // namespace tfddl

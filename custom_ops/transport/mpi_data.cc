@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/environment.h"
 #include "transport/host.h"
 #include "transport/mpi.h"
 #include "transport/mpi_check.h"
@@ -65,14 +66,9 @@ class LocalGroup {
 
 // For each member the lowest rank of its host. Empty if any rank turns hierarchical allreduce off.
 std::vector<int> HostNumbers(MPI_Comm all, const LocalGroup& local) {
-  const char* value = std::getenv("TFDDL_HIERARCHICAL_ALLREDUCE");
-  const std::string wish = value && *value ? value : "1";
-  if (wish != "0" && wish != "1") {
-    throw std::runtime_error("TFDDL_HIERARCHICAL_ALLREDUCE must be 0 or 1: set one of them. Received: '" +
-                             wish + "'");
-  }
+  const bool wish = ReadSwitch("TFDDL_HIERARCHICAL_ALLREDUCE").value_or(true);
   const auto first = std::find(local.local_ranks.begin(), local.local_ranks.end(), 0);
-  const int mine = wish == "0" ? -1 : static_cast<int>(first - local.local_ranks.begin());
+  const int mine = wish ? static_cast<int>(first - local.local_ranks.begin()) : -1;
   std::vector<int> hosts(local.local_ranks.size());
   CheckMpi(MPI_Allgather(&mine, 1, MPI_INT, hosts.data(), 1, MPI_INT, all), "MPI_Allgather");
   return std::count(hosts.begin(), hosts.end(), -1) == 0 ? hosts : std::vector<int>();

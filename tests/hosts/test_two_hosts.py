@@ -220,7 +220,7 @@ def test_sets_within_and_across_hosts(on_hosts):
 
 
 TROUBLE = """
-import os, subprocess, threading, time
+import os, subprocess, time
 
 # On this network no frame passes for two seconds, then a host is stopped for two seconds.
 CUT = "ip link set cable down; sleep 2; ip link set cable up"

@@ -65,8 +65,7 @@ def rows(case: Case, timings: Mapping[str, Timing]) -> list[Row]:
 
 def _of_operation(case: Case, name: str, title: str, timing: Timing, timings: Mapping[str, Timing]) -> Row:
     moved = name in PEERS or name in ("tfddl", "shared", "floor", "tcp")
-    us = timing.median / case.links
-    algbw = case.bytes / us / 1e3 if moved and us > 0 else None
+    algbw = case.bytes / timing.median / 1e3 if moved and timing.median > 0 else None
     line: Row = {"set": case.set} if case.set else {}
     return line | {
         "bytes": case.bytes,
@@ -75,13 +74,13 @@ def _of_operation(case: Case, name: str, title: str, timing: Timing, timings: Ma
         "redop": case.redop,
         "name": name,
         "what": title,
-        "us": us,
-        "p10 us": timing.low / case.links,
-        "p90 us": timing.high / case.links,
+        "us": timing.median,
+        "p10 us": timing.low,
+        "p90 us": timing.high,
         "algbw GB/s": algbw,
         "busbw GB/s": algbw and algbw * BUS_FACTORS[case.operation](case.ranks),
         "x tfddl": timing.median / timings["tfddl"].median if "tfddl" in timings else None,
-        "excess us": us - timings["nothing"].median / case.links
+        "excess us": timing.median - timings["nothing"].median
         if "nothing" in timings and name in ("tfddl", "horovod", "mwms")
         else None,
         "#wrong": timing.wrong,

@@ -104,9 +104,10 @@ def _prepare(group: WorkerGroup, case: Case) -> bool:
 
 
 def _block(group: WorkerGroup, case: Case) -> tuple[float, int]:
-    if kept(case):
-        return group.block(calls_for(case))
-    group.prepare(case)
-    timed = group.block(calls_for(case))
-    group.release()
-    return timed
+    """The seconds of a collective, or of a step, and the wrong elements."""
+    if not kept(case):
+        group.prepare(case)
+    seconds, wrong = group.block(calls_for(case))
+    if not kept(case):
+        group.release()
+    return seconds / case.links, wrong

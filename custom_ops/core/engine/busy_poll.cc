@@ -5,14 +5,7 @@
 namespace tfddl {
 namespace {
 
-constexpr size_t kMostBytes = size_t{256} << 10;
-
-size_t Bytes(const Request& request) {
-  size_t bytes = 0;
-  for (const Buffer& buffer : request.buffers)
-    bytes += static_cast<size_t>(buffer.count) * SizeOf(request.dtype);
-  return bytes;
-}
+constexpr int64_t kMostBytes = int64_t{256} << 10;
 
 // Allgather and alltoall need the completion thread for their outputs; a join waits for the end of other
 // ranks' data.
@@ -25,8 +18,8 @@ bool NeedsNoOtherThread(Kind kind) {
 
 // The buckets of a sequence leave while the backward pass goes on, which must not wait for them.
 bool BusyPoll::Suits(const Request& request) {
-  if (!on_ || request.buckets > 1 || request.device != Device::kHost) return false;
-  if (!NeedsNoOtherThread(request.kind) || Bytes(request) > kMostBytes) return false;
+  if (!on_ || request.buckets > 1) return false;
+  if (!NeedsNoOtherThread(request.kind) || request.bytes() > kMostBytes) return false;
   if (polling_.load(std::memory_order_relaxed)) to_skip_.store(kMostSkipped, std::memory_order_relaxed);
   if (to_skip_.load(std::memory_order_relaxed) <= 0) return true;
   to_skip_.fetch_sub(1, std::memory_order_relaxed);

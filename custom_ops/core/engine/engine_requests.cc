@@ -245,9 +245,7 @@ void Engine::Start(Request request, uint64_t ticket,
 
 std::unique_ptr<Collective> Engine::MakeCollective(const Lane& lane, const Request& request) {
   if (request.kind == Kind::kAllreduce || request.kind == Kind::kReducescatter) {
-    for (const Buffer& buffer : request.buffers) {
-      recorder_.counters.bytes_reduced += static_cast<uint64_t>(buffer.count) * SizeOf(request.dtype);
-    }
+    recorder_.counters.bytes_reduced += static_cast<uint64_t>(request.bytes());
   }
   if (request.shares_gpu && device_queue_) device_queue_->ShareGpu();
   Post post = [this](auto function) { completion_.Post(std::move(function)); };

@@ -54,14 +54,14 @@ def through_tape(hvd: Any) -> Finish:
     return lambda tape, loss, variables: hvd.DistributedGradientTape(tape).gradient(loss, variables)
 
 
-def around(op: Callable[[tf.Tensor], tf.Tensor], x: Any, expected: Any) -> Way:
-    """A tf.function with one op. On the CPU its call returns when the result is there."""
+def around(op: Callable[..., tf.Tensor], x: Any, expected: Any, *others: Any) -> Way:
+    """A tf.function with one op of `x` and `others`. On the CPU its call returns when the result is there."""
     function = tf.function(op)
-    tensor = tf.constant(x)
-    last: list[tf.Tensor] = [tensor]
+    tensors = [tf.constant(each) for each in (x, *others)]
+    last: list[tf.Tensor] = tensors[:1]
 
     def call() -> None:
-        last[0] = function(tensor)
+        last[0] = function(*tensors)
 
     return Way(call, lambda: count_wrong(last[0].numpy(), expected))
 
@@ -88,14 +88,8 @@ def chain(
             t = op(t, link) - others
         return op(t, case.links - 1)
 
-    function = tf.function(lambda *tensors: run(links, tensors) if run else links(*tensors))
-    tensors = (tf.constant(x), tf.constant(expected - x))
-    last: list[tf.Tensor] = [tensors[0]]
-
-    def call() -> None:
-        last[0] = function(*tensors)
-
-    return Way(call, lambda: count_wrong(last[0].numpy(), expected))
+    # `others` is an argument, since TensorFlow would remove the subtraction of a constant 0.
+    return around(lambda *tensors: run(links, tensors) if run else links(*tensors), x, expected, expected - x)
 
 
 def step(case: Case, rank: int, finish: Finish, expected: float) -> Way:
