@@ -26,6 +26,7 @@ if hvd.set_visible_gpu() is None:
     raise SystemExit(f"no GPU: TensorFlow sees none on rank {rank}")
 
 GPU, CPU = "GPU:0", "CPU:0"
+compiles = _plugin is None  # XLA knows no plugin's devices
 
 
 @contextlib.contextmanager
