@@ -38,12 +38,11 @@ def train_on_one_device(data: images.Images, options: argparse.Namespace) -> ker
 
 def train_on_many(data: images.Images, options: argparse.Namespace) -> keras.Model:
     """The same in every process of a job."""
-    # Step 1, initialise: who am I, and how many are we? From here on all processes run the same lines.
+    # Step 1, initialise: who am I, how many are we, and which GPU is mine? From here on all processes run the same lines.
     hvd.init()
-    keras.utils.set_random_seed(options.seed + hvd.rank())  # Or all would drop out the same units.
 
-    # Step 2, pin: each process sees one GPU only, before TensorFlow takes them all.
-    hvd.set_visible_gpu()
+    # Step 2, seed: with the same seed all processes would drop out the same units.
+    keras.utils.set_random_seed(options.seed + hvd.rank())
 
     # Step 3, shard: each process trains on its own images, and all on equally many.
     x, y = hvd.data.shard_arrays(data.train_images, data.train_labels)

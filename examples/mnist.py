@@ -31,7 +31,6 @@ def main() -> None:
     options = parser.parse_args()
 
     hvd.init()
-    hvd.set_visible_gpu()
     # One seed for all would draw the same dropout masks and the same shuffling in every process.
     keras.utils.set_random_seed(options.seed + hvd.rank())
 

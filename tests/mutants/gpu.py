@@ -1,6 +1,8 @@
-"""Faults of the code for GPUs; their tests run over doubles of CUDA and NCCL."""
+"""Faults of the code for GPUs; their tests run over doubles of CUDA, NCCL and of TensorFlow's list of devices."""
 
 from tests.mutants.fault import Fault
+
+_VISIBLE = "tests/gpu/test_visible_gpu.py::"
 
 FAULTS = {
     "done before completion": Fault(
@@ -90,5 +92,23 @@ FAULTS = {
         "  return status.ok() ? status : Abandon(engine, context, status);\n}\n\nStatus RunCall",
         "  return status;\n}\n\nStatus RunCall",
         "nccl_xla_test",
+    ),
+    "each init looks for a GPU": Fault(
+        "tfddl/runtime/gpu.py",
+        "    process.pinning_is_done = True\n",
+        "",
+        _VISIBLE + "test_tensorflow_has_started_is_one_warning",
+    ),
+    "init overrules the program's choice of a GPU": Fault(
+        "tfddl/runtime/gpu.py",
+        'if tf.config.get_visible_devices("GPU") != gpus:',
+        "if not gpus:",
+        _VISIBLE + "test_the_programs_choice_before_init",
+    ),
+    "all ranks beyond the GPUs share the last one": Fault(
+        "tfddl/runtime/gpu.py",
+        "_show_one(job, gpus[job.local_rank % len(gpus)])",
+        "_show_one(job, gpus[min(job.local_rank, len(gpus) - 1)])",
+        _VISIBLE + "test_shared_gpus_go_round",
     ),
 }

@@ -29,7 +29,7 @@ def gpu(devices: Path = Path("/dev"), proc: Path = Path("/proc")) -> Iterator[Fi
         yield note(
             "CUDA_VISIBLE_DEVICES",
             repr(visible),
-            "unset CUDA_VISIBLE_DEVICES, and call hvd.set_visible_gpu()",
+            "unset CUDA_VISIBLE_DEVICES: hvd.init() gives each process its GPU",
         )
     if discover.tensorflow_version() is not None:
         yield from _of_tensorflow(len(there))

@@ -17,6 +17,7 @@ from tfddl.runtime import (
     failure,
     flight_record,
     fork,
+    gpu,
     init_watchdog,
     job_communicator,
     launcher_check,
@@ -45,6 +46,9 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
     Every rank calls it once, before anything else of tfddl. A second call does nothing. The first call in an
     environment may compile the native library.
+
+    Where several processes of a host have a GPU each, TensorFlow sees one GPU in each process from here on
+    (`TFDDL_PIN_GPU=0`: all GPUs). The program may call `tf.config.set_visible_devices` before or after it, to choose.
 
     Args:
         comm: The processes of the job: an mpi4py communicator, or a list of ranks of `MPI.COMM_WORLD` that includes this
@@ -175,10 +179,11 @@ def _start(comm: Any, sets: Any) -> None:
     if job.size > 1:
         fork.mark_spawned()
     if job.rank == 0:
-        _warn_about_pinning(job)
+        _warn_about_one_core(job)
         _warn_about_untested()
     atexit.unregister(_at_exit)
     atexit.register(_at_exit, (*limits, exit_limit))
+    gpu.pin_once(job)
 
 
 def _stop(job: Job) -> None:
@@ -251,7 +256,7 @@ def _seconds(variable: str, default: float) -> float:
     return min(seconds, _FOREVER)
 
 
-def _warn_about_pinning(job: Job) -> None:
+def _warn_about_one_core(job: Job) -> None:
     """By default mpirun pins each of two ranks to one core, which all threads of TensorFlow then share."""
     cores = os.cpu_count() or 1
     if job.size > 1 and len(os.sched_getaffinity(0)) == 1 and cores > job.local_size:
