@@ -65,6 +65,12 @@ def begun(result):
     return starts
 
 
+def check_steps(sizes, result):
+    """Rank 0 has made steps in these sizes (a pattern) one after the other, and the optimizer has counted all of them."""
+    found = re.search(rf"done 12 \[({sizes})\] (\d+)", result.output)
+    assert found and len(found[1].split(", ")) == int(found[2]), result.output
+
+
 @pytest.mark.slow
 def test_a_script_adds_a_host_and_takes_it_away(on_hosts, tmp_path):
     hosts = tmp_path / "discovered"
@@ -102,6 +108,7 @@ def test_a_host_leaves(on_hosts, to):
         if host == "hostB" and state.step == 3:
             os.kill({to}, signal.SIGTERM)
         if hvd.size() == 3:
+            state.step = min(state.step, 9)  # until the host has gone
             time.sleep(0.1)
     """
     result = on_hosts(program(plan), *TFDDLRUN, "-np", "3", "-H", "hostA:1,hostB:2")
@@ -110,7 +117,7 @@ def test_a_host_leaves(on_hosts, to):
     assert [each[:3] for each in starts[:3]] == [("0", "3", "A"), ("1", "3", "B"), ("2", "3", "B")]
     assert [each[:3] for each in starts[3:]] == [("0", "1", "A")] and 3 <= int(starts[3][3]) < 12
     assert "tfddlrun: hosts changed (hostB leaves); starting again with 1 process" in result.output
-    assert re.search(r"done 12 \[3, 3, 3, .*1\] 12", result.output), result.output
+    check_steps(r"3, 3, 3, .*1", result)
     assert "lost" not in result.output
 
 
@@ -144,10 +151,11 @@ def test_a_host_shuts_down(on_hosts):
         if hvd.rank() == 2 and state.step == 3:
             os.kill(parent(parent(parent(os.getsid(0)))), signal.SIGTERM)
         if hvd.size() == 3:
+            state.step = min(state.step, 9)  # until the host has gone
             time.sleep(0.1)
     """
     result = on_hosts(program(plan), *TFDDLRUN, "-np", "3", "-H", "hostA:1,hostB:2")
     assert result.code == 0, result.output
     lost = "tfddlrun: ranks 1 on hostB, 2 on hostB of 3 were lost; starting again with 1 process, restart 1"
     assert lost in result.output, result.output
-    assert re.search(r"done 12 \[3, .*1\] 12", result.output), result.output
+    check_steps(r"3, .*1", result)

@@ -1,6 +1,7 @@
 """The lab's switch keeps its promises: delay, rate, and a link from each host to each."""
 
 import re
+import statistics
 import subprocess
 import sys
 
@@ -9,7 +10,9 @@ import pytest
 from tests.hosts.support import lab_or_skip
 from tfddl.bench import relay
 
-# Host A measures round trips to each other host, by TCP; then host B measures what it receives.
+# Host A measures round trips to each other host, by TCP. Then host A sends bytes, and the other host looks at its clock once
+# it has all of them. The hosts have one clock, and the time begins before the first byte is sent. So a process that runs
+# late lowers the rate, and never raises it. A slow link is measured once more: another program may have had the cores.
 PROGRAM = """
 import os, socket, subprocess, sys, time
 
@@ -18,80 +21,82 @@ import socket, time
 with socket.create_server(("", 7000)) as listener:
     print("ready", flush=True)
     peer, _ = listener.accept()
-peer.sendall(peer.recv(4))
 while (data := peer.recv(4)) == b"ping":
     peer.sendall(data)
-received, begun = 0, 0.0
 while data := peer.recv(1 << 20):
-    received += len(data)
-    if not begun and received > 4e6:  # The window is open by now.
-        begun, before = time.perf_counter(), received
-if begun:
-    print("rate", (received - before) * 8 / (time.perf_counter() - begun))
+    pass
+print(time.monotonic())
 '''
 
-rounds, megabytes, *hosts = sys.argv[1:]
-agent = os.environ["PRTE_MCA_plm_ssh_agent"]
-for host in hosts:
-    command = [agent, host, f"{sys.executable} -S -c '{SERVER}'"]
+def measure(host, size):
+    command = [os.environ["PRTE_MCA_plm_ssh_agent"], host, f"{sys.executable} -S -c '{SERVER}'"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     server.stdout.readline()
     peer = socket.create_connection((host, 7000))
     times = []
-    for _ in range(int(rounds) + 1):
-        begun = time.perf_counter()
+    for _ in range(9):
+        begun = time.monotonic()
         peer.sendall(b"ping")
         assert peer.recv(4) == b"ping"
-        times.append(time.perf_counter() - begun)
-    print("trip", host, sorted(times)[len(times) // 2], flush=True)
-    peer.sendall(b"bulk" + bytes(1000000 * int(megabytes)))
+        times.append(time.monotonic() - begun)
+    begun = time.monotonic()
+    peer.sendall(b"bulk" + bytes(size))
     peer.close()
-    print(server.communicate()[0].strip(), flush=True)
+    return min(times), size * 8 / (float(server.communicate()[0]) - begun)
+
+enough, size, *hosts = sys.argv[1:]
+for host in hosts:
+    trip, rate = measure(host, int(size))
+    if rate < float(enough):
+        again = measure(host, int(size))
+        trip, rate = min(trip, again[0]), max(rate, again[1])
+    print("link", host, trip, rate, flush=True)
 """
 
 
 @pytest.fixture
 def measured(tmp_path):
-    """Runs the program in a lab. Returns the median round trip to each host in seconds, and the rates in bits per second."""
+    """Runs the program in a lab. Returns the shortest round trip to each host in seconds, and its rate, 1 as promised."""
 
-    def run(rate, delay, hosts, megabytes):
-        lab = lab_or_skip(tmp_path, rate, delay, hosts)
+    def run(megabits, delay, hosts, megabytes):
+        lab = lab_or_skip(tmp_path, f"{megabits}mbit", delay, hosts)
         names = [f"host{letter}" for letter in "BCDEFGH"[: hosts - 1]]
-        command = [*lab, sys.executable, "-S", "-c", PROGRAM, "8", str(megabytes), *names]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        numbers = [str(0.5e6 * megabits), str(1_000_000 * megabytes)]
+        command = [*lab, sys.executable, "-S", "-c", PROGRAM, *numbers, *names]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert result.returncode == 0, result.stderr
         assert "left running" not in result.stdout
-        trips = {host: float(time) for host, time in re.findall(r"trip (\w+) (\S+)", result.stdout)}
-        assert list(trips) == names
-        return trips, [float(each) for each in re.findall(r"rate (\S+)", result.stdout)]
+        links = re.findall(r"link (\w+) (\S+) (\S+)", result.stdout)
+        assert [host for host, *_ in links] == names
+        return [float(trip) for _, trip, _ in links], [float(rate) / 1e6 / megabits for *_, rate in links]
 
     return run
 
 
-def is_rate(measured, rate):
-    """Whether a link has been no faster than promised, and not much slower: other programs use the cores too."""
-    return 0.5 * rate < measured < 1.1 * rate
+def are_as_promised(rates):
+    """Whether no link was faster than promised, no link was ten times slower, and most links reached half of their rate."""
+    return statistics.median(rates) > 0.5 and all(0.2 < rate < 1 for rate in rates)
 
 
 def test_delay_and_rate(measured):
-    trips, (rate,) = measured("100mbit", "20ms", 2, 20)
-    assert 0.04 <= trips["hostB"] < 0.08, "a round trip is twice the delay, and more on a busy machine"
-    assert is_rate(rate, 100e6)
+    trips, rates = measured(100, "20ms", 2, 20)
+    assert 0.04 <= trips[0] < 0.08, "a round trip is twice the delay, and more on a busy machine"
+    assert are_as_promised(rates), rates
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("hosts", "megabits"), [(4, 200), (8, 100)])
 def test_more_hosts(measured, hosts, megabits):
-    trips, rates = measured(f"{megabits}mbit", "5ms", hosts, 8)
-    assert all(0.01 <= trip < 0.04 for trip in trips.values()), trips
-    assert len(rates) == hosts - 1 and all(is_rate(each, megabits * 1e6) for each in rates), rates
+    trips, rates = measured(megabits, "5ms", hosts, 8)
+    assert all(0.01 <= trip < 0.04 for trip in trips), trips
+    assert are_as_promised(rates), rates
 
 
 @pytest.mark.slow
 def test_more_hosts_without_a_delay(measured):
-    trips, rates = measured("200mbit", "", 3, 8)
-    assert all(trip < 0.03 for trip in trips.values()), trips
-    assert len(rates) == 2 and all(is_rate(each, 200e6) for each in rates), rates
+    trips, rates = measured(200, "", 3, 8)
+    assert all(trip < 0.03 for trip in trips), trips
+    assert are_as_promised(rates), rates
 
 
 def test_numbers_as_tc_writes_them():
@@ -107,19 +112,41 @@ def test_numbers_as_tc_writes_them():
         relay.bytes_per_second("100")
 
 
-def test_a_full_link_drops():
+FRAME = 1000 - relay.FRAMING
+"""Bytes of a frame that takes 8 ms on a link of 1 Mbit/s."""
+
+
+def frame_to(host):
+    return bytes([2, 0, 0, 0, 0, host]) + bytes(FRAME - 6)
+
+
+@pytest.mark.parametrize("receiver", range(4))
+def test_a_full_link_drops(receiver):
     """50 ms of frames wait for a link: 7 of 8 ms each from each of three hosts, and 14 of these 21 to the fourth."""
-    frame = bytes([2, 0, 0, 0, 0, 3]) + bytes(1000 - relay.FRAMING - 6)
     switch = relay.Switch([0, 1, 2, 3], rate=125e3, delay=1.0)
     arrived = []
     switch._write = lambda receiver, data: arrived.append(receiver)
-    for sender in range(3):
+    for sender in {0, 1, 2, 3} - {receiver}:
         for _ in range(20):
-            switch._take(sender, frame, now=0.0)
+            switch._take(sender, frame_to(receiver), now=0.0)
     assert len(switch._events) == 3 * 7
     switch._forward(now=0.1)
     assert [moment for moment, *_ in sorted(switch._events)] == pytest.approx(
         [1 + 0.008 * number for number in range(1, 15)]
     )
     switch._forward(now=1.0241)
-    assert arrived == [3, 3, 3]
+    assert arrived == [receiver] * 3
+
+
+def test_links_share_no_limit():
+    """Each of four hosts sends five frames to the next at once: all arrive as those of one sender would."""
+    switch = relay.Switch([0, 1, 2, 3], rate=125e3, delay=1.0)
+    for _ in range(5):
+        for sender in range(4):
+            switch._take(sender, frame_to((sender + 1) % 4), now=0.0)
+    switch._forward(now=0.1)
+    moments = {host: [] for host in range(4)}
+    for moment, _, host, _ in sorted(switch._events):
+        moments[host].append(moment)
+    for host in range(4):
+        assert moments[host] == pytest.approx([1 + 0.008 * number for number in range(1, 6)])
