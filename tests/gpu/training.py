@@ -71,7 +71,7 @@ def convolutions():
         ]
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    network.compile(hvd.DistributedOptimizer(adam()), loss)
+    network.compile(hvd.DistributedOptimizer(adam()), loss, jit_compile="auto" if compiles else False)
     generator = np.random.default_rng(rank)
     x, y = generator.normal(size=(64, 16, 16, 3)).astype("float32"), generator.integers(0, 4, 64)
     network.fit(x, y, batch_size=16, epochs=2, verbose=0)

@@ -19,10 +19,6 @@ class BusyPoll {
 
   explicit BusyPoll(bool on) : on_(on) {}
 
-  bool on() const { return on_; }
-  // From now on no thread polls. Returns whether some thread may be polling now.
-  bool TurnOff() { return on_.exchange(false); }
-
   // Whether the thread that submits `request` should poll. Up to kMostSkipped requests are skipped after
   // polls in vain, and after a request that another thread submitted during a poll: the engine's thread would
   // agree on many such requests in one vote.
@@ -35,7 +31,7 @@ class BusyPoll {
   static constexpr int kVainPolls = 4;  // in a row, before requests are skipped
   static constexpr int kMostSkipped = 64;
 
-  std::atomic<bool> on_;
+  const bool on_;
   std::atomic<bool> polling_{false};
   std::atomic<int> vain_{0};     // polls in a row
   std::atomic<int> to_skip_{0};  // requests

@@ -66,8 +66,7 @@ void Engine::Submit(Request request) {
   request.number = recorder_.Submitted(request);
   ++recorder_.counters.requests;
   request.span = timeline_->Begin(request, set_);
-  if (request.device != Device::kHost) StopPolling();
-  const bool polls = BeginPoll(request);
+  const bool polls = BeginPoll(&request);
   EngineCommand command(std::move(request));
   const bool pushed = control_.Push(std::move(command));
   if (polls) pushed ? PollUntilEnd() : EndPoll(true, false);

@@ -151,11 +151,11 @@ class Engine {
   void Wait(int idle_rounds, const Round& round);
 
   // engine_poll.cc
-  bool BeginPoll(const Request& request);
+  bool BeginPoll(Request* request);
+  void EndPollAtLaunch(Request* request);
   Round PollRounds();
   void PollUntilEnd();
   void EndPoll(bool in_time, bool wake);
-  void StopPolling();
 
   // engine_requests.cc: from submission to completion
   void Admit(Request request);

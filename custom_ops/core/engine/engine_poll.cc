@@ -33,16 +33,26 @@ class DefaultFloatingPoint {
 // Returns whether the calling thread runs the rounds until `request` has ended, and has driving_. An answer
 // may submit the next request on the same stack, so that only the first of them polls. With other requests
 // under way, the engine's thread is awake already.
-bool Engine::BeginPoll(const Request& request) {
-  if (answering || !busy_poll_.Suits(request) || !driving_.try_lock()) return false;
-  if (stopped_ || !busy_poll_.on() || !pending_.empty() || !running_.empty()) {
+bool Engine::BeginPoll(Request* request) {
+  if (answering || !busy_poll_.Suits(*request) || !driving_.try_lock()) return false;
+  if (stopped_ || !pending_.empty() || !running_.empty()) {
     driving_.unlock();
     return false;
   }
   busy_poll_.Begun();
-  polled_ = request.number;
+  polled_ = request->number;
+  if (request->launched) EndPollAtLaunch(request);
   control_.BeginPoll();
   return true;
+}
+
+// A compiled program does not wait for the GPU.
+void Engine::EndPollAtLaunch(Request* request) {
+  request->launched = [this, number = request->number,
+                       launched = std::move(request->launched)](std::shared_ptr<DeviceEvent> end) {
+    launched(std::move(end));
+    if (polled_ == number) polled_ = 0;
+  };
 }
 
 // Runs rounds until the request polled_ has ended, at most for the time of BusyPoll. Returns the last one.
@@ -75,11 +85,6 @@ void Engine::EndPoll(bool in_time, bool wake) {
   busy_poll_.Ended(in_time);
   control_.EndPoll(wake);
   driving_.unlock();
-}
-
-// No round of a polling thread may start work on a GPU, which the engine's thread has made its own.
-void Engine::StopPolling() {
-  if (busy_poll_.TurnOff()) std::lock_guard<std::mutex> wait(driving_);
 }
 
 }  // namespace tfddl
