@@ -65,13 +65,13 @@ def _compile(directory: Path) -> None:
 def run_on_gpus(doubles: Path) -> Callable[..., ScriptResult]:
     """Runs a script on so many ranks, of which each has a GPU; `settings` are the doubles' (tests/double/control.h)."""
 
-    def run(ranks: int, script: str | Path, **settings: object) -> ScriptResult:
+    def run(ranks: int, script: str | Path, *arguments: str, **settings: object) -> ScriptResult:
         environment = {
             "TFDDL_CUDA_LIBRARY": str(doubles / "libtfddl_fake_cuda.so"),
             "TFDDL_NCCL_LIBRARY": str(doubles / "libtfddl_fake_nccl.so"),
             "TFDDL_TEST_GPU_PLUGIN": str(doubles / "libtfddl_fake_gpu.so"),
             **{f"TFDDL_FAKE_{name.upper()}": str(value) for name, value in settings.items()},
         }
-        return run_script(ranks, script, limit=LIMIT, environment=environment)
+        return run_script(ranks, script, *arguments, limit=LIMIT, environment=environment)
 
     return run

@@ -1,6 +1,10 @@
 """The benchmarks for GPUs run on the doubles, whose times mean nothing, and say so where there is no GPU."""
 
+import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,13 +15,7 @@ from tfddl.build.locate import locate_library
 
 BENCHMARKS = REPOSITORY / "benchmarks" / "gpu"
 
-ON_DOUBLES = """
-import runpy, sys
-import tests.gpu.rank
-path, sys.argv[1:] = {path!r}, {options!r}
-sys.path.insert(0, {directory!r})
-runpy.run_path(path, run_name="__main__")
-"""
+ON_DOUBLE = Path(__file__).with_name("on_double.py")
 
 
 @pytest.mark.long
@@ -33,10 +31,7 @@ runpy.run_path(path, run_name="__main__")
     ],
 )
 def test_benchmark_runs_and_its_results_are_right(run_on_gpus, name, options, title):
-    script = ON_DOUBLES.format(
-        path=str(BENCHMARKS / name), options=["--rounds", "1", *options], directory=str(BENCHMARKS)
-    )
-    result = run_on_gpus(2, script)
+    result = run_on_gpus(2, ON_DOUBLE, str(BENCHMARKS / name), "--rounds", "1", *options)
     assert result.code == 0, result.output
     assert title in result.output and "NCCL 22707" in result.output
 
@@ -74,3 +69,29 @@ def test_no_gpu():
     result = run_script(2, BENCHMARKS / "overlap.py")
     assert result.code == 0, result.output
     assert "no GPU: TensorFlow sees none on ranks [0, 1]" in result.output
+
+
+@pytest.mark.slow
+def test_proof(doubles, tmp_path, monkeypatch):
+    """The steps of `make gpu-proof`: a good run, a second run with nothing to do, a failure, an unknown step."""
+    for name, file in (("CUDA_LIBRARY", "cuda"), ("NCCL_LIBRARY", "nccl"), ("TEST_GPU_PLUGIN", "gpu")):
+        monkeypatch.setenv(f"TFDDL_{name}", str(doubles / f"libtfddl_fake_{file}.so"))
+
+    def prove(step):
+        options = ["--quick", "--directory", str(tmp_path), "--only", step]
+        command = ["timeout", "-k", "5", "200", sys.executable, str(BENCHMARKS / "proof.py"), *options]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    code, output = prove("killed")
+    assert code == 0 and "killed-2 ..." in output and "passed" in output, output
+    code, output = prove("killed-2")
+    assert code == 0 and "killed-2 ..." not in output and "passed" in output, output
+    monkeypatch.setenv("TFDDL_FAKE_FAIL_RANK", "0")
+    monkeypatch.setenv("TFDDL_FAKE_FAIL_AT", "1")
+    code, output = prove("collectives-1")
+    assert code == 1 and "FAILED with code 1" in output, output
+    assert "asynchronous work" in (tmp_path / "collectives-1.log").read_text()
+    assert json.loads((tmp_path / "results.json").read_text())["killed-2"]["passed"]
+    code, output = prove("kiled")
+    assert code == 1 and "no such step: kiled" in output, output

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness import long
+
 COLLECTIVES = Path(__file__).with_name("collectives.py")
 
 
@@ -18,6 +20,12 @@ def check(result, ranks):
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_collectives(run_on_gpus, ranks):
     check(run_on_gpus(ranks, COLLECTIVES), ranks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, long(1), long(3)])
+def test_training(run_on_gpus, ranks):
+    check(run_on_gpus(ranks, Path(__file__).with_name("training.py")), ranks)
 
 
 @pytest.mark.slow

@@ -27,11 +27,11 @@ FAULTS = {
         "",
         "poll_test",
     ),
-    "threads poll for requests on GPUs": Fault(
-        "custom_ops/core/engine/engine.cc",
-        "  if (request.device != Device::kHost) StopPolling();\n",
+    "a compiled program waits for the GPU": Fault(
+        "custom_ops/core/engine/engine_poll.cc",
+        "  if (request->launched) EndPollAtLaunch(request);\n",
         "",
-        "poll_test",
+        "nccl_poll_test",
     ),
     "a vote is dropped": Fault(
         "custom_ops/core/agreement/vote.cc",
