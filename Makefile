@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tf release demo test test-full test-every lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod bench-hosts test-horovod-suite sanitize model format clean test-aarch64 test-slurm wheel docs docs-links gallery test-containers
+.PHONY: help setup setup-tf release demo test test-full test-every lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod bench-hosts gpu-proof test-horovod-suite sanitize model format clean test-aarch64 test-slurm wheel docs docs-links gallery test-containers
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -38,6 +38,7 @@ help:
 	@echo "make test-containers   build deploy/Dockerfile and deploy/tfddl.def in chroots, and train there (needs debootstrap; root)"
 	@echo "make nightly   the tests nearest to TensorFlow and Keras on their nightly builds"
 	@echo "make bench-horovod     allreduces, gradients and training beside Horovod, on TensorFlow 2.15 (Python 3.11)"
+	@echo "make gpu-proof         all checks and benchmarks for GPUs, on a host that has some (make EXTRAS=gpu,dev gpu-proof)"
 	@echo "make bench-hosts       the same libraries between 2 and 4 hosts, which are namespaces, with cables of 1 Gbit/s or 100 Mbit/s"
 	@echo "make lint      ruff, mypy, clang-format, shellcheck, hadolint: check only"
 	@echo "make sanitize  the engine's tests under the thread and address sanitizers"
@@ -163,6 +164,10 @@ $(TF_ENV)/ready: constraints/tf$(TF).txt setup.cfg setup.py pyproject.toml
 	$(TF_ENV)/bin/python -m pip install --quiet -c $< --no-build-isolation -e '.[$(if $(filter 2.15,$(TF)),addons,cpu),test]'
 	$(if $(filter 2.15,$(TF)),,$(TF_ENV)/bin/python -m pip install --quiet -c $< --no-deps tf_keras)
 	touch $@
+
+# No pip and no network once the environment is there.
+gpu-proof: setup
+	$(BIN)/python benchmarks/gpu/proof.py $(GPU_PROOF)
 
 # Horovod's last release builds for TensorFlow 2.15; CMake 4 reads its files only if told so.
 HOROVOD_ENV := build/env-horovod

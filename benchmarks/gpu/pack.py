@@ -3,9 +3,10 @@
     python benchmarks/gpu/pack.py build/gpu-pack --python python3.12      # here; takes ten minutes
     . build/gpu-pack/unpack.sh && python benchmarks/gpu/proof.py          # there, in a checkout, with the same path
 
-Both hosts need Linux on x86-64; that one needs the same Python, a C library no older than this host's, and CUDA's driver. cuBLAS,
-cuDNN, cuFFT, cuSPARSE and cuSOLVER are that host's own, of CUDA 12 or 13 (those of PyTorch or JAX will do): name their folders in
-LD_LIBRARY_PATH before. TensorFlow and NCCL are packed with the kernels of one architecture only, which makes them a third as large.
+Both hosts need Linux on x86-64. That one needs the same Python, a C library no older than this host's, and CUDA's driver.
+cuBLAS, cuDNN, cuFFT, cuSPARSE and cuSOLVER are that host's own, of CUDA 12 or 13 (those of PyTorch or JAX will do): name
+their folders in LD_LIBRARY_PATH before. TensorFlow and NCCL are packed with the kernels of one architecture only, which
+makes them a third as large.
 """
 
 import argparse
@@ -31,6 +32,13 @@ PACKAGES = (
     "pyyaml",
     "rich",
 )
+ENGINE = """
+from tfddl.build.cache import cache_directory
+from tfddl.build.compile import compile_library
+from tfddl.build.discover import find_mpi
+compile_library(None, find_mpi(), cache_directory())
+"""
+"""Compiles the engine without TensorFlow."""
 FOR_GPUS = ("nvidia-nccl-cu12>=2.30.7", "nvidia-cuda-runtime-cu12", "nvidia-cuda-nvcc-cu12")
 
 UNPACK = r"""# Unpacks the environment of tfddl for GPUs, and makes it the current one: `. unpack.sh`, in bash.
@@ -70,7 +78,8 @@ def make(python: str) -> Path:
     pip = [str(PLACE / "bin" / "python"), "-m", "pip", "install", "--quiet"]
     subprocess.run([*pip, "-c", "constraints.txt", *PACKAGES, *FOR_GPUS], cwd=ROOT, check=True)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TFDDL_CACHE_DIR": str(PLACE / "cache")}
-    subprocess.run([PLACE / "bin" / "python", "-m", "tfddl.cli", "build"], env=environment, check=True)
+    for program in (["-c", ENGINE], ["-m", "tfddl.cli", "build"]):
+        subprocess.run([PLACE / "bin" / "python", *program], env=environment, check=True)
     return next((PLACE / "lib").glob("python3*")) / "site-packages"
 
 

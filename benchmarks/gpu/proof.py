@@ -4,10 +4,10 @@
     python benchmarks/gpu/proof.py --only compiled --only training    # some of them
     python benchmarks/gpu/proof.py --list
 
-Needs no network (`pack.py` packs what it needs). Each step is a program of its own with a time limit, and its output is in
-`build/gpu-proof/STEP.log`. After each step `results.json` there is written anew, so an interrupted run goes on with the steps
-that have not passed. All steps run anew with `--again`, and after a change of the C++ sources. On a host with one GPU two
-ranks share it, which shows whether results are right, not how fast they are.
+Needs no network (`pack.py` packs what it needs). Each step is a program of its own with a time limit, and its output is
+in `build/gpu-proof/STEP.log`. After each step `results.json` there is written anew, so an interrupted run goes on with the
+steps that have not passed. All steps run anew with `--again`, and after a change of the C++ sources. On a host with one GPU
+two ranks share it, which shows whether results are right, not how fast they are.
 
 Exits with code 1 if a step has failed.
 """
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tfddl.bench import results
+from tfddl.build.cache import cache_directory
 from tfddl.build.compile import compile_library
 from tfddl.build.discover import find_mpi
 from tfddl.build.sources import library_stem
@@ -173,7 +174,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     directory, gpus, mpi = arguments.directory, count_gpus(), find_mpi()
-    library = directory / f"lib{library_stem('none', mpi.tag)}.so"
+    library = cache_directory() / f"lib{library_stem('none', mpi.tag)}.so"
     every = steps(max(1, gpus), arguments.quick, library)
     unknown = set(arguments.only) - {name for step in every for name in (step.name, step.title)}
     if unknown:
@@ -185,7 +186,7 @@ def main() -> None:
         raise SystemExit("this host has no GPU: nvidia-smi lists none, and there is nothing to prove")
     directory.mkdir(parents=True, exist_ok=True)
     if any(str(library) in step.program for step in chosen) and not library.exists():
-        compile_library(None, mpi, directory)
+        compile_library(None, mpi, cache_directory())
     file = directory / "results.json"
     found = json.loads(file.read_text()) if file.exists() and not arguments.again else {}
     done: dict[str, Any] = found if found.get("library") == library.name else {"library": library.name}

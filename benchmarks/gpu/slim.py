@@ -1,8 +1,8 @@
 """Empties a library's kernels for other GPUs, and its symbols for debuggers: the file keeps its size, and packs far better.
 
-A section `.nv_fatbin` holds containers, each with a header of 16 bytes (magic number, version, size of the header, size of the
-rest) and entries. An entry has a header (kind: 1 is PTX, 2 is machine code; its own size at byte 4, the payload's at byte 8,
-the architecture at byte 28) and a payload. CUDA's tools do not document the format; it was read off the libraries.
+A section `.nv_fatbin` holds containers, each with a header of 16 bytes (magic number, version, size of the header, size of
+the rest) and entries. An entry has a header (kind: 1 is PTX, 2 is machine code; its own size at byte 4, the payload's at
+byte 8, the architecture at byte 28) and a payload. CUDA's tools do not document the format; it was read off the libraries.
 """
 
 import mmap
