@@ -19,7 +19,7 @@ import slim
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = Path("/tmp/tfddl-gpu")
-"""Where the environment is, on both hosts: its programs know their own path."""
+"""Where the environment is, on both hosts: its programs know their own path. It takes 3 GB and stays."""
 PACKAGES = (
     "tensorflow",
     "keras",
@@ -99,7 +99,7 @@ def slim_down(packages: Path, architecture: int) -> None:
 
 def pack(directory: Path, megabytes: int) -> list[Path]:
     """Writes the pieces and the script that unpacks them."""
-    shutil.rmtree(directory, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)  # of an earlier run: main() has looked
     directory.mkdir(parents=True)
     (directory / "unpack.sh").write_text(UNPACK.replace("@PLACE@", str(PLACE)))
     tar = f"tar -c --exclude=__pycache__ -C / {PLACE.relative_to('/')}"
@@ -111,13 +111,16 @@ def pack(directory: Path, megabytes: int) -> list[Path]:
 def main() -> None:
     """Makes, slims, packs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("directory", type=Path, help="folder for the pieces; what is there is removed")
+    parser.add_argument("directory", type=Path, help="new folder for the pieces, or that of an earlier run")
     parser.add_argument("--python", default="python3", help="a Python of the other host's version")
     parser.add_argument("--architecture", type=int, default=90, help="of the GPU: 80 for A100, 90 for H100")
     parser.add_argument("--megabytes", type=int, default=54, help="the most of a piece")
     arguments = parser.parse_args()
+    directory = arguments.directory
+    if directory.exists() and not (directory / "unpack.sh").exists():
+        parser.error(f"{directory} is there and has no unpack.sh of an earlier run: name a new folder")
     slim_down(make(arguments.python), arguments.architecture)
-    for piece in pack(arguments.directory, arguments.megabytes):
+    for piece in pack(directory, arguments.megabytes):
         print(f"{piece}  {piece.stat().st_size / 2**20:.0f} MiB")
 
 

@@ -4,20 +4,24 @@
     python benchmarks/gpu/proof.py --only compiled --only training    # some of them
     python benchmarks/gpu/proof.py --list
 
-Needs no network (`pack.py` packs what it needs). Each step is a program of its own with a time limit, and its output is
-in `build/gpu-proof/STEP.log`. After each step `results.json` there is written anew, so an interrupted run goes on with the
-steps that have not passed. All steps run anew with `--again`, and after a change of the C++ sources. On a host with one GPU
-two ranks share it, which shows whether results are right, not how fast they are.
+Needs no network (`pack.py` packs what it needs). Each step is a program of its own with a time limit, and its output is in
+`build/gpu-proof/STEP.log`. After each step `results.json` there is written anew, so an interrupted run goes on with the
+steps that have not passed. Results count for the GPUs, versions and C++ sources that they were made with, and else the
+steps run anew. On a host with one GPU two ranks share it, which shows whether results are right, not how fast they are.
 
 Exits with code 1 if a step has failed.
 """
 
 import argparse
+import contextlib
+import ctypes
 import dataclasses
+import importlib.metadata
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -29,6 +33,7 @@ from tfddl.build.cache import cache_directory
 from tfddl.build.compile import compile_library
 from tfddl.build.discover import find_mpi
 from tfddl.build.sources import library_stem
+from tfddl.runtime.library import nccl_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 GPU = Path(__file__).resolve().parent
@@ -36,6 +41,8 @@ SHARED = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4", "NCCL_NVLS_EN
 """With these variables NCCL 2.30.3 or later runs two ranks on one GPU."""
 DOUBLED = (str(GPU / "allreduce.py"), str(GPU / "overlap.py"))
 """Programs that do not load imitations by themselves."""
+SHARING = 23003
+"""The first NCCL in which ranks may share a GPU, 2.30.3."""
 SOON = {"TFDDL_STALL_WARNING": "2", "TFDDL_STALL_LIMIT": "5"}
 
 
@@ -89,6 +96,7 @@ def steps(gpus: int, quick: bool, library: Path) -> list[Step]:
     )
     if shutil.which(memcheck[0]):
         made.append(Step("memcheck", small, "ERROR SUMMARY: 0 errors", before=memcheck))
+    made.append(Step("tensorflow", ("-m", "tests.gpu.rank"), ""))
     for name, compiles in (("collectives", False), ("compiled", True), ("training", False)):
         for ranks in (1, 2):
             module = ("-m", f"tests.gpu.{name}")
@@ -112,58 +120,139 @@ def on_doubles() -> bool:
     return "TFDDL_TEST_GPU_PLUGIN" in os.environ
 
 
-def count_gpus() -> int:
-    """The number of this host's GPUs, or of the imitations."""
+def list_gpus() -> list[str]:
+    """A line for each GPU of this host, or for each imitation."""
     if on_doubles():
-        return 2
+        return ["imitation", "imitation"]
     tool = shutil.which("nvidia-smi")
     listed = subprocess.run([tool, "-L"], capture_output=True, text=True, check=False).stdout if tool else ""
-    return len(re.findall(r"^GPU \d+:", listed, re.MULTILINE))
+    return re.findall(r"^GPU \d+:.*$", listed, re.MULTILINE)
+
+
+def nccl_version() -> int:
+    """NCCL's number for its version, as 23007 for 2.30.7; 0 if it cannot be opened."""
+    version = ctypes.c_int()
+    with contextlib.suppress(OSError, AttributeError):
+        path = os.environ.get("TFDDL_NCCL_LIBRARY") or nccl_wheel() or "libnccl.so.2"
+        ctypes.CDLL(path).ncclGetVersion(ctypes.byref(version))
+    return version.value
+
+
+def conditions(gpus: list[str], library: Path, quick: bool) -> dict[str, Any]:
+    """What the results hold for."""
+    versions: dict[str, Any] = {"gpus": gpus, "library": library.name, "quick": quick, "nccl": nccl_version()}
+    for package in ("tensorflow", "tensorflow-cpu", "keras"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    return versions
+
+
+def why_not(step: Step, gpus: int, nccl: int) -> str:
+    """Why a step cannot run here; empty if it can."""
+    if step.compiles and on_doubles():
+        return "XLA knows no imitations"
+    if step.ranks > gpus and nccl < SHARING:
+        return f"{step.ranks} ranks on {gpus} GPU(s) need NCCL 2.30.3; found {nccl}"
+    return ""
 
 
 def run(step: Step, gpus: int, directory: Path) -> dict[str, Any]:
     """Runs a step. Returns what `results.json` says of it."""
     log = directory / f"{step.title}.log"
     environment = os.environ | step.environment | (SHARED if step.ranks > gpus else {})
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(
-        os.pathsep
-    )
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(paths).strip(os.pathsep)
     launcher = [sys.executable, "-m", "tfddl.launch.run", "-np", str(step.ranks)]
     imitation = ("-m", "tests.gpu.on_double") if on_doubles() and step.program[0] in DOUBLED else ()
     command = [*launcher, *step.before, sys.executable, *imitation, *step.program]
     begun = time.monotonic()
     with log.open("w") as file:
-        kill = ["timeout", "-k", "10", str(step.limit)]
-        code = subprocess.run(
-            [*kill, *command],
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            cwd=directory,
-            check=False,
-        ).returncode
-    said = re.search(step.says, log.read_text(errors="replace"), re.MULTILINE) is not None
-    passed = said and (code != 0) == step.fails and code != 124
-    result = "passed" if passed else f"FAILED with code {code}"
-    return {"passed": passed, "result": result, "seconds": round(time.monotonic() - begun, 1)}
+        code = run_to_its_end(command, step.limit, stdout=file, stderr=file, env=environment, cwd=directory)
+    text = log.read_text(errors="replace")
+    passed = code is not None and (code != 0) == step.fails and re.search(step.says, text, re.MULTILINE)
+    seconds = round(time.monotonic() - begun, 1)
+    if passed:
+        return {"passed": True, "result": "passed", "seconds": seconds}
+    how = f"no end after {step.limit:.0f} s" if code is None else f"code {code}"
+    last = next((line for line in reversed(text.splitlines()) if line.strip()), "no output")
+    return {"passed": False, "result": f"FAILED: {how}", "seconds": seconds, "last": last[:300]}
 
 
-def show(chosen: list[Step], done: dict[str, Any], directory: Path) -> None:
-    """Prints the table."""
-    rows = [
-        {
-            "step": step.title,
-            "result": done.get(step.title, {}).get("result", "not run"),
-            "seconds": done.get(step.title, {}).get("seconds", ""),
-            "log": os.path.relpath(directory / f"{step.title}.log"),
-        }
-        for step in chosen
-    ]
-    results.show("checks on GPUs", rows, [f"results: {os.path.relpath(directory / 'results.json')}"])
+def run_to_its_end(command: list[str], limit: float, **options: Any) -> int | None:
+    """Runs a command, and ends all that it has started. Returns its exit code, or None after the time limit."""
+    job = subprocess.Popen(command, start_new_session=True, **options)
+    try:
+        return job.wait(limit)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        for number, seconds in ((signal.SIGTERM, 10), (signal.SIGKILL, 10)):
+            if job.poll() is None:
+                os.killpg(job.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    job.wait(seconds)
+
+
+def read(file: Path, now: dict[str, Any]) -> dict[str, Any]:
+    """The results of an earlier run under the same conditions, by step."""
+    try:
+        found = json.loads(file.read_text())
+        return dict(found["steps"]) if found["conditions"] == now else {}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError) as error:
+        print(f"{file} is no file of results ({error!r}): all steps run anew")
+        return {}
+
+
+def write(file: Path, now: dict[str, Any], done: dict[str, Any]) -> None:
+    """Writes the results, whole or not at all."""
+    new = file.with_suffix(".new")
+    new.write_text(json.dumps({"conditions": now, "steps": done}, indent=2) + "\n")
+    new.replace(file)
+
+
+def show(chosen: list[Step], left_out: dict[str, str], done: dict[str, Any], file: Path) -> None:
+    """Prints the table, and the last words of the steps that failed."""
+    rows, notes = [], [f"results: {os.path.relpath(file)}"]
+    for step in chosen:
+        outcome = done.get(step.title, {})
+        result = (
+            f"left out: {left_out[step.title]}"
+            if step.title in left_out
+            else outcome.get("result", "not run")
+        )
+        log = os.path.relpath(file.with_name(f"{step.title}.log")) if outcome else ""
+        rows.append({"step": step.title, "result": result, "seconds": outcome.get("seconds", ""), "log": log})
+        if "last" in outcome:
+            notes.append(f"{step.title}: {outcome['last']}")
+    results.show("checks on GPUs", rows, notes)
+
+
+def prove(chosen: list[Step], gpus: list[str], file: Path, now: dict[str, Any], done: dict[str, Any]) -> bool:
+    """Runs the steps that have not passed. Returns whether all have."""
+    left_out = {step.title: reason for step in chosen if (reason := why_not(step, len(gpus), now["nccl"]))}
+    rest = [step for step in chosen if step.title not in left_out]
+    try:
+        for step in rest:
+            if done.get(step.title, {}).get("passed"):
+                continue
+            print(f"{step.title} ...", flush=True)
+            done[step.title] = run(step, len(gpus), file.parent)
+            write(file, now, done)
+            if step.name == "tensorflow" and not done[step.title]["passed"]:
+                print(
+                    "TensorFlow sees no GPU, so its steps cannot run (make EXTRAS=gpu,dev setup in a fresh checkout)"
+                )
+                break
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on from here")
+    show(chosen, left_out, done, file)
+    return all(done.get(step.title, {}).get("passed") for step in rest)
 
 
 def main() -> None:
-    """Runs the steps that have not passed."""
+    """Chooses the steps and runs them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", action="append", default=[], help="a step by its name; may be repeated")
     parser.add_argument("--again", action="store_true", help="run steps that have passed before, too")
@@ -173,32 +262,29 @@ def main() -> None:
         "--directory", type=Path, default=ROOT / "build" / "gpu-proof", help="for the results"
     )
     arguments = parser.parse_args()
-    directory, gpus, mpi = arguments.directory, count_gpus(), find_mpi()
+    gpus, mpi = list_gpus(), find_mpi()
     library = cache_directory() / f"lib{library_stem('none', mpi.tag)}.so"
-    every = steps(max(1, gpus), arguments.quick, library)
+    every = steps(max(1, len(gpus)), arguments.quick, library)
     unknown = set(arguments.only) - {name for step in every for name in (step.name, step.title)}
     if unknown:
-        raise SystemExit(f"no such step: {', '.join(sorted(unknown))}; --list prints them all")
+        parser.error(f"no such step on this host: {', '.join(sorted(unknown))}; --list prints all")
     chosen = [s for s in every if not arguments.only or {s.name, s.title} & set(arguments.only)]
     if arguments.list:
-        raise SystemExit("\n".join(f"{step.title:16}{' '.join(step.program)}" for step in chosen))
-    if gpus == 0:
+        print("\n".join(f"{step.title:16}{' '.join([*step.before, *step.program])}" for step in chosen))
+        return
+    if not gpus:
         raise SystemExit("this host has no GPU: nvidia-smi lists none, and there is nothing to prove")
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        arguments.directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--directory: {error}")
     if any(str(library) in step.program for step in chosen) and not library.exists():
         compile_library(None, mpi, cache_directory())
-    file = directory / "results.json"
-    found = json.loads(file.read_text()) if file.exists() and not arguments.again else {}
-    done: dict[str, Any] = found if found.get("library") == library.name else {"library": library.name}
-    for step in chosen:
-        if step.compiles and on_doubles():
-            done[step.title] = {"passed": True, "result": "left out: XLA knows no imitations"}
-        elif not done.get(step.title, {}).get("passed"):
-            print(f"{step.title} ...", flush=True)
-            done[step.title] = run(step, gpus, directory)
-            file.write_text(json.dumps(done, indent=2) + "\n")
-    show(chosen, done, directory)
-    if not all(done[step.title]["passed"] for step in chosen):
+    file, now = arguments.directory / "results.json", conditions(gpus, library, arguments.quick)
+    done = read(file, now)
+    if arguments.again:
+        done = {title: each for title, each in done.items() if title not in {step.title for step in chosen}}
+    if not prove(chosen, gpus, file, now, done):
         raise SystemExit(1)
 
 

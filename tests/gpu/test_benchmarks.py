@@ -1,9 +1,12 @@
 """The benchmarks for GPUs run on the doubles, whose times mean nothing, and say so where there is no GPU."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -71,11 +74,16 @@ def test_no_gpu():
     assert "no GPU: TensorFlow sees none on ranks [0, 1]" in result.output
 
 
-@pytest.mark.slow
-def test_proof(doubles, tmp_path, monkeypatch):
-    """The steps of `make gpu-proof`: a good run, a second run with nothing to do, a failure, an unknown step."""
+@pytest.fixture
+def on_doubles(doubles, monkeypatch):
+    """Programs that the test starts see the doubles."""
     for name, file in (("CUDA_LIBRARY", "cuda"), ("NCCL_LIBRARY", "nccl"), ("TEST_GPU_PLUGIN", "gpu")):
         monkeypatch.setenv(f"TFDDL_{name}", str(doubles / f"libtfddl_fake_{file}.so"))
+
+
+@pytest.mark.slow
+def test_proof(on_doubles, tmp_path, monkeypatch):
+    """The steps of `make gpu-proof`: a good run, a second run with nothing to do, a failure, an unknown step."""
 
     def prove(step):
         options = ["--quick", "--directory", str(tmp_path), "--only", step]
@@ -90,8 +98,26 @@ def test_proof(doubles, tmp_path, monkeypatch):
     monkeypatch.setenv("TFDDL_FAKE_FAIL_RANK", "0")
     monkeypatch.setenv("TFDDL_FAKE_FAIL_AT", "1")
     code, output = prove("collectives-1")
-    assert code == 1 and "FAILED with code 1" in output, output
-    assert "asynchronous work" in (tmp_path / "collectives-1.log").read_text()
-    assert json.loads((tmp_path / "results.json").read_text())["killed-2"]["passed"]
+    assert code == 1 and "FAILED: code 1" in output and "asynchronous work" in output, output
+    results = json.loads((tmp_path / "results.json").read_text())["steps"]
+    assert results["killed-2"]["passed"] and not results["collectives-1"]["passed"]
     code, output = prove("kiled")
-    assert code == 1 and "no such step: kiled" in output, output
+    assert code == 2 and "no such step on this host: kiled" in output, output
+
+
+@pytest.mark.slow
+def test_an_interrupted_proof_leaves_nothing_running(on_doubles, tmp_path):
+    options = ["--quick", "--directory", str(tmp_path), "--only", "killed"]
+    command = [sys.executable, str(BENCHMARKS / "proof.py"), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as proof:
+        assert proof.stdout is not None
+        assert proof.stdout.readline() == "killed-2 ...\n"
+        time.sleep(2)
+        os.killpg(proof.pid, signal.SIGINT)
+        assert "the same command goes on" in proof.communicate(timeout=60)[0]
+    assert proof.returncode == 1
+    listed = subprocess.run(
+        ["pgrep", "-f", "tests.gpu.failures"], capture_output=True, text=True, check=False
+    )
+    folders = [os.path.realpath(f"/proc/{number}/cwd") for number in listed.stdout.split()]
+    assert str(tmp_path) not in folders
