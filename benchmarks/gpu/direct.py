@@ -25,8 +25,7 @@ class Direct:
 
     def __init__(self, ordinal: int) -> None:
         self._cuda = ctypes.CDLL(os.environ.get("TFDDL_CUDA_LIBRARY") or "libcuda.so.1")
-        wheel = library.nccl_wheel() or "libnccl.so.2"
-        self._nccl = ctypes.CDLL(os.environ.get("TFDDL_NCCL_LIBRARY") or wheel)
+        self._nccl = ctypes.CDLL(library.nccl_path())
         self._nccl.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, _UniqueId, ctypes.c_int]
         self._context, self.stream = ctypes.c_void_p(), ctypes.c_void_p()
         self._comm, self._event = ctypes.c_void_p(), ctypes.c_void_p()

@@ -33,7 +33,7 @@ from tfddl.build.cache import cache_directory
 from tfddl.build.compile import compile_library
 from tfddl.build.discover import find_mpi
 from tfddl.build.sources import library_stem
-from tfddl.runtime.library import nccl_wheel
+from tfddl.runtime.library import nccl_path
 
 ROOT = Path(__file__).resolve().parents[2]
 GPU = Path(__file__).resolve().parent
@@ -133,8 +133,7 @@ def nccl_version() -> int:
     """NCCL's number for its version, as 23007 for 2.30.7; 0 if it cannot be opened."""
     version = ctypes.c_int()
     with contextlib.suppress(OSError, AttributeError):
-        path = os.environ.get("TFDDL_NCCL_LIBRARY") or nccl_wheel() or "libnccl.so.2"
-        ctypes.CDLL(path).ncclGetVersion(ctypes.byref(version))
+        ctypes.CDLL(nccl_path()).ncclGetVersion(ctypes.byref(version))
     return version.value
 
 

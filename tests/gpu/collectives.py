@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 import tfddl as hvd
+from tests.gpu.expected import REDUCED, positive
 from tests.gpu.rank import CPU, GPU, calling, lies_on, rank, size
-from tests.ops.support import array, arrays, mean, numpy_type, total
+from tests.ops.support import array, arrays, numpy_type, total
 from tfddl.ops.devices import runs_on_gpus
 from tfddl.ops.dtypes import DTYPES, REDUCTIONS
 
@@ -33,16 +34,9 @@ def on_gpu(value):
 
 def reductions():
     """By operation and dtype, each where the table says, and there through NCCL."""
-    whole = {
-        hvd.Sum: total,
-        hvd.Average: mean,
-        hvd.Min: lambda parts: np.min(parts, 0),
-        hvd.Max: lambda parts: np.max(parts, 0),
-        hvd.Product: lambda parts: np.prod(parts, 0).astype(parts[0].dtype),
-    }
-    for op, expected in whole.items():
+    for op, expected in REDUCED.items():
         for dtype in REDUCTIONS[op]:
-            parts = [np.abs(part).astype(numpy_type(dtype)) for part in arrays(size, "float64")]
+            parts = positive(size, dtype)
             x, through_nccl = on_gpu(parts[rank]), runs_on_gpus(op, dtype)
             with tf.device(GPU), calling(int(through_nccl), "ncclAllReduce"):
                 y = hvd.allreduce(x, op=op)
@@ -56,7 +50,7 @@ def reductions():
     x = on_gpu(array(rank, FLOAT))
     for op, factors in ((hvd.Sum, (0.5, 4.0)), (hvd.Average, (2.0, 1.0)), (hvd.Max, (2.0, 1.0))):
         y = hvd.allreduce(x, op=op, prescale_factor=factors[0], postscale_factor=factors[1])
-        exact = whole[op](arrays(size, FLOAT)) * np.float32(factors[0] * factors[1])
+        exact = REDUCED[op](arrays(size, FLOAT)) * np.float32(factors[0] * factors[1])
         np.testing.assert_allclose(y.numpy(), exact, rtol=1e-6)
     with tf.device(CPU):
         adasum = hvd.allreduce(tf.identity(x), op=hvd.Adasum)

@@ -7,8 +7,9 @@ import numpy as np
 import tensorflow as tf
 
 import tfddl as hvd
+from tests.gpu.expected import REDUCED, positive
 from tests.gpu.rank import GPU, rank, size
-from tests.ops.support import array, arrays, mean, numpy_type, total
+from tests.ops.support import array
 from tfddl.ops.devices import runs_on_gpus
 from tfddl.ops.dtypes import DTYPES, REDUCTIONS
 
@@ -30,16 +31,9 @@ def jit(function):
 
 def reductions():
     """All dtypes of an operation in one program."""
-    whole = {
-        hvd.Sum: total,
-        hvd.Average: mean,
-        hvd.Min: lambda parts: np.min(parts, 0),
-        hvd.Max: lambda parts: np.max(parts, 0),
-        hvd.Product: lambda parts: np.prod(parts, 0).astype(parts[0].dtype),
-    }
-    for op, expected in whole.items():
+    for op, expected in REDUCED.items():
         dtypes = [dtype for dtype in REDUCTIONS[op] if runs_on_gpus(op, dtype)]
-        parts = [[np.abs(x).astype(numpy_type(d)) for x in arrays(size, "float64")] for d in dtypes]
+        parts = [positive(size, dtype) for dtype in dtypes]
         results = jit(lambda *x, op=op: [hvd.allreduce(each, op=op) for each in x])(*(p[rank] for p in parts))
         for result, every in zip(results, parts, strict=True):
             near = 8e-3 if op == hvd.Average and result.dtype.size == 2 else 1e-6

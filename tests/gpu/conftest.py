@@ -61,15 +61,29 @@ def _compile(directory: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+def variables_of(doubles: Path) -> dict[str, str]:
+    """The environment in which programs find the doubles."""
+    return {
+        "TFDDL_CUDA_LIBRARY": str(doubles / "libtfddl_fake_cuda.so"),
+        "TFDDL_NCCL_LIBRARY": str(doubles / "libtfddl_fake_nccl.so"),
+        "TFDDL_TEST_GPU_PLUGIN": str(doubles / "libtfddl_fake_gpu.so"),
+    }
+
+
+@pytest.fixture
+def on_doubles(doubles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that the test starts see the doubles."""
+    for name, value in variables_of(doubles).items():
+        monkeypatch.setenv(name, value)
+
+
 @pytest.fixture
 def run_on_gpus(doubles: Path) -> Callable[..., ScriptResult]:
     """Runs a script on so many ranks, of which each has a GPU; `settings` are the doubles' (tests/double/control.h)."""
 
     def run(ranks: int, script: str | Path, *arguments: str, **settings: object) -> ScriptResult:
         environment = {
-            "TFDDL_CUDA_LIBRARY": str(doubles / "libtfddl_fake_cuda.so"),
-            "TFDDL_NCCL_LIBRARY": str(doubles / "libtfddl_fake_nccl.so"),
-            "TFDDL_TEST_GPU_PLUGIN": str(doubles / "libtfddl_fake_gpu.so"),
+            **variables_of(doubles),
             **{f"TFDDL_FAKE_{name.upper()}": str(value) for name, value in settings.items()},
         }
         return run_script(ranks, script, *arguments, limit=LIMIT, environment=environment)

@@ -74,13 +74,6 @@ def test_no_gpu():
     assert "no GPU: TensorFlow sees none on ranks [0, 1]" in result.output
 
 
-@pytest.fixture
-def on_doubles(doubles, monkeypatch):
-    """Programs that the test starts see the doubles."""
-    for name, file in (("CUDA_LIBRARY", "cuda"), ("NCCL_LIBRARY", "nccl"), ("TEST_GPU_PLUGIN", "gpu")):
-        monkeypatch.setenv(f"TFDDL_{name}", str(doubles / f"libtfddl_fake_{file}.so"))
-
-
 @pytest.mark.slow
 def test_proof(on_doubles, tmp_path, monkeypatch):
     """The steps of `make gpu-proof`: a good run, a second run with nothing to do, a failure, an unknown step."""

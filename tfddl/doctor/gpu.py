@@ -48,9 +48,9 @@ def _of_tensorflow(count: int) -> Iterator[Finding]:
 
 def nccl(path: str | None = None) -> Iterator[Finding]:
     """The NCCL that combines tensors on GPUs."""
-    from tfddl.runtime.library import nccl_wheel
+    from tfddl.runtime.library import nccl_path
 
-    path = path or os.environ.get("TFDDL_NCCL_LIBRARY") or nccl_wheel() or "libnccl.so.2"
+    path = path or nccl_path()
     version = ctypes.c_int()
     try:
         ctypes.CDLL(path).ncclGetVersion(ctypes.byref(version))

@@ -71,6 +71,11 @@ def nccl_wheel() -> str | None:
     return None
 
 
+def nccl_path() -> str:
+    """NCCL as collectives open it: `TFDDL_NCCL_LIBRARY`, else of the package nvidia-nccl-cu12, else of the system."""
+    return os.environ.get("TFDDL_NCCL_LIBRARY") or nccl_wheel() or "libnccl.so.2"
+
+
 def mpi() -> Any:
     """Loads and returns `mpi4py.MPI`, and takes over what it does when it is loaded and when Python ends.
 

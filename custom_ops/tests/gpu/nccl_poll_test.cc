@@ -26,7 +26,7 @@ void Reduce(GpuJob* job, const Made& made) {
         request.op = ReduceOp::kSum;
         request.buffers = {{x.get(), x.get(), 5}};
         request.done = [&ended](const Status& status) { ended.set_value(status); };
-        made(rank, &request);
+        made(&request);
         job->Submit(rank, std::move(request));
         CHECK(ended.get_future().get().ok());
         const auto sums = x.Read(job->streams[rank]);
@@ -45,7 +45,7 @@ void Reduce(GpuJob* job, const Made& made) {
 int EndedHere(int size, EngineOptions options) {
   GpuJob job(size, {}, std::move(options));
   std::atomic<int> here{0};
-  Reduce(&job, [&here](size_t, Request* request) {
+  Reduce(&job, [&here](Request* request) {
     request->done = [&here, submitter = std::this_thread::get_id(),
                      done = std::move(request->done)](const Status& status) {
       here += std::this_thread::get_id() == submitter;
@@ -75,7 +75,7 @@ int LaunchedHere(int size) {
   tfddl_fake_set("stream_delay_us", 500);
   GpuJob job(size, {}, Polling());
   std::atomic<int> here{0};
-  Reduce(&job, [&here](size_t, Request* request) {
+  Reduce(&job, [&here](Request* request) {
     const auto submitter = std::this_thread::get_id();
     request->launched = [&here, submitter](const std::shared_ptr<DeviceEvent>&) {
       here += std::this_thread::get_id() == submitter;
