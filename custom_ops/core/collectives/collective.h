@@ -26,9 +26,6 @@ using Post = std::function<void(std::function<void()>)>;
 // Data of this size and larger travels through memory that the ranks of a host share (transport/arena.h).
 constexpr size_t kSharedBytes = size_t{32} << 10;
 
-// Reducescatters and allgathers of more bytes, in all inputs or outputs of a rank, enter each host once.
-constexpr size_t kFlatBytes = size_t{64} << 10;
-
 class Collective {
  public:
   virtual ~Collective() = default;

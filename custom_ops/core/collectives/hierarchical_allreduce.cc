@@ -43,7 +43,7 @@ class Segment {
   }
 
   bool ReduceAcross() {
-    if (!setting_.owns()) return true;
+    if (!setting_.owns() || Count() == 0) return true;  // small data have fewer elements than owners
     if (!across_) {
       char* const result = setting_.steps.accumulators ? partial_.data() : range_.out + Begin(Rank());
       across_ = setting_.by(setting_.across, setting_.pool, setting_.steps.across,

@@ -38,7 +38,7 @@ class Reducescatter : public Collective {
     }
     const Hosts hosts(lane.transport->hosts(), index);
     const Reduction reduction = ReductionOf(lane, request);
-    if (hosts.worthwhile() && bounds.back() > kFlatBytes) {
+    if (hosts.ExchangeByHosts(bounds.back())) {
       by_hosts_ = MakeHierarchicalSlices(lane, pool, reduction, in, std::move(bounds), slice_, hosts);
     } else {
       slices_.emplace(lane, pool, reduction, in, std::move(bounds), slice_);

@@ -104,6 +104,9 @@ class Cluster {
   // The bytes that all ranks have sent to other hosts.
   size_t Sent() const { return std::accumulate(sent_.begin(), sent_.end(), size_t{0}); }
 
+  // The messages of collectives that all ranks have sent to other hosts.
+  size_t Messages() const { return std::accumulate(messages_.begin(), messages_.end(), size_t{0}); }
+
   // The most messages of collectives that a rank has sent to other hosts.
   size_t MostMessages() const { return *std::max_element(messages_.begin(), messages_.end()); }
 

@@ -184,6 +184,20 @@ void TestTraffic(const std::vector<int>& hosts) {
   CHECK(sent[false] > sent[true] + sent[true] / 4);
 }
 
+// Small data of many ranks on a host: each host sends them once, and an owner without an element sends
+// nothing.
+void TestSmall() {
+  std::vector<int> hosts;
+  for (int rank = 0; rank < 64; ++rank) hosts.push_back(rank / 32);
+  for (size_t count : {size_t{5}, size_t{33}, size_t{1000}}) {
+    Cluster cluster(hosts, true);
+    CHECK(Hosts(hosts, 0).ReduceByHosts(count * sizeof(float)));
+    TestAgainstOneRank(&cluster, {DataType::kFloat32, ReduceOp::kAverage, 1.0, 1.0, 0, 0}, count, false);
+    CHECK(cluster.MostMessages() == 1 && cluster.Messages() == 2 * std::min(count, hosts.size() / 2));
+    cluster.End();
+  }
+}
+
 // Sums of float16 that are larger than its largest number have averages that are not, and partial results
 // travel in two bytes.
 void TestHalves(const std::vector<int>& hosts) {
@@ -250,6 +264,7 @@ int main() {
     tfddl::TestTraffic(hosts);
     tfddl::TestHalves(hosts);
   }
+  tfddl::TestSmall();
   tfddl::TestJoined({0, 0, 1, 1}, {1});
   tfddl::TestJoined({0, 0, 1, 1}, {2, 3});
   tfddl::TestJoined({0, 0, 0, 1, 1, 2}, {0, 5});

@@ -25,11 +25,21 @@ std::vector<std::vector<int>> Layouts() {
 
 void TestHosts() {
   const Hosts uneven({5, 2, 5, 2, 5}, 3);
-  CHECK(uneven.worthwhile() && uneven.hosts() == 2 && uneven.owners() == 2 && uneven.largest() == 3);
+  CHECK(uneven.hosts() == 2 && uneven.owners() == 2 && uneven.largest() == 3);
   CHECK((uneven.local() == std::vector<int>{1, 3}) && (uneven.across() == std::vector<int>{2, 3}));
   CHECK((uneven.of(4) == std::vector<int>{0, 2, 4}) && uneven.index(4) == 2);
   CHECK(Hosts({5, 2, 5, 2, 5}, 4).across().empty());
-  CHECK(!Hosts({}, 0).worthwhile() && !Hosts({0, 0}, 1).worthwhile() && !Hosts({0, 1, 2}, 1).worthwhile());
+  // The largest host saves 2 * 2 - 1 messages to ranks elsewhere, or half of the bytes of both its ranks.
+  const Hosts even({0, 0, 1, 1}, 1);
+  CHECK(!even.ReduceByHosts(kHostStepsBytes / 3) && even.ReduceByHosts(kHostStepsBytes / 3 + 1));
+  CHECK(!even.ExchangeByHosts(2 * kHostStepsBytes) && even.ExchangeByHosts(2 * kHostStepsBytes + 2));
+  // 3 * 2 - 1 messages; 2 fewer copies of what 2 of 5 ranks have.
+  CHECK(!uneven.ReduceByHosts(kHostStepsBytes / 5) && uneven.ReduceByHosts(kHostStepsBytes / 5 + 1));
+  CHECK(!uneven.ExchangeByHosts(20480) && uneven.ExchangeByHosts(20485));
+  for (const auto& numbers : std::vector<std::vector<int>>{{}, {0}, {0, 0}, {0, 1, 2}}) {
+    const Hosts one(numbers, 0);
+    CHECK(!one.ReduceByHosts(size_t{1} << 40) && !one.ExchangeByHosts(size_t{1} << 40));
+  }
 }
 
 // The tree reaches each rank once, and enters each host once. In a chain each host sends once.
@@ -164,8 +174,7 @@ void TestReducescatter(const std::vector<int>& hosts, Reduction reduction, const
       for (const T& each : out[rank][i]) CHECK(std::memcmp(&each, &expected[at++], sizeof(T)) == 0);
     }
   }
-  const auto hosts_count = static_cast<size_t>(Hosts(hosts, 0).hosts());
-  if (hosts_count == ranks || bytes <= kFlatBytes) return cluster.End();
+  if (!Hosts(hosts, 0).ExchangeByHosts(bytes)) return cluster.End();
   for (int host : hosts) {
     const size_t least = bytes - kept[static_cast<size_t>(host)];
     CHECK(cluster.SentBy(host) <= least + least / 20);
