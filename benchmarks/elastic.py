@@ -50,7 +50,7 @@ def train(arguments: argparse.Namespace) -> None:
     optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
     optimizer.build(model.trainable_variables)
     x = np.random.default_rng(0).normal(size=(ROWS, WIDTH)).astype("float32")
-    state = hvd.elastic.KerasState(model, optimizer, step=0)
+    state: Any = hvd.elastic.KerasState(model, optimizer, step=0)
     file = arguments.folder / "weights.npz"
     if arguments.way == "from a disk" and file.exists():
         loaded = np.load(file)
@@ -66,7 +66,7 @@ def train(arguments: argparse.Namespace) -> None:
         optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
 
     def save() -> None:
-        values = {str(index): np.asarray(each) for index, each in enumerate(state.variables)}
+        values: dict[str, Any] = {str(index): np.asarray(each) for index, each in enumerate(state.variables)}
         np.savez(arguments.folder / "part.npz", step=state.step, **values)
         (arguments.folder / "part.npz").rename(file)
 
@@ -119,9 +119,9 @@ def measure(arguments: argparse.Namespace, way: str, every: float) -> tuple[dict
             job = start(arguments, way, folder, size)
             while job.poll() is None:
                 time.sleep(0.01)
-                steps = [float(each[0]) for each in notes(folder) if each[1] == "step"]
-                due = steps and every and time.time() >= steps[0] + every * (len(kills) + 1)
-                if due and steps[-1] > max(kills, default=0.0) and len(kills) + 1 < arguments.processes:
+                times = [float(each[0]) for each in notes(folder) if each[1] == "step"]
+                due = times and every and time.time() >= times[0] + every * (len(kills) + 1)
+                if due and times[-1] > max(kills, default=0.0) and len(kills) + 1 < arguments.processes:
                     kills.append(kill_last(folder))
             if job.returncode == 0:
                 break

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ def parser(description: str | None, sizes: Sequence[int] = ()) -> argparse.Argum
     return made
 
 
-def show(title: str, rows: Sequence[Mapping[str, Any]], path: Path | None, notes: Sequence[str] = ()) -> None:
+def show(title: str, rows: Sequence[dict[str, Any]], path: Path | None, notes: Sequence[str] = ()) -> None:
     """Prints a table and writes it to a file, on rank 0 only.
 
     Args:
@@ -40,7 +40,7 @@ def show(title: str, rows: Sequence[Mapping[str, Any]], path: Path | None, notes
         path.write_text(json.dumps(document, indent=2, default=str) + "\n")
 
 
-def fail_if_wrong(rows: Sequence[Mapping[str, Any]]) -> None:
+def fail_if_wrong(rows: Sequence[dict[str, Any]]) -> None:
     """Ends with an error on every rank if a result was wrong, since its time is not valid."""
     wrong = results.wrong(rows)
     if wrong:

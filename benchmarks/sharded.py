@@ -131,10 +131,11 @@ def compare(make: Callable[[], Any], arguments: Any) -> dict[str, Any]:
     mine, expected = ours.values(), theirs.values()
     first = hvd.broadcast(tf.constant(mine), 0, name=f"{make.__name__}.weights").numpy()
     wrong = different(mine, expected, arguments.jit) + different(mine, first, False)
+    slices_of_ours = slices_of(ours.model.optimizer)
+    assert slices_of_ours is not None  # it has taken steps
     state = size_of(theirs.model.optimizer.variables)
     sharded, slices = (
-        largest(size_of(each))
-        for each in (ours.model.optimizer.variables, slices_of(ours.model.optimizer).parts)
+        largest(size_of(each)) for each in (ours.model.optimizer.variables, slices_of_ours.parts)
     )
     return {
         "model": make.__name__,

@@ -112,7 +112,8 @@ class Training:
         hvd.broadcast_variables(variables, root_rank=0)
         plain = self._optimizer(arguments)
         optimizer = way.each_step(plain) if way.each_step else plain
-        self.fragments, self.delay = (arguments.fragments, arguments.delay) if way.streaming else (1, 0)
+        self.fragments: int = arguments.fragments if way.streaming else 1
+        self.delay: int = arguments.delay if way.streaming else 0
         parts = {"fragments": self.fragments, "delay": self.delay} if way.streaming else {}
         self._exchange = way.seldom(variables, every, **parts) if way.seldom else None
         self._step = self._function(optimizer)

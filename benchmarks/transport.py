@@ -24,6 +24,7 @@ the blocks.
 import os
 import statistics
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,8 +60,9 @@ def operations(size: int) -> dict[str, Way]:
     """The operations on a tensor of `size` bytes, by name, and the op that does nothing."""
     ranks = inputs(size)
     x = ranks[hvd.rank()]
+    total = np.sum(ranks, axis=0)
     run: dict[str, tuple[Callable[[tf.Tensor], tf.Tensor], np.ndarray]] = {
-        "allreduce": (lambda t: hvd.allreduce(t, op=hvd.Sum, name=f"allreduce.{size}"), sum(ranks)),
+        "allreduce": (lambda t: hvd.allreduce(t, op=hvd.Sum, name=f"allreduce.{size}"), total),
         "broadcast": (lambda t: hvd.broadcast(t, 0, name=f"broadcast.{size}"), ranks[0]),
         "allgather": (lambda t: hvd.allgather(t, name=f"allgather.{size}"), np.concatenate(ranks)),
         "nothing": (lambda t: library.ops().tfddl_no_op([t])[0], x),
@@ -75,7 +77,7 @@ def mpi_ways(size: int) -> dict[str, Way]:
     y, gathered = x.copy(), np.concatenate(ranks)
     world = MPI.COMM_WORLD
     run: dict[str, tuple[Callable[[], None], np.ndarray, np.ndarray]] = {
-        "allreduce": (lambda: world.Allreduce(x, y), y, sum(ranks)),
+        "allreduce": (lambda: world.Allreduce(x, y), y, np.sum(ranks, axis=0)),
         "broadcast": (
             lambda: world.Bcast(x if world.rank == 0 else y),
             x if world.rank == 0 else y,
@@ -85,7 +87,7 @@ def mpi_ways(size: int) -> dict[str, Way]:
         "copy": (lambda: np.copyto(y, x), y, x),
     }
     return {
-        name: Way(call, lambda result=result, expected=expected: count_wrong(result, expected))
+        name: Way(call, partial(count_wrong, result, expected))
         for name, (call, result, expected) in run.items()
     }
 

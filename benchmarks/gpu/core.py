@@ -80,10 +80,10 @@ class Engine:
             self._device.stream,
             ctypes.c_int32(next(self._runs)),
         )
-        y = (ctypes.c_void_p * len(y))(*y)
-        x = (ctypes.c_void_p * len(x))(*x)
-        self._check(self._native.tfddl_start(text, length, x, y, self._gpu, stream, ctypes.byref(run)))
-        self._check(self._native.tfddl_finish(text, length, y, self._gpu, stream, run))
+        to = (ctypes.c_void_p * len(y))(*y)
+        of = (ctypes.c_void_p * len(x))(*x)
+        self._check(self._native.tfddl_start(text, length, of, to, self._gpu, stream, ctypes.byref(run)))
+        self._check(self._native.tfddl_finish(text, length, to, self._gpu, stream, run))
         self._device.wait()
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ def start() -> int:
         if hvd.rank() == 0:
             print(f"no GPU: TensorFlow sees none on ranks {without}, and there is nothing to measure")
         raise SystemExit(0)
+    assert mine is not None
     return int(mine.name.rpartition(":")[2])
 
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -91,7 +92,7 @@ class Direct:
         self._call(self._nccl.ncclCommDestroy, self._comm)
 
     @staticmethod
-    def _call(function: "ctypes._FuncPointer", *arguments: object) -> None:
+    def _call(function: Any, *arguments: object) -> None:
         code = function(*arguments)
         if code:
             raise RuntimeError(f"{function.__name__} returned {code}")

@@ -107,8 +107,8 @@ def steps(gpus: int, quick: bool, library: Path) -> list[Step]:
     made.append(Step("stopped", stopped, "rank 1 does not answer", 2, 120, fails=True, environment=SOON))
     largest = ("--largest", "65536") if quick else ()
     made.append(Step("latency", (str(GPU / "allreduce.py"), *few, *largest), "allreduce float32 Sum on GPUs"))
-    small = ("--width", "8", "--times", "1", "--megabytes", "1") if quick else ()
-    made.append(Step("overlap", (str(GPU / "overlap.py"), *few, *small), "buckets behind computation", 2))
+    narrow = ("--width", "8", "--times", "1", "--megabytes", "1") if quick else ()
+    made.append(Step("overlap", (str(GPU / "overlap.py"), *few, *narrow), "buckets behind computation", 2))
     fit = (str(GPU / "training.py"), *few)
     for ranks in (1, 2) if gpus > 1 else (1,):
         made.append(Step("fit", fit, "steps of fit on GPUs", ranks, 900, compiles=True))
