@@ -115,7 +115,7 @@ hvd.init()
 """
     result = run(3, script, TFDDL_STALL_WARNING="3", TFDDL_STALL_LIMIT="8")
     assert result.code != 0, result.output
-    missing = "s in hvd.init(); it has not been called by rank 1"
+    missing = "s in hvd.init(); it has not been called by rank 1: call it on all ranks"
     warnings = [f"has waited {seconds} {missing}; waiting on" for seconds in (3, 6)]
     check_quoted(result, *warnings, f"has waited 8 {missing}. The limit is TFDDL_STALL_LIMIT=8")
 

@@ -41,15 +41,14 @@ void InitWatchdog::Wait() {
   const double pause_s = std::max(1.0, options_.warning_s);
   for (double waited_s = options_.warning_s; waited_s < options_.limit_s; waited_s += pause_s) {
     if (wake_.wait_until(lock, after(waited_s), [this] { return over_; })) return;
-    if (ReportsForHost())
-      std::fprintf(stderr, "tfddl: %s; waiting on. Call it on all ranks.\n", Report(waited_s).c_str());
+    if (ReportsForHost()) std::fprintf(stderr, "tfddl: %s; waiting on.\n", Report(waited_s).c_str());
   }
   if (wake_.wait_until(lock, after(options_.limit_s), [this] { return over_; })) return;
   const std::string report = Report(options_.limit_s);
   const std::string hint = FlightRecord::OfProcess().WriteStall(report);
   std::fprintf(stderr,
-               "tfddl: %s. The limit is TFDDL_STALL_LIMIT=%.0f seconds. Call it on all ranks, or set a "
-               "higher limit if a rank is only slow.%s\n",
+               "tfddl: %s. The limit is TFDDL_STALL_LIMIT=%.0f seconds; set a higher limit if a rank is only "
+               "slow.%s\n",
                report.c_str(), options_.limit_s, hint.c_str());
   _exit(1);
 }
@@ -66,23 +65,26 @@ std::string InitWatchdog::Report(double waited_s) const {
   const auto seen = presence_.Seen();
   const std::string report = "rank " + std::to_string(options_.rank) + " has waited " +
                              std::to_string(static_cast<int64_t>(waited_s)) + " s in " + options_.call;
-  if (seen.empty()) return report + " for the other ranks, which all have to call it";
+  if (seen.empty()) return report + " for the other ranks: call it on all ranks";
   const auto guilty = HoldingUp(seen);
   if (options_.local_size < options_.size) {
     if (guilty.empty() || static_cast<int>(seen.size()) < options_.local_size) {
       return report + "; " + std::to_string(seen.size()) + " of the " + std::to_string(options_.local_size) +
-             " ranks on this host have called it";
+             " ranks on this host have called it: call it on all ranks";
     }
   } else if (const auto missing = Missing(seen, options_.size); !missing.empty()) {
-    return report + "; it has not been called by rank " + missing;
+    return report + "; it has not been called by rank " + missing + ": call it on all ranks";
   }
-  if (guilty.empty()) return report + ", which all ranks have called; not all have come to its end";
+  if (guilty.empty())
+    return report +
+           ", which all ranks have called; not all have come to its end: run `tfddl doctor` if it lasts";
   const std::string are = guilty.size() == 1 ? " is" : " are";
   if (guilty.begin()->second.stopped) {
-    return report + " for " + InWords(guilty) + ", which" + are + " stopped (SIGSTOP, or a debugger)";
+    return report + " for " + InWords(guilty) + ", which" + are +
+           " stopped (SIGSTOP, or a debugger): send SIGCONT";
   }
   return report + " for " + InWords(guilty) + ", which" + are + " in that call too and" + are +
-         " held up there: perhaps another thread keeps Python's lock (the GIL)";
+         " held up there: see whether another thread keeps Python's lock (the GIL)";
 }
 
 }  // namespace tfddl
