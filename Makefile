@@ -173,13 +173,13 @@ gpu-proof: setup
 HOROVOD_ENV := build/env-horovod
 HOROVOD_BUILD := CMAKE_POLICY_VERSION_MINIMUM=3.5 MAKEFLAGS=-j$(JOBS) HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_MPI=1 \
   $(addprefix HOROVOD_WITHOUT_,$(addsuffix =1,GLOO PYTORCH MXNET))
-BESIDE_HOROVOD = $(HOROVOD_ENV)/bin/tfddl bench $(1) -np 2 --rounds 3 --json build/horovod-$(2).json
+BESIDE_HOROVOD = $(HOROVOD_ENV)/bin/tfddl bench $(1) -np 2 --rounds 5 --json build/horovod-$(2).json
 bench-horovod: $(HOROVOD_ENV)/ready
 	$(HOROVOD_ENV)/bin/tfddl build
 	$(call BESIDE_HOROVOD,allreduce,allreduce) --sizes 4B,64K,1M,16M --peers mpi4py,horovod
 	$(call BESIDE_HOROVOD,chain,chain) --sizes 4B,1K,64K
 	$(call BESIDE_HOROVOD,gradients,gradients) --sets resnet50,1000x1KB --peers mpi4py,horovod
-	$(call BESIDE_HOROVOD,gradients,vgg) --sets vgg16 --peers horovod
+	$(call BESIDE_HOROVOD,gradients,vgg) --sets vgg16 --peers mpi4py,horovod
 	$(call BESIDE_HOROVOD,training,training) --models cnn,resnet20 --peers horovod
 
 # Between hosts that are namespaces. With torch in the environment, gloo is measured too. The switch between four hosts takes a

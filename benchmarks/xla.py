@@ -9,7 +9,8 @@ The models are a CNN of the size of `examples/keras_digits.py` (`demo`) and a Re
 - `model`, `trains`, `jit`: the model, who trains, and whether jit_compile is on.
 - `x alone` and `x no exchange`: the time over that of rank 0 alone, and of ranks that exchange nothing, with the same jit.
 - `step ms`: time of `steps` steps on the slowest rank, divided by `steps`; median over rounds. The steps are those of
-  `fit`, called without `fit`: its end waits for the thread that tunes its dataset, which sleeps as long as `fit` took.
+  `fit`, called without `fit`. The end of `fit` waits for the thread that tunes the dataset, and this thread
+  sleeps longer and longer.
 - `p10-p90 ms`: spread over rounds.
 - `#wrong`: weights whose bits differ between ranks at the end.
 """

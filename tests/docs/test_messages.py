@@ -51,7 +51,8 @@ def test_sources_of_each_layer_are_read(page):
         "warning: fit has no BroadcastGlobalVariablesCallback",
         "The folder '{folder}' does not exist. Pass the folder TFDDL_DUMP_DIR",
         "UnknownError: rank {rank} has died: its process {pid} ended",
-        "stderr: tfddl: rank {rank} has waited {waited_s} s in {call}; it has not been called by rank {missing}: call it on all ranks.",
+        "stderr: tfddl: rank {rank} has waited {waited_s} s in {call}; it has not been called by rank {missing}: call "
+        "it on all ranks.",
         "CUDA's driver library did not open ({path}): install NVIDIA's driver",
     ):
         assert part in texts, part

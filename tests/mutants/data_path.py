@@ -118,9 +118,9 @@ FAULTS = {
         "hosts_test",
     ),
     "small data of many ranks goes from each rank to each": Fault(
-        "custom_ops/core/topology/hosts.cc",
-        "const size_t messages = here * elsewhere - static_cast<size_t>(hosts() - 1);",
-        "const size_t messages = 1;",
+        "custom_ops/core/topology/by_hosts.cc",
+        "return flat > by_hosts + kHostStepsBytes;",
+        "return flat > by_hosts + (kHostStepsBytes << 2);",
         "hosts_test",
     ),
     "an owner of no element sends messages": Fault(
@@ -131,7 +131,7 @@ FAULTS = {
     ),
     "an allgather enters each host as often as it has ranks": Fault(
         "custom_ops/core/collectives/row_exchange.cc",
-        "by_hosts_ = gathers_ && hosts_.ExchangeByHosts(OutputBytes());",
+        "by_hosts_ = gathers_ && ExchangeByHosts(hosts_, OutputBytes(), OutputBytes());",
         "by_hosts_ = false;",
         "hosts_test",
     ),

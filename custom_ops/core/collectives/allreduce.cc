@@ -9,15 +9,11 @@
 #include "core/collectives/pipeline.h"
 #include "core/collectives/shared_allreduce.h"
 #include "core/collectives/slice_reduction.h"
-#include "core/topology/hosts.h"
+#include "core/topology/by_hosts.h"
 #include "transport/arena.h"
 
 namespace tfddl {
 namespace {
-
-// If a rank receives at most this many bytes, one exchange of all data beats two rounds of slices: on a link
-// of 10 Gbit/s this takes 50 us, and the further round has the latency of two messages, of 25 us each.
-constexpr size_t kSmallBytes = size_t{64} << 10;
 
 // Each rank sends all its data to all ranks and reduces everything itself: one message latency. All ranks
 // reduce in the same order by the same code, so the results have the same bits.
@@ -132,7 +128,7 @@ std::unique_ptr<Collective> ReduceByMessages(Lane lane, ScratchPool* pool, const
   const size_t bytes = BytesOf(reduction, range);
   if (reduction.size > kMostDirectMembers) {
     if (bytes <= kGatheredBytes) return MakeGatheredAllreduce(lane, pool, reduction, range);
-  } else if (bytes * static_cast<size_t>(std::max(reduction.size - 1, 1)) <= kSmallBytes) {
+  } else if (IsSmall(bytes, reduction.size)) {
     return std::make_unique<SmallAllreduce>(lane, pool, reduction, range);
   }
   return std::make_unique<SlicedAllreduce>(lane, pool, reduction, range);
@@ -141,7 +137,8 @@ std::unique_ptr<Collective> ReduceByMessages(Lane lane, ScratchPool* pool, const
 std::unique_ptr<Collective> ReduceAmongHosts(Lane lane, ScratchPool* pool, const Reduction& reduction,
                                              Range range) {
   const Hosts hosts(lane.transport->hosts(), lane.transport->rank());
-  if (!hosts.ReduceByHosts(BytesOf(reduction, range))) return ReduceByMessages(lane, pool, reduction, range);
+  if (!ReduceByHosts(reduction, hosts, static_cast<size_t>(range.count)))
+    return ReduceByMessages(lane, pool, reduction, range);
   return MakeHierarchicalAllreduce(lane, pool, reduction, range, hosts, ReduceByMessages);
 }
 

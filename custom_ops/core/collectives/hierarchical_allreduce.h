@@ -17,7 +17,8 @@ using ReduceRangeBy = std::function<std::unique_ptr<Collective>(Lane, ScratchPoo
 // 2. The owners of the same slice on all hosts reduce it (`across`).
 // 3. Each owner sends its slice of the result to the ranks of its host.
 //
-// With H hosts and n bytes, each host sends and receives 2 n (H - 1) / H bytes, whatever its number of ranks.
+// With H hosts and n bytes, each host sends and receives 2 n (H - 1) / H bytes, whatever its number of ranks;
+// (H - 1) n if an owner receives at most 64 KB.
 // Partial results travel as two_steps.h says.
 std::unique_ptr<Collective> MakeHierarchicalAllreduce(Lane lane, ScratchPool* pool,
                                                       const Reduction& reduction, Range range,

@@ -9,6 +9,7 @@
 #include "core/collectives/notifications.h"
 #include "core/collectives/pipeline.h"
 #include "core/collectives/row_agreement.h"
+#include "core/topology/by_hosts.h"
 #include "core/topology/hosts.h"
 #include "transport/copy.h"
 
@@ -65,7 +66,7 @@ class RowExchange : public Collective {
   };
 
   void StartData() {
-    by_hosts_ = gathers_ && hosts_.ExchangeByHosts(OutputBytes());
+    by_hosts_ = gathers_ && ExchangeByHosts(hosts_, OutputBytes(), OutputBytes());
     std::map<std::pair<size_t, size_t>, const Pipeline*> arrivals;  // of tensors and origins
     for (size_t peer = 0; peer < size_; ++peer) {
       if (peer != rank_) StartReceiving(peer, &arrivals);

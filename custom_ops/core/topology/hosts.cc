@@ -24,21 +24,6 @@ const std::vector<int>& Hosts::of(int rank) const {
   return ranks_of_[static_cast<size_t>(host_[static_cast<size_t>(rank)])];
 }
 
-bool Hosts::ReduceByHosts(size_t bytes) const {
-  const auto here = static_cast<size_t>(largest());
-  const size_t elsewhere = static_cast<size_t>(ranks_) - here;
-  if (elsewhere == 0) return false;
-  const size_t messages = here * elsewhere - static_cast<size_t>(hosts() - 1);
-  return messages * bytes > kHostStepsBytes;
-}
-
-bool Hosts::ExchangeByHosts(size_t bytes) const {
-  const auto here = static_cast<size_t>(largest());
-  const size_t elsewhere = static_cast<size_t>(ranks_) - here;
-  if (elsewhere == 0) return false;
-  return (here - 1) * bytes * elsewhere / static_cast<size_t>(ranks_) > kHostStepsBytes;
-}
-
 int Hosts::largest() const {
   size_t most = 0;
   for (const auto& ranks : ranks_of_) most = std::max(most, ranks.size());

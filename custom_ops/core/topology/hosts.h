@@ -6,21 +6,14 @@
 
 namespace tfddl {
 
-// A collective by hosts has two steps on the host more than one without regard to hosts. A link of 10 Gbit/s
-// carries this much meanwhile, with 6.5 us for a step. `tfddl bench chain -np 2 --sizes 1K` measures 5.5 us.
-constexpr size_t kHostStepsBytes = size_t{16} << 10;
-
 class Hosts {
  public:
   // `numbers`: for each rank the number of its host (Transport::hosts()).
   Hosts(const std::vector<int>& numbers, int rank);
 
-  // Whether an allreduce of so many bytes is faster by hosts: whether the largest host then sends
-  // kHostStepsBytes less than with a message from each of its ranks to each rank elsewhere. The same on all
-  // ranks, as all know all hosts.
-  bool ReduceByHosts(size_t bytes) const;
-  // The same for a reducescatter of so many bytes in the input of a rank, or an allgather in its output.
-  bool ExchangeByHosts(size_t bytes) const;
+  // Whether there are several hosts and one has several ranks. The same on all ranks.
+  bool worthwhile() const { return hosts() > 1 && ranks_ > hosts(); }
+  int ranks() const { return ranks_; }
   int hosts() const { return static_cast<int>(ranks_of_.size()); }
   // The ranks of this host, in ascending order.
   const std::vector<int>& local() const { return of(rank_); }

@@ -12,6 +12,7 @@
 #include "base/support.h"
 #include "core/arithmetic/half.h"
 #include "core/arithmetic/reduce.h"
+#include "core/topology/by_hosts.h"
 #include "core/topology/hosts.h"
 #include "tests/collectives/cluster.h"
 #include "tests/engine/join_job.h"
@@ -191,7 +192,7 @@ void TestSmall() {
   for (int rank = 0; rank < 64; ++rank) hosts.push_back(rank / 32);
   for (size_t count : {size_t{5}, size_t{33}, size_t{1000}}) {
     Cluster cluster(hosts, true);
-    CHECK(Hosts(hosts, 0).ReduceByHosts(count * sizeof(float)));
+    CHECK(ReduceByHosts({DataType::kFloat32, ReduceOp::kAverage, 1.0, 1.0, 64, 64}, Hosts(hosts, 0), count));
     TestAgainstOneRank(&cluster, {DataType::kFloat32, ReduceOp::kAverage, 1.0, 1.0, 0, 0}, count, false);
     CHECK(cluster.MostMessages() == 1 && cluster.Messages() == 2 * std::min(count, hosts.size() / 2));
     cluster.End();

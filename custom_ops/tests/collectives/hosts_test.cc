@@ -8,6 +8,8 @@
 #include "core/arithmetic/half.h"
 #include "core/arithmetic/reduce.h"
 #include "core/topology/broadcast_tree.h"
+#include "core/topology/by_hosts.h"
+#include "core/topology/two_steps.h"
 #include "tests/collectives/cluster.h"
 #include "tests/collectives/row_job.h"
 #include "tests/engine/join_job.h"
@@ -29,16 +31,32 @@ void TestHosts() {
   CHECK((uneven.local() == std::vector<int>{1, 3}) && (uneven.across() == std::vector<int>{2, 3}));
   CHECK((uneven.of(4) == std::vector<int>{0, 2, 4}) && uneven.index(4) == 2);
   CHECK(Hosts({5, 2, 5, 2, 5}, 4).across().empty());
-  // The largest host saves 2 * 2 - 1 messages to ranks elsewhere, or half of the bytes of both its ranks.
-  const Hosts even({0, 0, 1, 1}, 1);
-  CHECK(!even.ReduceByHosts(kHostStepsBytes / 3) && even.ReduceByHosts(kHostStepsBytes / 3 + 1));
-  CHECK(!even.ExchangeByHosts(2 * kHostStepsBytes) && even.ExchangeByHosts(2 * kHostStepsBytes + 2));
-  // 3 * 2 - 1 messages; 2 fewer copies of what 2 of 5 ranks have.
-  CHECK(!uneven.ReduceByHosts(kHostStepsBytes / 5) && uneven.ReduceByHosts(kHostStepsBytes / 5 + 1));
-  CHECK(!uneven.ExchangeByHosts(20480) && uneven.ExchangeByHosts(20485));
-  for (const auto& numbers : std::vector<std::vector<int>>{{}, {0}, {0, 0}, {0, 1, 2}}) {
-    const Hosts one(numbers, 0);
-    CHECK(!one.ReduceByHosts(size_t{1} << 40) && !one.ExchangeByHosts(size_t{1} << 40));
+  CHECK(!Hosts({}, 0).worthwhile() && !Hosts({0, 0}, 1).worthwhile() && !Hosts({0, 1, 2}, 1).worthwhile());
+}
+
+Reduction Among(int size, DataType dtype = DataType::kFloat32, ReduceOp op = ReduceOp::kSum) {
+  return {dtype, op, 1.0, 1.0, size, size};
+}
+
+// Collectives go by hosts from the size on where the host with most ranks saves kHostStepsBytes.
+void TestDecision() {
+  const Hosts even({0, 0, 1, 1}, 1), uneven({5, 2, 5, 2, 5}, 3);
+  CHECK(!ReduceByHosts(Among(4), even, 1365) && ReduceByHosts(Among(4), even, 1366));    // 3 of 4 messages
+  CHECK(!ExchangeByHosts(even, 32768, 32768) && ExchangeByHosts(even, 32772, 32772));    // half of the bytes
+  CHECK(!ReduceByHosts(Among(5), uneven, 818) && ReduceByHosts(Among(5), uneven, 820));  // 5 of 6 messages
+  CHECK(!ExchangeByHosts(uneven, 20480, 20480) && ExchangeByHosts(uneven, 20485, 20485));
+  // Four bytes stand for each between the hosts.
+  CHECK(!ReduceByHosts(Among(4, DataType::kInt8, ReduceOp::kAverage), even, 1 << 20));
+  CHECK(!ExchangeByHosts(even, 1 << 20, 4 << 20));
+  // Among eight hosts of two ranks slices are small first: there they cost more than slices of all ranks.
+  std::vector<int> numbers;
+  for (int rank = 0; rank < 16; ++rank) numbers.push_back(rank / 2);
+  const Hosts eight(numbers, 0);
+  CHECK(ReduceByHosts(Among(16), eight, 300) && !ReduceByHosts(Among(16), eight, 4500));
+  CHECK(ReduceByHosts(Among(16), eight, 5000) && ReduceByHosts(Among(16), eight, 1 << 20));
+  for (const auto& alone : std::vector<std::vector<int>>{{}, {0}, {0, 0}, {0, 1, 2}}) {
+    const Hosts one(alone, 0);
+    CHECK(!ReduceByHosts(Among(one.ranks()), one, 1 << 30) && !ExchangeByHosts(one, 1 << 30, 1 << 30));
   }
 }
 
@@ -174,7 +192,9 @@ void TestReducescatter(const std::vector<int>& hosts, Reduction reduction, const
       for (const T& each : out[rank][i]) CHECK(std::memcmp(&each, &expected[at++], sizeof(T)) == 0);
     }
   }
-  if (!Hosts(hosts, 0).ExchangeByHosts(bytes)) return cluster.End();
+  const Hosts all(hosts, 0);
+  const size_t across = bytes / sizeof(T) * SizeOf(InTwoSteps(reduction, all).across.dtype);
+  if (!ExchangeByHosts(all, bytes, across)) return cluster.End();
   for (int host : hosts) {
     const size_t least = bytes - kept[static_cast<size_t>(host)];
     CHECK(cluster.SentBy(host) <= least + least / 20);
@@ -246,6 +266,7 @@ void TestJoined(const std::vector<int>& hosts, const std::set<size_t>& joined) {
 int main() {
   using namespace tfddl;
   TestHosts();
+  TestDecision();
   for (const auto& hosts : Layouts()) {
     for (int root = 0; root < static_cast<int>(hosts.size()); ++root) {
       for (size_t pieces : {1, 2, 10}) TestTree(hosts, root, pieces);
