@@ -131,7 +131,7 @@ FAULTS = {
     ),
     "an allgather enters each host as often as it has ranks": Fault(
         "custom_ops/core/collectives/row_exchange.cc",
-        "by_hosts_ = gathers_ && ExchangeByHosts(hosts_, OutputBytes(), OutputBytes());",
+        "by_hosts_ = gathers_ && GatherByHosts(hosts_, OutputBytes());",
         "by_hosts_ = false;",
         "hosts_test",
     ),

@@ -7,7 +7,6 @@
 #include "core/collectives/hierarchical_slices.h"
 #include "core/collectives/slice_reduction.h"
 #include "core/topology/by_hosts.h"
-#include "core/topology/two_steps.h"
 
 namespace tfddl {
 namespace {
@@ -40,8 +39,7 @@ class Reducescatter : public Collective {
     }
     const Hosts hosts(lane.transport->hosts(), index);
     const Reduction reduction = ReductionOf(lane, request);
-    const size_t across = bounds.back() / element_ * SizeOf(InTwoSteps(reduction, hosts).across.dtype);
-    if (ExchangeByHosts(hosts, bounds.back(), across)) {
+    if (ScatterByHosts(reduction, hosts, bounds.back() / element_)) {
       by_hosts_ = MakeHierarchicalSlices(lane, pool, reduction, in, std::move(bounds), slice_, hosts);
     } else {
       slices_.emplace(lane, pool, reduction, in, std::move(bounds), slice_);

@@ -66,7 +66,7 @@ class RowExchange : public Collective {
   };
 
   void StartData() {
-    by_hosts_ = gathers_ && ExchangeByHosts(hosts_, OutputBytes(), OutputBytes());
+    by_hosts_ = gathers_ && GatherByHosts(hosts_, OutputBytes());
     std::map<std::pair<size_t, size_t>, const Pipeline*> arrivals;  // of tensors and origins
     for (size_t peer = 0; peer < size_; ++peer) {
       if (peer != rank_) StartReceiving(peer, &arrivals);

@@ -15,6 +15,14 @@ size_t Leaving(size_t bytes, int here, int members) {
   return IsSmall(bytes, members) ? pairs * bytes : 2 * pairs * bytes / static_cast<size_t>(members);
 }
 
+// A host with r of N ranks has r / N of the result, and exchanges the rest: `across` bytes stand for it once,
+// or `bytes` for each of its ranks.
+bool ExchangeByHosts(const Hosts& hosts, size_t bytes, size_t across) {
+  const auto here = static_cast<size_t>(hosts.largest());
+  const auto ranks = static_cast<size_t>(hosts.ranks());
+  return here * bytes * (ranks - here) / ranks > across * (ranks - here) / ranks + kHostStepsBytes;
+}
+
 }  // namespace
 
 bool IsSmall(size_t bytes, int members) {
@@ -30,11 +38,14 @@ bool ReduceByHosts(const Reduction& reduction, const Hosts& hosts, size_t count)
   return flat > by_hosts + kHostStepsBytes;
 }
 
-bool ExchangeByHosts(const Hosts& hosts, size_t bytes, size_t across) {
+bool ScatterByHosts(const Reduction& reduction, const Hosts& hosts, size_t count) {
   if (!hosts.worthwhile()) return false;
-  const auto here = static_cast<size_t>(hosts.largest());
-  const auto ranks = static_cast<size_t>(hosts.ranks());
-  return here * bytes * (ranks - here) / ranks > across * (ranks - here) / ranks + kHostStepsBytes;
+  const size_t across = count * SizeOf(InTwoSteps(reduction, hosts).across.dtype);
+  return ExchangeByHosts(hosts, count * SizeOf(reduction.dtype), across);
+}
+
+bool GatherByHosts(const Hosts& hosts, size_t bytes) {
+  return hosts.worthwhile() && ExchangeByHosts(hosts, bytes, bytes);
 }
 
 }  // namespace tfddl

@@ -21,9 +21,12 @@ bool IsSmall(size_t bytes, int members);
 // than in a flat one. The same on all ranks, since all know all hosts.
 bool ReduceByHosts(const Reduction& reduction, const Hosts& hosts, size_t count);
 
-// Whether that host sends kHostStepsBytes less in a reducescatter by hosts, of `bytes` bytes in the input of
-// a rank, or receives so much less in an allgather, of `bytes` in its output. `across`: the bytes that stand
-// for them between the hosts.
-bool ExchangeByHosts(const Hosts& hosts, size_t bytes, size_t across);
+// Whether that host sends kHostStepsBytes less in a reducescatter by hosts, of `count` elements in the input
+// of a rank.
+bool ScatterByHosts(const Reduction& reduction, const Hosts& hosts, size_t count);
+
+// Whether that host receives kHostStepsBytes less in an allgather by hosts, of `bytes` bytes in the output of
+// a rank.
+bool GatherByHosts(const Hosts& hosts, size_t bytes);
 
 }  // namespace tfddl

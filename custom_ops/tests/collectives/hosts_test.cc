@@ -9,7 +9,6 @@
 #include "core/arithmetic/reduce.h"
 #include "core/topology/broadcast_tree.h"
 #include "core/topology/by_hosts.h"
-#include "core/topology/two_steps.h"
 #include "tests/collectives/cluster.h"
 #include "tests/collectives/row_job.h"
 #include "tests/engine/join_job.h"
@@ -42,12 +41,13 @@ Reduction Among(int size, DataType dtype = DataType::kFloat32, ReduceOp op = Red
 void TestDecision() {
   const Hosts even({0, 0, 1, 1}, 1), uneven({5, 2, 5, 2, 5}, 3);
   CHECK(!ReduceByHosts(Among(4), even, 1365) && ReduceByHosts(Among(4), even, 1366));    // 3 of 4 messages
-  CHECK(!ExchangeByHosts(even, 32768, 32768) && ExchangeByHosts(even, 32772, 32772));    // half of the bytes
+  CHECK(!ScatterByHosts(Among(4), even, 8192) && ScatterByHosts(Among(4), even, 8193));  // half of the bytes
+  CHECK(!GatherByHosts(even, 32768) && GatherByHosts(even, 32772));
   CHECK(!ReduceByHosts(Among(5), uneven, 818) && ReduceByHosts(Among(5), uneven, 820));  // 5 of 6 messages
-  CHECK(!ExchangeByHosts(uneven, 20480, 20480) && ExchangeByHosts(uneven, 20485, 20485));
+  CHECK(!GatherByHosts(uneven, 20480) && GatherByHosts(uneven, 20485));
   // Four bytes stand for each between the hosts.
   CHECK(!ReduceByHosts(Among(4, DataType::kInt8, ReduceOp::kAverage), even, 1 << 20));
-  CHECK(!ExchangeByHosts(even, 1 << 20, 4 << 20));
+  CHECK(!ScatterByHosts(Among(4, DataType::kInt8, ReduceOp::kAverage), even, 1 << 20));
   // Among eight hosts of two ranks slices are small first: there they cost more than slices of all ranks.
   std::vector<int> numbers;
   for (int rank = 0; rank < 16; ++rank) numbers.push_back(rank / 2);
@@ -56,7 +56,8 @@ void TestDecision() {
   CHECK(ReduceByHosts(Among(16), eight, 5000) && ReduceByHosts(Among(16), eight, 1 << 20));
   for (const auto& alone : std::vector<std::vector<int>>{{}, {0}, {0, 0}, {0, 1, 2}}) {
     const Hosts one(alone, 0);
-    CHECK(!ReduceByHosts(Among(one.ranks()), one, 1 << 30) && !ExchangeByHosts(one, 1 << 30, 1 << 30));
+    CHECK(!ReduceByHosts(Among(one.ranks()), one, 1 << 30) && !GatherByHosts(one, 1 << 30));
+    CHECK(!ScatterByHosts(Among(one.ranks()), one, 1 << 30));
   }
 }
 
@@ -192,9 +193,7 @@ void TestReducescatter(const std::vector<int>& hosts, Reduction reduction, const
       for (const T& each : out[rank][i]) CHECK(std::memcmp(&each, &expected[at++], sizeof(T)) == 0);
     }
   }
-  const Hosts all(hosts, 0);
-  const size_t across = bytes / sizeof(T) * SizeOf(InTwoSteps(reduction, all).across.dtype);
-  if (!ExchangeByHosts(all, bytes, across)) return cluster.End();
+  if (!ScatterByHosts(reduction, Hosts(hosts, 0), bytes / sizeof(T))) return cluster.End();
   for (int host : hosts) {
     const size_t least = bytes - kept[static_cast<size_t>(host)];
     CHECK(cluster.SentBy(host) <= least + least / 20);
