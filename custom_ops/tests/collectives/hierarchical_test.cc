@@ -190,7 +190,11 @@ void TestTraffic(const std::vector<int>& hosts) {
 void TestSmall() {
   std::vector<int> hosts;
   for (int rank = 0; rank < 64; ++rank) hosts.push_back(rank / 32);
+#if defined(__SANITIZE_THREAD__)  // 64 engines take long
+  for (size_t count : {size_t{5}}) {
+#else
   for (size_t count : {size_t{5}, size_t{33}, size_t{1000}}) {
+#endif
     Cluster cluster(hosts, true);
     CHECK(ReduceByHosts({DataType::kFloat32, ReduceOp::kAverage, 1.0, 1.0, 64, 64}, Hosts(hosts, 0), count));
     TestAgainstOneRank(&cluster, {DataType::kFloat32, ReduceOp::kAverage, 1.0, 1.0, 0, 0}, count, false);

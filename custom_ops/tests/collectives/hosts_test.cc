@@ -281,7 +281,10 @@ int main() {
     TestAllgather(hosts, rows);
     TestAllgather(hosts, few);
     TestAllgather(hosts, std::vector<int64_t>(hosts.size(), 3000));
-    TestReducescatters(hosts);
+#if defined(__SANITIZE_THREAD__)  // all types on all layouts take minutes, and types do not matter to it
+    if (hosts == kLayouts.front())
+#endif
+      TestReducescatters(hosts);
   }
   TestJoined({0, 0, 1, 1}, {1});
   TestJoined({0, 0, 1, 1}, {2, 3});
