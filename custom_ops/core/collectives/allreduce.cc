@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -10,6 +9,7 @@
 #include "core/collectives/shared_allreduce.h"
 #include "core/collectives/slice_reduction.h"
 #include "core/topology/by_hosts.h"
+#include "core/topology/hosts.h"
 #include "transport/arena.h"
 
 namespace tfddl {

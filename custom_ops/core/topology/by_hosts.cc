@@ -34,7 +34,7 @@ bool ReduceByHosts(const Reduction& reduction, const Hosts& hosts, size_t count)
   const auto owners = static_cast<size_t>(hosts.owners());
   const size_t slice = (count + owners - 1) / owners * SizeOf(InTwoSteps(reduction, hosts).across.dtype);
   const size_t by_hosts = owners * Leaving(slice, 1, hosts.hosts());
-  const size_t flat = Leaving(count * SizeOf(reduction.dtype), hosts.largest(), reduction.size);
+  const size_t flat = Leaving(count * SizeOf(reduction.dtype), hosts.largest(), hosts.ranks());
   return flat > by_hosts + kHostStepsBytes;
 }
 

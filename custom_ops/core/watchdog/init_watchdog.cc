@@ -81,7 +81,7 @@ std::string InitWatchdog::Report(double waited_s) const {
   const std::string are = guilty.size() == 1 ? " is" : " are";
   if (guilty.begin()->second.stopped) {
     return report + " for " + InWords(guilty) + ", which" + are +
-           " stopped (SIGSTOP, or a debugger): let it go on";
+           " stopped (SIGSTOP, or a debugger): let all ranks go on";
   }
   return report + " for " + InWords(guilty) + ", which" + are + " in that call too and" + are +
          " held up there: see whether another thread keeps Python's lock (the GIL)";

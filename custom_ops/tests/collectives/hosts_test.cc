@@ -26,7 +26,8 @@ std::vector<std::vector<int>> Layouts() {
 
 void TestHosts() {
   const Hosts uneven({5, 2, 5, 2, 5}, 3);
-  CHECK(uneven.hosts() == 2 && uneven.owners() == 2 && uneven.largest() == 3);
+  CHECK(uneven.worthwhile() && uneven.ranks() == 5 && uneven.hosts() == 2 && uneven.owners() == 2 &&
+        uneven.largest() == 3);
   CHECK((uneven.local() == std::vector<int>{1, 3}) && (uneven.across() == std::vector<int>{2, 3}));
   CHECK((uneven.of(4) == std::vector<int>{0, 2, 4}) && uneven.index(4) == 2);
   CHECK(Hosts({5, 2, 5, 2, 5}, 4).across().empty());
@@ -207,9 +208,12 @@ int32_t Large(size_t rank, size_t i) { return static_cast<int32_t>(0x7fffff00u +
 
 void TestReducescatters(const std::vector<int>& hosts) {
   const Reduction sum{DataType::kFloat32, ReduceOp::kSum, 1.0, 1.0, 0, 0};
+  TestReducescatter(hosts, sum, {60011, 0, 1, 3001}, Whole);
+#if defined(__SANITIZE_THREAD__)  // all of them on all layouts take minutes, and types do not matter to it
+  if (hosts != kLayouts.front()) return;
+#endif
   TestReducescatter(hosts, sum, {3}, Whole);
   TestReducescatter(hosts, sum, {60011}, Whole);
-  TestReducescatter(hosts, sum, {60011, 0, 1, 3001}, Whole);
   TestReducescatter(hosts, {DataType::kFloat32, ReduceOp::kAverage, 0.5, 4.0, 0, 0}, {30011, 17}, Whole);
   TestReducescatter(hosts, {DataType::kFloat16, ReduceOp::kSum, 1.0, 1.0, 0, 0}, {60011}, Small);
   TestReducescatter(hosts, {DataType::kFloat16, ReduceOp::kMax, 1.0, 1.0, 0, 0}, {60011}, Small);
@@ -281,10 +285,7 @@ int main() {
     TestAllgather(hosts, rows);
     TestAllgather(hosts, few);
     TestAllgather(hosts, std::vector<int64_t>(hosts.size(), 3000));
-#if defined(__SANITIZE_THREAD__)  // all types on all layouts take minutes, and types do not matter to it
-    if (hosts == kLayouts.front())
-#endif
-      TestReducescatters(hosts);
+    TestReducescatters(hosts);
   }
   TestJoined({0, 0, 1, 1}, {1});
   TestJoined({0, 0, 1, 1}, {2, 3});
