@@ -1,21 +1,22 @@
 """Times an allreduce of a tensor on a GPU inside a graph, beside a direct call of NCCL.
 
-    tfddlrun -np 2 python benchmarks/gpu/allreduce.py [--json FILE]
+    tfddlrun -np 2 python benchmarks/gpu/allreduce.py [--ways graph] [--json FILE]
 
-Columns, one line for each size; `tfddl/bench/rounds.py` defines the medians.
+An op's time is the difference between a tf.function with 21 `hvd.allreduce(x, op=Sum)`, one after the other, and one with a
+single allreduce, divided by 20: the call of the function does not count. Columns, one line for each size and way;
+`tfddl/bench/rounds.py` defines the medians.
 
-- `bytes`, `count`: size of the float32 tensor that each rank gives.
-- `tfddl us`: one call of a tf.function with one `hvd.allreduce(x, op=Sum)`, until its result is there.
-- `nothing us`: the same function with `TfddlNoOp`, which returns its input: the cost of TensorFlow.
+- `bytes`: size of the float32 tensor that each rank gives. `way`: `graph`, or `compiled` with jit_compile=True.
+- `one us`: a call of the function with a single allreduce, until its result is there.
+- `op us`: the time of an op.
 - `direct us`: `ncclAllReduce` and the wait for its event, on a communicator and a stream of the benchmark.
-- `over us` = tfddl - nothing - direct, of the medians. The bar is 15 us; `ok` tells whether the line is below it.
-- `p10-p90 us`: spread of tfddl's blocks.
-- `algbw GB/s` = bytes / tfddl; `busbw GB/s` = algbw x 2(n-1)/n, as nccl-tests counts them. Ranks that
+- `over us` = op - direct. The bar is 15 us; `ok` tells whether the line is below it.
+- `algbw GB/s` = bytes / op; `busbw GB/s` = algbw x 2(n-1)/n, as nccl-tests counts them. Ranks that
   share a GPU take turns on it: then both numbers mean nothing.
 - `#wrong`: elements that were not the exact sum of whole numbers.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import device
@@ -28,74 +29,89 @@ import tfddl as hvd
 from tfddl.bench.adapters import Way
 from tfddl.bench.case import Case, count_wrong
 from tfddl.bench.rounds import measure
-from tfddl.runtime import library
 
 SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20)
 BAR_US = 15.0
+MANY = 21
+WAYS = {"graph": False, "compiled": True}
+"""Whether XLA compiles the function."""
 
 
-def tensorflow_way(op: Callable[[tf.Tensor], tf.Tensor], x: np.ndarray, expected: np.ndarray) -> Way:
-    """A tf.function with one op on the GPU, whose call ends when the result is there."""
+def chain(length: int, x: np.ndarray, expected: np.ndarray, compiled: bool) -> Way:
+    """A tf.function with so many allreduces on the GPU, whose call ends when the last result is there."""
     with tf.device(device.GPU):
         tensor = tf.identity(x)
     last: list[tf.Tensor] = [tensor]
 
-    @tf.function
+    @tf.function(jit_compile=compiled)
     def function(t: tf.Tensor) -> tf.Tensor:
+        results: list[tf.Tensor] = []
         with tf.device(device.GPU):
-            return op(t)
+            for number in range(length):
+                with tf.control_dependencies(results[-1:]):
+                    name = f"bench.{x.nbytes}.{length}.{number}.{compiled}"
+                    results.append(hvd.allreduce(t, op=hvd.Sum, name=name))
+            return results[-1]
 
     def call() -> None:
         last[0] = function(tensor)
+        np.asarray(last[0][:1])
 
     return Way(call, lambda: count_wrong(last[0].numpy(), expected))
 
 
-def row(size: int, rounds: int, direct: Direct) -> dict[str, Any]:
-    """Measures one line of the table."""
+def rows(size: int, chosen: list[str], rounds: int, direct: Direct) -> Iterator[dict[str, Any]]:
+    """Measures the lines of a size."""
     count = size // 4
     case = Case("allreduce", hvd.size(), count)
     x, expected = case.values(hvd.rank()), case.expected(hvd.rank())
     memory, result = direct.copy(x), direct.copy(x)
     ways = {
-        "tfddl": tensorflow_way(lambda t: hvd.allreduce(t, op=hvd.Sum, name=f"bench.{size}"), x, expected),
-        "nothing": tensorflow_way(lambda t: library.ops().tfddl_no_op([t])[0], x, x),
         "direct": Way(
             lambda: direct.allreduce(memory, result, count),
             lambda: count_wrong(direct.read(result, count), expected),
         ),
     }
-    timings = measure(ways, rounds=rounds, calls=max(3, min(200, (256 << 20) // size)))
+    for way in chosen:
+        for length in (1, MANY):
+            ways[f"{way} {length}"] = chain(length, x, expected, WAYS[way])
+    timings = measure(ways, rounds=rounds, calls=max(3, min(50, (256 << 20) // size)))
     direct.free(memory, result)
-    tfddl, nothing, nccl = timings["tfddl"], timings["nothing"], timings["direct"]
-    over = tfddl.median - nothing.median - nccl.median
-    bandwidth = size / tfddl.median / 1e3
-    return {
-        "bytes": size,
-        "count": count,
-        "tfddl us": tfddl.median,
-        "p10-p90 us": f"{tfddl.low:,.0f}-{tfddl.high:,.0f}",
-        "nothing us": nothing.median,
-        "direct us": nccl.median,
-        "over us": over,
-        "ok": "yes" if over <= BAR_US else "NO",
-        "algbw GB/s": bandwidth,
-        "busbw GB/s": bandwidth * 2 * (hvd.size() - 1) / hvd.size(),
-        "#wrong": sum(timing.wrong for timing in timings.values()),
-    }
+    nccl = timings["direct"].median
+    for way in chosen:
+        one, many = timings[f"{way} 1"], timings[f"{way} {MANY}"]
+        op = (many.median - one.median) / (MANY - 1)
+        yield {
+            "bytes": size,
+            "way": way,
+            "one us": one.median,
+            "op us": op,
+            "direct us": nccl,
+            "over us": op - nccl,
+            "ok": "yes" if op - nccl <= BAR_US else "NO",
+            "algbw GB/s": size / op / 1e3,
+            "busbw GB/s": size / op / 1e3 * 2 * (hvd.size() - 1) / hvd.size(),
+            "#wrong": one.wrong + many.wrong + timings["direct"].wrong,
+        }
 
 
 def main() -> None:
     """Measures every size."""
     parser = report.parser(__doc__)
     parser.add_argument("--largest", type=int, default=SIZES[-1], help="bytes of the largest tensor")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     arguments = parser.parse_args()
     ordinal = device.start()
     direct = Direct(ordinal)
-    rows = [row(size, arguments.rounds, direct) for size in SIZES if size <= arguments.largest]
+    lines = [
+        line
+        for size in SIZES
+        if size <= arguments.largest
+        for line in rows(size, arguments.ways, arguments.rounds, direct)
+    ]
     direct.close()
-    report.show(f"allreduce float32 Sum on GPUs, {hvd.size()} ranks", rows, arguments.json, device.notes())
-    report.fail_if_wrong(rows)
+    report.show(f"allreduce float32 Sum on GPUs, {hvd.size()} ranks", lines, arguments.json, device.notes())
+    report.fail_if_wrong(lines)
 
 
 if __name__ == "__main__":

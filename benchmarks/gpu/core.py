@@ -9,7 +9,7 @@ driver and NCCL. It calls `tfddl_start` and `tfddl_finish`, as programs compiled
 Columns of the second part, one line for each size; `tfddl/bench/rounds.py` defines the medians.
 
 - `tfddl us`: from the call until the caller's stream has the result: agreement, NCCL, events.
-- `direct us`: `ncclAllReduce` and the wait for its event.
+- `direct us`: `ncclAllReduce` and the wait for its event. Both are in place: out of place NCCL also copies, at one rank.
 - `over us`: the difference. The bar is 15 us at one rank.
 - `#wrong`: elements that were not the exact sum of whole numbers.
 """
@@ -19,7 +19,7 @@ import ctypes
 import itertools
 import struct
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import direct
@@ -63,7 +63,7 @@ class Engine:
         addresses = (ctypes.c_void_p(MPI._addressof(each)) for each in self._communicators)
         self._check(self._native.tfddl_init(*addresses, ctypes.c_double(10), ctypes.c_double(60)))
 
-    def run(
+    def prepare(
         self,
         kind: int,
         x: Sequence[ctypes.c_void_p],
@@ -72,19 +72,23 @@ class Engine:
         dtype: str,
         op: int = SUM,
         root: int = 0,
-    ) -> None:
-        """Runs one collective from `x` to `y`, and returns when the result is there. The two may be the same memory."""
+    ) -> Callable[[], None]:
+        """Returns a function that runs one collective from `x` to `y`, and returns when the result is there.
+
+        A compiled program also makes the arguments only once. `x` and `y` may be the same memory.
+        """
         text = _encode(kind, f"{kind} {op} {dtype} {shapes}", DTYPES[dtype], op, root, shapes)
-        length, stream, run = (
-            ctypes.c_size_t(len(text)),
-            self._device.stream,
-            ctypes.c_int32(next(self._runs)),
-        )
-        to = (ctypes.c_void_p * len(y))(*y)
-        of = (ctypes.c_void_p * len(x))(*x)
-        self._check(self._native.tfddl_start(text, length, of, to, self._gpu, stream, ctypes.byref(run)))
-        self._check(self._native.tfddl_finish(text, length, to, self._gpu, stream, run))
-        self._device.wait()
+        length, stream, run = ctypes.c_size_t(len(text)), self._device.stream, ctypes.c_int32()
+        to, of = (ctypes.c_void_p * len(y))(*y), (ctypes.c_void_p * len(x))(*x)
+        reference, start, finish = ctypes.byref(run), self._native.tfddl_start, self._native.tfddl_finish
+
+        def call() -> None:
+            run.value = next(self._runs)
+            self._check(start(text, length, of, to, self._gpu, stream, reference))
+            self._check(finish(text, length, to, self._gpu, stream, run))
+            self._device.wait()
+
+        return call
 
     def close(self) -> None:
         """Leaves the job."""
@@ -123,7 +127,7 @@ def check_reductions(engine: Engine, device: direct.Direct) -> None:
         if op == AVERAGE and not dtype.startswith("float"):
             continue
         memory = [device.copy(values(RANK, shape, dtype)) for shape in shapes]
-        engine.run(ALLREDUCE, memory, memory, shapes, dtype, op)
+        engine.prepare(ALLREDUCE, memory, memory, shapes, dtype, op)()
         for each, shape in zip(memory, shapes, strict=True):
             every = [values(rank, shape, dtype) for rank in range(SIZE)]
             expected = reductions[op].reduce(every, dtype=dtype)
@@ -147,10 +151,10 @@ def check_moves(engine: Engine, device: direct.Direct) -> None:
             expected[REDUCESCATTER] = np.add.reduce(every, dtype=dtype)[2 * RANK : 2 * RANK + 2]
         for kind, result in expected.items():
             y = device.copy(np.zeros_like(result))
-            engine.run(kind, [x], [y], [every[0].shape], dtype)
+            engine.prepare(kind, [x], [y], [every[0].shape], dtype)()
             np.testing.assert_array_equal(device.read(y, result.size, dtype).reshape(result.shape), result)
             device.free(y)
-        engine.run(BROADCAST, [x], [x], [every[0].shape], dtype, root=SIZE - 1)
+        engine.prepare(BROADCAST, [x], [x], [every[0].shape], dtype, root=SIZE - 1)()
         np.testing.assert_array_equal(device.read(x, every[0].size, dtype), every[-1].ravel())
         device.free(x)
 
@@ -164,8 +168,7 @@ def row(engine: Engine, device: direct.Direct, size: int, rounds: int) -> str:
     )
     source, x, y = (device.copy(mine) for _ in range(3))
 
-    def in_place() -> None:
-        engine.run(ALLREDUCE, [x], [x], [(count,)], "float32")
+    in_place = engine.prepare(ALLREDUCE, [x], [x], [(count,)], "float32")
 
     def wrong() -> int:
         """Counts the wrong elements of one more call, on fresh values."""
@@ -173,11 +176,16 @@ def row(engine: Engine, device: direct.Direct, size: int, rounds: int) -> str:
         in_place()
         return count_wrong(device.read(x, count), expected)
 
+    def direct_wrong() -> int:
+        device.move(y, source, size)
+        device.allreduce(y, y, count)
+        return count_wrong(device.read(y, count), expected)
+
     ways = {
         "tfddl": Way(in_place, wrong),
         "direct": Way(
-            lambda: device.allreduce(source, y, count),
-            lambda: count_wrong(device.read(y, count), expected),
+            lambda: device.allreduce(y, y, count),
+            direct_wrong,
         ),
     }
     timings = measure(ways, rounds=rounds, calls=max(3, min(200, (256 << 20) // size)))

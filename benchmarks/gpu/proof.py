@@ -105,8 +105,12 @@ def steps(gpus: int, quick: bool, library: Path) -> list[Step]:
     made.append(Step("killed", killed, r"rank 1 was killed by signal 9 \(SIGKILL\)$", 2, 120, fails=True))
     stopped = ("-m", "tests.gpu.failures", "STOP")
     made.append(Step("stopped", stopped, "rank 1 does not answer", 2, 120, fails=True, environment=SOON))
-    largest = ("--largest", "65536") if quick else ()
-    made.append(Step("latency", (str(GPU / "allreduce.py"), *few, *largest), "allreduce float32 Sum on GPUs"))
+    latency: tuple[str, ...] = (str(GPU / "allreduce.py"), *few)
+    if quick:
+        latency = (*latency, "--largest", "65536")
+    if on_doubles():
+        latency = (*latency, "--ways", "graph")
+    made.append(Step("latency", latency, "allreduce float32 Sum on GPUs"))
     narrow = ("--width", "8", "--times", "1", "--megabytes", "1") if quick else ()
     made.append(Step("overlap", (str(GPU / "overlap.py"), *few, *narrow), "buckets behind computation", 2))
     fit = (str(GPU / "training.py"), *few)

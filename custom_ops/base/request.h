@@ -74,8 +74,9 @@ struct Request {
   // On a GPU: the buffers may be used after this event (core/collectives/device_plane.h).
   std::shared_ptr<DeviceEvent> ready;
 
-  // On a GPU: called on the engine's thread once the collective is on its stream, with an event at its end.
-  // For callers that do not wait for the end on the host. May be null.
+  // On a GPU, for callers that do not wait for the end on the host: called in a round of the engine once the
+  // collective is on its stream, with an event at its end. done() is then called in a round as well, and must
+  // not wait. May be null.
   std::function<void(std::shared_ptr<DeviceEvent>)> launched;
 
   // Receives the current divisor of an Average, for a caller that gathers and divides by itself. May be null.
@@ -88,7 +89,7 @@ struct Request {
   // nobody cancels this request.
   std::shared_ptr<const std::atomic<bool>> cancelled;
 
-  // Called exactly once: on the completion thread, or inside Engine::Submit().
+  // Called exactly once: on the completion thread, inside Engine::Submit(), or in a round (`launched`).
   std::function<void(const Status&)> done;
 
   // Keeps the buffers valid until no byte of them can be touched. After a failure in the middle of a

@@ -25,7 +25,7 @@ ON_DOUBLE = Path(__file__).with_name("on_double.py")
 @pytest.mark.parametrize(
     ("name", "options", "title"),
     [
-        ("allreduce.py", ["--largest", "65536"], "allreduce float32 Sum on GPUs, 2 ranks"),
+        ("allreduce.py", ["--largest", "65536", "--ways", "graph"], "allreduce float32 Sum on GPUs, 2 ranks"),
         (
             "overlap.py",
             ["--width", "8", "--times", "1", "--megabytes", "1"],

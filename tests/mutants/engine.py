@@ -28,8 +28,26 @@ FAULTS = {
         "poll_test",
     ),
     "a compiled program waits for the GPU": Fault(
+        "custom_ops/core/engine/engine_requests.cc",
+        "    if (polled_ == running->request.number) polled_ = 0;\n",
+        "",
+        "nccl_poll_test",
+    ),
+    "launched work keeps the next request from its launch": Fault(
         "custom_ops/core/engine/engine_poll.cc",
-        "  if (request->launched) EndPollAtLaunch(request);\n",
+        "!AllLaunched()",
+        "!running_.empty()",
+        "nccl_poll_test",
+    ),
+    "the engine sleeps while launched work runs": Fault(
+        "custom_ops/core/engine/engine_poll.cc",
+        "  return round.on_gpu ? Wake::kSoon : Wake::kNo;\n",
+        "  return Wake::kNo;\n",
+        "nccl_poll_test",
+    ),
+    "the end of launched work needs another thread": Fault(
+        "custom_ops/core/engine/engine_requests.cc",
+        "  if (status.ok() && request.launched) return Deliver(&request, status);\n",
         "",
         "nccl_poll_test",
     ),

@@ -83,7 +83,7 @@ FAULTS = {
     ),
     "a program of XLA overtakes its run before": Fault(
         "custom_ops/core/compiled/calls_in_flight.cc",
-        "  if (last) last->Wait();\n",
+        "  engine->Help([&] { return last->ended(); });\n  last->Wait();\n",
         "",
         "nccl_xla_test",
     ),

@@ -1,5 +1,7 @@
 #include "core/compiled/calls_in_flight.h"
 
+#include "core/engine/engine.h"
+
 namespace tfddl {
 namespace {
 
@@ -24,6 +26,11 @@ void Outcome::SetLaunched(std::shared_ptr<DeviceEvent> end) {
 bool Outcome::ended() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return status_.has_value();
+}
+
+bool Outcome::launched_or_ended() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return status_ || end_;
 }
 
 Status Outcome::Wait() const {
@@ -90,7 +97,9 @@ void CallsInFlight::WaitForLast(const std::shared_ptr<Engine>& engine, const std
     });
     last_.push_back({engine, key, std::move(next)});
   }
-  if (last) last->Wait();
+  if (!last) return;
+  engine->Help([&] { return last->ended(); });
+  last->Wait();
 }
 
 }  // namespace tfddl

@@ -25,6 +25,7 @@ class Outcome {
   void SetEnded(const Status& status);
   void SetLaunched(std::shared_ptr<DeviceEvent> end);  // on a GPU
   bool ended() const;
+  bool launched_or_ended() const;
   Status Wait() const;
   // Waits until the call has been launched or has ended. The event is null if it has not been launched.
   std::pair<Status, std::shared_ptr<DeviceEvent>> WaitForLaunch() const;

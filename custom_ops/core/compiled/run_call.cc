@@ -138,12 +138,14 @@ Status Submit(const std::shared_ptr<Engine>& engine, const Call& call, const voi
   return Status();
 }
 
-Status End(const StartedCall& started, const Call& call, void* const* out, const CallContext& context) {
+Status End(Engine* engine, const StartedCall& started, const Call& call, void* const* out,
+           const CallContext& context) {
   if (context.gpu < 0 || call.kind == Kind::kBarrier) {
     const Status status = started.outcome->Wait();
     if (status.ok()) started.memory->CopyOut(out);
     return status;
   }
+  engine->Help([&] { return started.outcome->launched_or_ended(); });
   const auto [status, end] = started.outcome->WaitForLaunch();
   if (!status.ok()) return status;
   const Status held = HoldBack(end, context.stream);
@@ -187,7 +189,7 @@ Status FinishCall(const std::shared_ptr<Engine>& engine, const Call& call, void*
   const auto started = CallsInFlight::Global().Take(engine, context.step, names.key());
   if (!started)
     return Status(Code::kUnknown, "internal error: the program ends a call that it has not started");
-  const Status status = End(*started, call, out, context);
+  const Status status = End(engine.get(), *started, call, out, context);
   return status.ok() ? status : Abandon(engine, context, status);
 }
 
@@ -195,7 +197,7 @@ Status RunCall(const std::shared_ptr<Engine>& engine, const Call& call, const vo
                void* const* out, const CallContext& context) {
   std::shared_ptr<StartedCall> started;
   Status status = Submit(engine, call, in, out, context, &started);
-  if (status.ok()) status = End(*started, call, out, context);
+  if (status.ok()) status = End(engine.get(), *started, call, out, context);
   return status.ok() ? status : Abandon(engine, context, status);
 }
 

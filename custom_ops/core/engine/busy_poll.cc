@@ -16,10 +16,11 @@ bool NeedsNoOtherThread(Kind kind) {
 
 }  // namespace
 
-// The buckets of a sequence leave while the backward pass goes on, which must not wait for them.
+// The buckets of a sequence leave while the backward pass goes on, which must not wait for them. A poll for a
+// launch does not wait for the data.
 bool BusyPoll::Suits(const Request& request) {
-  if (!on_ || request.buckets > 1) return false;
-  if (!NeedsNoOtherThread(request.kind) || request.bytes() > kMostBytes) return false;
+  if (!on_ || request.buckets > 1 || !NeedsNoOtherThread(request.kind)) return false;
+  if (request.bytes() > kMostBytes && !request.launched) return false;
   if (polling_.load(std::memory_order_relaxed)) to_skip_.store(kMostSkipped, std::memory_order_relaxed);
   if (to_skip_.load(std::memory_order_relaxed) <= 0) return true;
   to_skip_.fetch_sub(1, std::memory_order_relaxed);

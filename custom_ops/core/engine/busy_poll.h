@@ -19,6 +19,8 @@ class BusyPoll {
 
   explicit BusyPoll(bool on) : on_(on) {}
 
+  std::chrono::microseconds limit() const { return on_ ? kLimit : std::chrono::microseconds(0); }
+
   // Whether the thread that submits `request` should poll. Up to kMostSkipped requests are skipped after
   // polls in vain, and after a request that another thread submitted during a poll: the engine's thread would
   // agree on many such requests in one vote.

@@ -69,7 +69,7 @@ void Engine::Submit(Request request) {
   const bool polls = BeginPoll(&request);
   EngineCommand command(std::move(request));
   const bool pushed = control_.Push(std::move(command));
-  if (polls) pushed ? PollUntilEnd() : EndPoll(true, false);
+  if (polls) pushed ? PollUntilEnd() : EndPoll(true, Wake::kNo);
   if (pushed) return;
   auto& refused = std::get<Request>(command);
   const auto reason = failure();
@@ -118,7 +118,7 @@ Engine::Round Engine::RunRound() {
     if (round.failed) FailEverything();
     round.moved = RunCommands() | (!round.failed && RunOnce());
     if (round.moved) moved_us_.store(NowMicros(), std::memory_order_relaxed);
-    round.idle = IsIdle();
+    round.quiet = IsQuiet();
   } catch (const std::exception& error) {
     Fail(Me() + ": " + error.what());
   }
@@ -140,15 +140,22 @@ bool Engine::RunOnce() {
   return moved || transport_->completed() != before;
 }
 
-// Whether only a command can give this engine something to do.
-bool Engine::IsIdle() const {
+// Whether nothing is to be done before a command or the end of launched work.
+bool Engine::IsQuiet() const {
   if (agreement_.closed() && !control_.closed())
     return false;  // the last messages may have left after RunOnce() asked
-  return pending_.empty() && running_.empty() && !join_ && voter_.idle() && !transport_->unsent();
+  return pending_.empty() && AllLaunched() && !join_ && voter_.idle() && !transport_->unsent();
+}
+
+bool Engine::AllLaunched() const {
+  return std::all_of(running_.begin(), running_.end(), [](const Running& r) { return r.launched; });
 }
 
 void Engine::Wait(int idle_rounds, const Round& round) {
-  if (round.failed || round.idle) return control_.Wait(round.failed, std::nullopt);
+  if (round.failed || (round.quiet && !round.on_gpu)) return control_.Wait(round.failed, std::nullopt);
+  // Whoever waits for launched work has run rounds for that long (Help).
+  const std::chrono::microseconds first(kFirstSleepMicros);
+  if (round.quiet) return control_.Wait(false, std::max(first, busy_poll_.limit()));
   if (idle_rounds <= kSpinRounds) {
     if (idle_rounds > kBusyRounds) std::this_thread::yield();
     return;

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <deque>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -103,6 +105,10 @@ class Engine {
   // Whether all members have agreed to end.
   bool closed() const { return control_.closed(); }
 
+  // For a caller that is about to wait until `ended`, as at the launch or at the end of a request on a GPU:
+  // runs rounds for a short time, so that no other thread has to wake up.
+  void Help(const std::function<bool()>& ended);
+
   // Adds a note to request `key` while it waits: the phase that this rank has finished (an epoch, a
   // training), so that it submits nothing else before. The watchdog shows the note, and reports sooner when
   // other ranks wait for something else.
@@ -133,12 +139,13 @@ class Engine {
     std::unique_ptr<Transport> transport;    // among the participants; null: all members participate
     std::unique_ptr<Collective> collective;  // null: it could not start, and the job has failed
     Request request;
+    bool launched = false;  // on a GPU, and nobody waits on the host for its end
   };
 
   struct Round {
     bool failed;  // it began with a failure, and all requests have failed
     bool moved;   // anything made progress
-    bool idle;    // only a command can give this engine something to do
+    bool quiet;   // nothing is to be done before a command or the end of launched work
     bool on_gpu;  // work runs there
   };
 
@@ -147,15 +154,17 @@ class Engine {
   Round RunRound();
   bool RunCommands();
   bool RunOnce();
-  bool IsIdle() const;
+  bool IsQuiet() const;
+  bool AllLaunched() const;
   void Wait(int idle_rounds, const Round& round);
 
   // engine_poll.cc
   bool BeginPoll(Request* request);
-  void EndPollAtLaunch(Request* request);
-  Round PollRounds();
+  bool TakeTurn(const Request& request);
+  Round PollRounds(const std::function<bool()>& ended, std::chrono::microseconds limit);
   void PollUntilEnd();
-  void EndPoll(bool in_time, bool wake);
+  void EndPoll(bool in_time, Wake wake);
+  static Wake WakeAfter(const Round& round);
 
   // engine_requests.cc: from submission to completion
   void Admit(Request request);
@@ -165,6 +174,7 @@ class Engine {
   void StartSequence(const std::string& name, Sequence sequence);
   void FailSequence(Sequence sequence, Code code, const std::string& message);
   void EndSteps(const std::set<int64_t>& steps, const std::string& name);
+  void EndPollAtLaunch(Running* running);
   void Start(Request request, uint64_t ticket, const std::shared_ptr<const Participants>& participants);
   std::unique_ptr<Collective> MakeCollective(const Lane& lane, const Request& request);
   bool PollRunning();

@@ -20,11 +20,12 @@ void EngineControl::BeginPoll() {
   polled_ = true;
 }
 
-void EngineControl::EndPoll(bool wake) {
+void EngineControl::EndPoll(Wake wake) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     polled_ = false;
-    if (!wake && commands_.empty()) return;
+    const bool needed = wake == Wake::kNow || (wake == Wake::kSoon && !timed_);
+    if (!needed && commands_.empty()) return;
     woken_ = true;
   }
   wake_.notify_one();
@@ -82,7 +83,9 @@ void EngineControl::Wait(bool failed, std::optional<std::chrono::microseconds> l
     return stop_ || woken_ || (!commands_.empty() && !polled_) || failure_.has_value() != failed;
   };
   if (limit) {
+    timed_ = true;
     wake_.wait_for(lock, *limit, woken);
+    timed_ = false;
   } else {
     wake_.wait(lock, woken);
   }

@@ -20,6 +20,12 @@ struct CancelCommand {
 struct ShutdownCommand {
   bool mine;  // or a peer's
 };
+// Whether the end of a poll wakes the engine's thread.
+enum class Wake {
+  kNo,
+  kSoon,  // unless it wakes up by itself, as it does while it waits for a limited time
+  kNow,
+};
 using EngineCommand = std::variant<Request, CancelCommand, ShutdownCommand>;
 
 class EngineControl {
@@ -28,10 +34,9 @@ class EngineControl {
   //
   // Returns false, and does not touch `command`, after the engine's thread has ended.
   bool Push(EngineCommand&& command);
-  // Between these two the caller takes all commands itself, and no command wakes the engine's thread. `wake`:
-  // it has something to do.
+  // Between these two the caller takes all commands itself, and no command wakes the engine's thread.
   void BeginPoll();
-  void EndPoll(bool wake);
+  void EndPoll(Wake wake);
   void Fail(const std::string& reason);  // the first reason stays
   std::optional<std::string> failure() const;
   bool closed() const;
@@ -59,6 +64,7 @@ class EngineControl {
   bool stop_ = false;
   bool polled_ = false;
   bool woken_ = false;  // by the end of a poll
+  bool timed_ = false;  // the engine's thread waits, for a limited time
   bool ended_ = false;
 };
 

@@ -10,6 +10,8 @@
 namespace tfddl {
 namespace {
 
+constexpr std::chrono::microseconds kRound{10};  // most of them are shorter
+
 thread_local bool answering = false;  // a request for which this thread has polled
 
 // TensorFlow's threads flush denormal numbers to zero, and a reduction has to give the same bits on all
@@ -32,46 +34,45 @@ class DefaultFloatingPoint {
 
 // Returns whether the calling thread runs the rounds until `request` has ended, and has driving_. An answer
 // may submit the next request on the same stack, so that only the first of them polls. With other requests
-// under way, the engine's thread is awake already.
+// under way that somebody waits for, the engine's thread is awake already.
 bool Engine::BeginPoll(Request* request) {
-  if (answering || !busy_poll_.Suits(*request) || !driving_.try_lock()) return false;
-  if (stopped_ || !pending_.empty() || !running_.empty()) {
+  if (answering || !busy_poll_.Suits(*request) || !TakeTurn(*request)) return false;
+  if (stopped_ || !pending_.empty() || !AllLaunched()) {
     driving_.unlock();
     return false;
   }
   busy_poll_.Begun();
   polled_ = request->number;
-  if (request->launched) EndPollAtLaunch(request);
   control_.BeginPoll();
   return true;
 }
 
-// A compiled program does not wait for the GPU.
-void Engine::EndPollAtLaunch(Request* request) {
-  request->launched = [this, number = request->number,
-                       launched = std::move(request->launched)](std::shared_ptr<DeviceEvent> end) {
-    launched(std::move(end));
-    if (polled_ == number) polled_ = 0;
-  };
+// Takes driving_ if it is free. A round that looks for the end of launched work is short.
+bool Engine::TakeTurn(const Request& request) {
+  const auto begin = std::chrono::steady_clock::now();
+  while (!driving_.try_lock()) {
+    if (!request.launched || std::chrono::steady_clock::now() - begin > kRound) return false;
+  }
+  return true;
 }
 
-// Runs rounds until the request polled_ has ended, at most for the time of BusyPoll. Returns the last one.
-Engine::Round Engine::PollRounds() {
+// Runs rounds until `ended`, for a limited time but at least one. Returns the last one.
+Engine::Round Engine::PollRounds(const std::function<bool()>& ended, std::chrono::microseconds limit) {
   const DefaultFloatingPoint guard;
   const auto begin = std::chrono::steady_clock::now();
   for (;;) {
     const Round round = RunRound();
     const auto waited = std::chrono::steady_clock::now() - begin;
-    if (polled_ == 0 || round.failed || waited > BusyPoll::kLimit) return round;
+    if (ended() || round.failed || waited >= limit) return round;
     if (waited > BusyPoll::kYieldAfter) std::this_thread::yield();
   }
 }
 
 // Polls for the request polled_, and answers it if it has ended.
 void Engine::PollUntilEnd() {
-  const Round last = PollRounds();
+  const Round last = PollRounds([this] { return polled_ == 0; }, BusyPoll::kLimit);
   auto result = std::exchange(polled_result_, std::nullopt);
-  EndPoll(polled_ == 0, !last.idle);
+  EndPoll(polled_ == 0, WakeAfter(last));
   if (!result) return;
   ++recorder_.counters.polled;
   answering = true;
@@ -79,8 +80,30 @@ void Engine::PollUntilEnd() {
   answering = false;
 }
 
-// `wake`: the engine's thread has something to do.
-void Engine::EndPoll(bool in_time, bool wake) {
+void Engine::Help(const std::function<bool()>& ended) {
+  const auto late = std::chrono::steady_clock::now() + busy_poll_.limit();
+  do {
+    if (ended()) return;
+    if (!driving_.try_lock()) {
+      std::this_thread::yield();
+      continue;
+    }
+    if (!stopped_) {
+      control_.BeginPoll();
+      const Round last = PollRounds(ended, busy_poll_.limit());
+      control_.EndPoll(WakeAfter(last));
+    }
+    driving_.unlock();
+  } while (std::chrono::steady_clock::now() < late);
+}
+
+// After rounds on another thread.
+Wake Engine::WakeAfter(const Round& round) {
+  if (!round.quiet) return Wake::kNow;
+  return round.on_gpu ? Wake::kSoon : Wake::kNo;
+}
+
+void Engine::EndPoll(bool in_time, Wake wake) {
   polled_ = 0;
   busy_poll_.Ended(in_time);
   control_.EndPoll(wake);

@@ -224,12 +224,25 @@ void Engine::EndSteps(const std::set<int64_t>& steps, const std::string& name) {
   }
 }
 
+// A compiled program does not wait for the GPU.
+void Engine::EndPollAtLaunch(Running* running) {
+  Request& request = running->request;
+  if (!request.launched) return;
+  request.launched = [this, running,
+                      launched = std::move(request.launched)](std::shared_ptr<DeviceEvent> end) {
+    running->launched = true;
+    launched(std::move(end));
+    if (polled_ == running->request.number) polled_ = 0;
+  };
+}
+
 // Also when this fails, the request is among the running ones, so that it will be answered.
 void Engine::Start(Request request, uint64_t ticket,
                    const std::shared_ptr<const Participants>& participants) {
   recorder_.Started(request.number, ticket);
   running_.push_back({participants, nullptr, nullptr, std::move(request)});
   Running& running = running_.back();
+  EndPollAtLaunch(&running);
   try {
     const auto lanes = static_cast<uint64_t>((transport_->tags() - kFirstDataTag) / 2);
     if (!participants->complete()) running.transport = TransportAmong(transport_.get(), participants->ranks);
@@ -291,6 +304,7 @@ void Engine::Answer(Request request, Status status) {
       return;
     }
   }
+  if (status.ok() && request.launched) return Deliver(&request, status);
   completion_.Post([request = std::make_shared<Request>(std::move(request)), status = std::move(status)] {
     Deliver(request.get(), status);
   });

@@ -1,7 +1,14 @@
 // Threads that submit small requests on GPUs run the engine's rounds themselves.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "tests/double/control.h"
 #include "tests/engine/poll_job.h"
@@ -80,10 +87,6 @@ int LaunchedHere(int size) {
     request->launched = [&here, submitter](const std::shared_ptr<DeviceEvent>&) {
       here += std::this_thread::get_id() == submitter;
     };
-    request->done = [submitter, done = std::move(request->done)](const Status& status) {
-      CHECK(std::this_thread::get_id() != submitter);
-      done(status);
-    };
   });
   job.End();
   tfddl_fake_reset();
@@ -95,10 +98,82 @@ void TestLaunch() {
   LaunchedHere(2);
 }
 
+// A request that a program has launched and does not wait for.
+struct Launch {
+  std::promise<std::shared_ptr<DeviceEvent>> launched;
+  std::promise<Status> ended;
+  std::thread::id launcher, ender;
+};
+
+std::unique_ptr<Launch> LaunchOne(GpuJob* job, const std::string& name, const GpuTensor<float>& tensor) {
+  auto launch = std::make_unique<Launch>();
+  Request request = GpuRequest(name, Kind::kAllreduce, DataType::kFloat32, nullptr);
+  request.op = ReduceOp::kSum;
+  request.buffers = {{tensor.get(), tensor.get(), 5}};
+  request.launched = [launch = launch.get()](std::shared_ptr<DeviceEvent> end) {
+    launch->launcher = std::this_thread::get_id();
+    launch->launched.set_value(std::move(end));
+  };
+  request.done = [launch = launch.get()](const Status& status) {
+    launch->ender = std::this_thread::get_id();
+    launch->ended.set_value(status);
+  };
+  job->Submit(0, std::move(request));
+  return launch;
+}
+
+// Work that still runs on the GPU does not keep the next request from its launch.
+void TestLaunchBehindLaunchedWork() {
+  const auto job = [] {
+    GpuJob job(1, {}, Polling());
+    job.Use(0);
+    const GpuTensor<float> x(Bring<float>(0, 5));
+    const auto first = LaunchOne(&job, "first", x);  // makes the communicator
+    CHECK(first->ended.get_future().get().ok());
+    tfddl_fake_set("stream_delay_us", 2000);
+    std::vector<std::unique_ptr<Launch>> launches;
+    for (int i = 0; i < 8; ++i) launches.push_back(LaunchOne(&job, "x" + std::to_string(i), x));
+    int here = 0;
+    for (auto& launch : launches) {
+      CHECK(launch->ended.get_future().get().ok());
+      here += launch->launcher == std::this_thread::get_id();
+    }
+    job.End();
+    tfddl_fake_reset();
+    return here;
+  };
+  CHECK(Reaches(5, job));
+}
+
+// A thread that waits for the end of launched work brings it about itself, without another thread.
+void TestHelp() {
+  const auto job = [] {
+    GpuJob job(1, {}, Polling());
+    job.Use(0);
+    int here = 0;
+    for (int i = 0; i < 50; ++i) {
+      const GpuTensor<float> x(Bring<float>(0, 5));
+      const auto launch = LaunchOne(&job, "x", x);
+      launch->launched.get_future().get()->HoldBack(job.streams[0]);
+      x.Read(job.streams[0]);
+      auto end = launch->ended.get_future();
+      job.job->engines[0]->Help(
+          [&end] { return end.wait_for(std::chrono::seconds(0)) == std::future_status::ready; });
+      CHECK(end.get().ok());
+      here += launch->ender == std::this_thread::get_id();
+    }
+    job.End();
+    return here;
+  };
+  CHECK(Reaches(10, job));
+}
+
 }  // namespace
 }  // namespace tfddl
 
 int main() {
   tfddl::TestEnd();
   tfddl::TestLaunch();
+  tfddl::TestLaunchBehindLaunchedWork();
+  tfddl::TestHelp();
 }
