@@ -74,7 +74,7 @@ def mpi_ways(size: int) -> dict[str, Way]:
     """The same operations by plain MPI, and one copy."""
     ranks = inputs(size)
     x = ranks[hvd.rank()]
-    y, gathered = x.copy(), np.concatenate(ranks)
+    y, gathered = x.copy(), np.zeros_like(np.concatenate(ranks))
     world = MPI.COMM_WORLD
     run: dict[str, tuple[Callable[[], None], np.ndarray, np.ndarray]] = {
         "allreduce": (lambda: world.Allreduce(x, y), y, np.sum(ranks, axis=0)),

@@ -113,9 +113,10 @@ def steps(gpus: int, quick: bool, library: Path) -> list[Step]:
     made.append(Step("latency", latency, "allreduce float32 Sum on GPUs"))
     narrow = ("--width", "8", "--times", "1", "--megabytes", "1") if quick else ()
     made.append(Step("overlap", (str(GPU / "overlap.py"), *few, *narrow), "buckets behind computation", 2))
-    fit = (str(GPU / "training.py"), *few)
-    for ranks in (1, 2) if gpus > 1 else (1,):
-        made.append(Step("fit", fit, "steps of fit on GPUs", ranks, 900, compiles=True))
+    for model in ("transformer", "resnet50"):
+        fit = (str(GPU / "training.py"), *few, "--models", model)
+        for ranks in (1, 2) if gpus > 1 else (1,):
+            made.append(Step(f"fit-{model}", fit, "steps of fit on GPUs", ranks, 900, compiles=True))
     return made
 
 
@@ -273,7 +274,7 @@ def main() -> None:
         parser.error(f"no such step on this host: {', '.join(sorted(unknown))}; --list prints all")
     chosen = [s for s in every if not arguments.only or {s.name, s.title} & set(arguments.only)]
     if arguments.list:
-        print("\n".join(f"{step.title:16}{' '.join([*step.before, *step.program])}" for step in chosen))
+        print("\n".join(f"{step.title:20}{' '.join([*step.before, *step.program])}" for step in chosen))
         return
     if not gpus:
         raise SystemExit("this host has no GPU: nvidia-smi lists none, and there is nothing to prove")

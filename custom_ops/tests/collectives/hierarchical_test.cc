@@ -203,6 +203,25 @@ void TestSmall() {
   }
 }
 
+// Small data of hosts with different numbers of ranks, on both sides of the threshold.
+void TestSmallOnRaggedHosts() {
+  size_t by_hosts = 0, flat = 0;
+  for (const std::vector<int>& hosts : std::vector<std::vector<int>>{
+           {0, 0, 0, 0, 1}, {0, 1, 1, 1, 2, 2}, {0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2}}) {
+    const int size = static_cast<int>(hosts.size());
+    Cluster cluster(hosts, true);
+    for (DataType dtype : {DataType::kFloat16, DataType::kInt8, DataType::kFloat32, DataType::kComplex128}) {
+      for (size_t count : {size_t{1}, size_t{7}, size_t{300}, size_t{3001}}) {
+        const Reduction reduction{dtype, ReduceOp::kAverage, 1.0, 1.0, size, size};
+        ++(ReduceByHosts(reduction, Hosts(hosts, 0), count) ? by_hosts : flat);
+        TestAgainstOneRank(&cluster, reduction, count, count % 2 == 0);
+      }
+    }
+    cluster.End();
+  }
+  CHECK(by_hosts > 0 && flat > 0);
+}
+
 // Sums of float16 that are larger than its largest number have averages that are not, and partial results
 // travel in two bytes.
 void TestHalves(const std::vector<int>& hosts) {
@@ -270,6 +289,7 @@ int main() {
     tfddl::TestHalves(hosts);
   }
   tfddl::TestSmall();
+  tfddl::TestSmallOnRaggedHosts();
   tfddl::TestJoined({0, 0, 1, 1}, {1});
   tfddl::TestJoined({0, 0, 1, 1}, {2, 3});
   tfddl::TestJoined({0, 0, 0, 1, 1, 2}, {0, 5});
