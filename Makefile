@@ -57,6 +57,10 @@ help:
 	@echo "make clean     remove what was built; $(VENV) stays"
 
 setup: $(VENV)/ready
+ifneq ($(filter command environment,$(firstword $(origin EXTRAS))),)
+	@grep -qx '$(EXTRAS)' $< || { \
+	  echo "$(VENV) has the extras '$$(cat $<)', not '$(EXTRAS)': rm -r $(VENV), then the same command again" >&2; exit 1; }
+endif
 
 $(VENV)/ready: setup.cfg setup.py pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { \
@@ -68,7 +72,7 @@ $(VENV)/ready: setup.cfg setup.py pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade -c constraints.txt pip  # an old one may search for versions without end
 	$(BIN)/python -m pip install --quiet -c constraints.txt setuptools wheel cmake
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[$(EXTRAS)]'
-	touch $@
+	echo '$(EXTRAS)' > $@
 
 # Needs the tag v<version> on the commit; `make release RELEASE=--untagged` tries it.
 release: setup
