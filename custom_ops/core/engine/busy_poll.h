@@ -19,7 +19,7 @@ class BusyPoll {
 
   explicit BusyPoll(bool on) : on_(on) {}
 
-  std::chrono::microseconds limit() const { return on_ ? kLimit : std::chrono::microseconds(0); }
+  bool on() const { return on_; }
 
   // Whether the thread that submits `request` should poll. Up to kMostSkipped requests are skipped after
   // polls in vain, and after a request that another thread submitted during a poll: the engine's thread would

@@ -106,8 +106,8 @@ void Engine::Loop() {
       std::lock_guard<std::mutex> lock(driving_);
       round = RunRound();
     }
-    idle_rounds = round.moved ? 0 : idle_rounds + 1;
-    if (idle_rounds > 0) Wait(idle_rounds, round);
+    idle_rounds = round.moved || round.idle() ? 0 : idle_rounds + 1;
+    if (!round.moved) Wait(idle_rounds, round);
     if (control_.Ends(round.failed)) return;
   }
 }
@@ -152,10 +152,11 @@ bool Engine::AllLaunched() const {
 }
 
 void Engine::Wait(int idle_rounds, const Round& round) {
-  if (round.failed || (round.quiet && !round.on_gpu)) return control_.Wait(round.failed, std::nullopt);
-  // Whoever waits for launched work has run rounds for that long (Help).
+  if (round.failed || round.idle()) return control_.Wait(round.failed, std::nullopt);
   const std::chrono::microseconds first(kFirstSleepMicros);
-  if (round.quiet) return control_.Wait(false, std::max(first, busy_poll_.limit()));
+  // At first, whoever waits for launched work looks for its end itself (Help).
+  if (round.quiet)
+    return control_.Wait(false, busy_poll_.on() && idle_rounds == 1 ? BusyPoll::kLimit : first);
   if (idle_rounds <= kSpinRounds) {
     if (idle_rounds > kBusyRounds) std::this_thread::yield();
     return;

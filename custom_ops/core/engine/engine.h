@@ -3,7 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <deque>
 #include <functional>
 #include <list>
@@ -106,7 +105,7 @@ class Engine {
   bool closed() const { return control_.closed(); }
 
   // For a caller that is about to wait until `ended`, as at the launch or at the end of a request on a GPU:
-  // runs rounds for a short time, so that no other thread has to wake up.
+  // runs rounds for a short time, if busy polling is on, so that no other thread has to wake up.
   void Help(const std::function<bool()>& ended);
 
   // Adds a note to request `key` while it waits: the phase that this rank has finished (an epoch, a
@@ -147,6 +146,9 @@ class Engine {
     bool moved;   // anything made progress
     bool quiet;   // nothing is to be done before a command or the end of launched work
     bool on_gpu;  // work runs there
+
+    // Only a command can give this engine something to do.
+    bool idle() const { return quiet && !on_gpu; }
   };
 
   // engine.cc: the thread
@@ -161,7 +163,7 @@ class Engine {
   // engine_poll.cc
   bool BeginPoll(Request* request);
   bool TakeTurn(const Request& request);
-  Round PollRounds(const std::function<bool()>& ended, std::chrono::microseconds limit);
+  Round PollRounds(const std::function<bool()>& ended);
   void PollUntilEnd();
   void EndPoll(bool in_time, Wake wake);
   static Wake WakeAfter(const Round& round);

@@ -56,21 +56,21 @@ bool Engine::TakeTurn(const Request& request) {
   return true;
 }
 
-// Runs rounds until `ended`, for a limited time but at least one. Returns the last one.
-Engine::Round Engine::PollRounds(const std::function<bool()>& ended, std::chrono::microseconds limit) {
+// Runs rounds until `ended`, at most for the time of BusyPoll. Returns the last one.
+Engine::Round Engine::PollRounds(const std::function<bool()>& ended) {
   const DefaultFloatingPoint guard;
   const auto begin = std::chrono::steady_clock::now();
   for (;;) {
     const Round round = RunRound();
     const auto waited = std::chrono::steady_clock::now() - begin;
-    if (ended() || round.failed || waited >= limit) return round;
+    if (ended() || round.failed || waited > BusyPoll::kLimit) return round;
     if (waited > BusyPoll::kYieldAfter) std::this_thread::yield();
   }
 }
 
 // Polls for the request polled_, and answers it if it has ended.
 void Engine::PollUntilEnd() {
-  const Round last = PollRounds([this] { return polled_ == 0; }, BusyPoll::kLimit);
+  const Round last = PollRounds([this] { return polled_ == 0; });
   auto result = std::exchange(polled_result_, std::nullopt);
   EndPoll(polled_ == 0, WakeAfter(last));
   if (!result) return;
@@ -81,20 +81,20 @@ void Engine::PollUntilEnd() {
 }
 
 void Engine::Help(const std::function<bool()>& ended) {
-  const auto late = std::chrono::steady_clock::now() + busy_poll_.limit();
-  do {
-    if (ended()) return;
+  if (!busy_poll_.on()) return;
+  const auto late = std::chrono::steady_clock::now() + BusyPoll::kLimit;
+  while (!ended() && std::chrono::steady_clock::now() < late) {
     if (!driving_.try_lock()) {
       std::this_thread::yield();
       continue;
     }
-    if (!stopped_) {
-      control_.BeginPoll();
-      const Round last = PollRounds(ended, busy_poll_.limit());
-      control_.EndPoll(WakeAfter(last));
-    }
-    driving_.unlock();
-  } while (std::chrono::steady_clock::now() < late);
+    const std::lock_guard<std::mutex> lock(driving_, std::adopt_lock);
+    if (stopped_) return;
+    control_.BeginPoll();
+    const Round last = PollRounds(ended);
+    control_.EndPoll(WakeAfter(last));
+    if (last.failed) return;
+  }
 }
 
 // After rounds on another thread.
