@@ -126,6 +126,23 @@ def test_int8_in_functions(hvd, mode):
     check_int8(hvd, mode)
 
 
+@pytest.mark.slow
+@on_ranks(4)
+def test_int8_by_hosts(hvd):
+    """The ranks of a host add up before they round."""
+    from tfddl.ops import native
+    from tfddl.runtime.job import process
+
+    for layout in ((0, 0, 2, 2), (0, 1, 1, 0)):
+        with (
+            mock.patch.object(process.job, "hosts", layout),
+            mock.patch.object(native, "alltoall", wraps=native.alltoall) as alltoall,
+        ):
+            check_int8(hvd, "graph")
+        steps = {call.args[2].rpartition(".")[2] for call in alltoall.call_args_list}
+        assert steps == {"host", "values"}
+
+
 def check_int8(hvd, mode):
     """e is g + e - sent, and the sum of all results is the sum of all gradients, less what the residuals hold."""
     shapes = [(700,), (3, 5), ()]
@@ -151,7 +168,9 @@ def check_int8(hvd, mode):
     assert not left[716:].any()
     sent, uncompressed = compression.bytes_per_step()
     assert uncompressed == pytest.approx(2 * (hvd.size() - 1) / hvd.size() * 4 * 716)
-    assert sent == pytest.approx(2 * (hvd.size() - 1) / hvd.size() * 260 * {1: 3, 2: 4, 3: 3}[hvd.size()])
+    assert sent == pytest.approx(
+        2 * (hvd.size() - 1) / hvd.size() * 260 * {1: 3, 2: 4, 3: 3, 4: 4}[hvd.size()]
+    )
 
 
 COMPRESSIONS = {"int8": lambda hvd: hvd.Compression.int8(), "power_sgd": lambda hvd: hvd.PowerSGD(1)}
@@ -221,8 +240,9 @@ def test_ranks_that_have_joined(hvd):
         (found,) = step(tf.constant(matrix, tf.float32))
         check_same_bits(hvd, [found, compression.variables[1]])
         np.testing.assert_allclose(found, matrix, rtol=1e-3)
-    step = tape_step(hvd, variables, eager=True, compression=hvd.Compression.int8())
-    if hvd.rank():
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"some have called hvd\.join"):
-            step(tf.constant(matrix, tf.float32))
-    hvd.join()
+    for eager in (True, False):
+        step = tape_step(hvd, variables, eager=eager, compression=hvd.Compression.int8())
+        if hvd.rank():
+            with pytest.raises(tf.errors.InvalidArgumentError, match=r"some have called hvd\.join"):
+                step(tf.constant(matrix, tf.float32))
+        hvd.join()

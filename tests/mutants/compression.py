@@ -32,9 +32,27 @@ FAULTS = {
     ),
     "the owner of a slice forgets its second rounding": Fault(
         "tfddl/gradients/quantized.py",
-        "tf.reduce_mean(slices, axis=0) + slice_left",
-        "tf.reduce_mean(slices, axis=0)",
+        "total / size + slice_left",
+        "total / size",
         _TESTS + "test_int8_keeps_what_it_has_not_sent",
+    ),
+    "a host forgets what it has not sent": Fault(
+        "tfddl/gradients/quantized.py",
+        "    unsent = tf.reshape(sums - sent, ",
+        "    unsent = tf.reshape(sums - sums, ",
+        _TESTS + "test_int8_by_hosts",
+    ),
+    "slices of a host go to the wrong owners": Fault(
+        "tfddl/gradients/quantized.py",
+        "    columns = [sorted(column) for column in zip(*hosts, strict=True)]\n",
+        "    columns = [list(column) for column in zip(*hosts, strict=True)]\n",
+        _TESTS + "test_int8_by_hosts",
+    ),
+    "int8 of several ranks on a host goes from each rank to each": Fault(
+        "tfddl/gradients/quantized.py",
+        "else even_hosts(ranks)\n",
+        "else None\n",
+        _TESTS + "test_int8_by_hosts",
     ),
     "all steps round with one seed": Fault(
         "tfddl/gradients/compressed.py",

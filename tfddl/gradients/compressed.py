@@ -30,7 +30,7 @@ def _reduce_int8(reduction: Reduction) -> list[tf.Tensor]:
 
     With e, the residual of a rank's gradient g, and s, the residual of the slice of means that the rank adds up:
 
-        M = g + e;                  e = M - int8(M)
+        M = g + e, or the sum of g + e over the ranks of a host;    e = M - int8(M)
         T = mean of int8(M) + s;    s = T - int8(T)
 
     Each bucket is an exchange of its own, which begins as soon as its gradients exist.
@@ -54,7 +54,7 @@ def _reduce_int8(reduction: Reduction) -> list[tf.Tensor]:
         total = quantized.to_blocks(mine, size) + errors[index]
         name = f"{reduction.name}.int8.{index}"
         found = quantized.exchange(total, slices[index], name, reduction.process_set, seed, index, context)
-        pairs += [(errors[index], total - found.sent), (slices[index], found.slice_left)]
+        pairs += [(errors[index], found.left), (slices[index], found.slice_left)]
         finite.append(found.finite)
         means = found.means * float(size) if reduction.options.op == Sum else found.means
         results.update(zip(members, quantized.from_blocks(means, mine), strict=True))

@@ -1,6 +1,8 @@
 """The mean of tensors over the ranks, whose values travel as int8 with one scale for each block.
 
-Values are rounded twice: before each rank gets its slice of all ranks, and before all ranks get all means. They are rounded
+Values are rounded twice: before each rank gets its slice of all ranks, and before all ranks get all means. If several hosts
+have equally many ranks, several each, the ranks of a host first add up their values through shared memory, as float32, so
+that the sums of a host travel instead of the values of each of its ranks. Values are rounded
 up or down at random, so that the mean of many results is the true mean (stochastic rounding, QSGD, arXiv 1610.02132, with
 the largest value of a block as its scale). A value is wrong by at most 1/127 of the largest in its block, each time. A block
 with an infinity or a NaN becomes NaN.
@@ -13,9 +15,10 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfddl import _compat
 from tfddl.ops import native
 from tfddl.runtime import asked
-from tfddl.runtime.process_sets import ProcessSet, by_id, id_of, members, rank_in
+from tfddl.runtime.process_sets import ProcessSet, by_id, even_hosts, id_of, members, rank_in
 
 BLOCK = 256
 """Values that share a scale."""
@@ -29,13 +32,14 @@ class Exchanged(NamedTuple):
 
     Attributes:
         means: `[blocks, BLOCK]`, the same bits on all ranks.
-        sent: `[blocks, BLOCK]`, what this rank has sent of its own values.
+        left: `[blocks, BLOCK]`, what this rank has not sent of its values, or of the sums of its host. Only the sum over all
+            ranks matters.
         slice_left: `[blocks / ranks, BLOCK]`, what this rank has not sent of the means of its slice.
         finite: A scalar of bool, the same on all ranks: whether all means are.
     """
 
     means: tf.Tensor
-    sent: tf.Tensor
+    left: tf.Tensor
     slice_left: tf.Tensor
     finite: tf.Tensor
 
@@ -82,15 +86,59 @@ def exchange(
     size, rank = len(members(ranks)), rank_in(ranks)
     count = int(blocks.shape[0])
     stream = 2 * size * index + rank
-    rows, sent = pack(blocks, tf.stack([tf.cast(seed, tf.int64), stream]))
-    received = native.alltoall(rows, None, f"{name}.values", process_set)[0]
-    slices = tf.reshape(unpack(_all_came(received, count)), [size, count // size, BLOCK])
-    means = tf.reduce_mean(slices, axis=0) + slice_left
+    # In a function compiled by XLA alltoall sends equally many rows to each rank.
+    hosts = None if _compat.in_xla_context() else even_hosts(ranks)
+    first = tf.stack([tf.cast(seed, tf.int64), stream])
+    if hosts:
+        total, left = _sum_by_hosts(blocks, hosts, rank, name, process_set, first)
+    else:
+        total, left = _sum(blocks, size, name, process_set, first)
+    means = total / size + slice_left
     rows, sent_means = pack(means, tf.stack([tf.cast(seed, tf.int64), stream + size]))
     gathered = native.grouped_allgather([rows], f"{name}.means", context, process_set)[0]
-    gathered = _all_came(gathered, count)
+    gathered = _all_came(gathered, count, ROW_BYTES)
     finite = tf.reduce_all(tf.math.is_finite(_scales(gathered)))
-    return Exchanged(unpack(gathered), sent, means - sent_means, finite)
+    return Exchanged(unpack(gathered), left, means - sent_means, finite)
+
+
+def _sum(
+    blocks: tf.Tensor, size: int, name: str, process_set: int, seed: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The sum over the ranks of this rank's slice, `[blocks / ranks, BLOCK]`, and what this rank has not sent."""
+    count = int(blocks.shape[0])
+    rows, sent = pack(blocks, seed)
+    received = native.alltoall(rows, None, f"{name}.values", process_set)[0]
+    return _add_up(unpack(_all_came(received, count, ROW_BYTES)), size), blocks - sent
+
+
+def _sum_by_hosts(
+    blocks: tf.Tensor, hosts: list[list[int]], rank: int, name: str, process_set: int, seed: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """As `_sum`. The k-th rank of a host adds up the slices of the k-th ranks of all hosts, then sends each its own."""
+    size, count = sum(map(len, hosts)), int(blocks.shape[0])
+    slice_rows = count // size
+    (host,) = (each for each in hosts if rank in each)
+    columns = [sorted(column) for column in zip(*hosts, strict=True)]
+    column = columns[host.index(rank)]
+
+    slices = tf.reshape(blocks, [size, slice_rows, BLOCK])
+    ordered = tf.reshape(tf.gather(slices, [owner for each in columns for owner in each]), [count, BLOCK])
+    splits = [slice_rows * len(hosts) if peer in host else 0 for peer in range(size)]
+    received = native.alltoall(ordered, tf.constant(splits, tf.int64), f"{name}.host", process_set)[0]
+    sums = _add_up(_all_came(received, count, BLOCK), len(host))
+
+    rows, sent = pack(sums, seed)
+    splits = [slice_rows if peer in column else 0 for peer in range(size)]
+    received = native.alltoall(rows, tf.constant(splits, tf.int64), f"{name}.values", process_set)[0]
+    total = _add_up(unpack(_all_came(received, len(column) * slice_rows, ROW_BYTES)), len(column))
+    unsent = tf.reshape(sums - sent, [len(column), slice_rows, BLOCK])
+    left = tf.scatter_nd([[owner] for owner in column], unsent, [size, slice_rows, BLOCK])
+    return total, tf.reshape(left, [count, BLOCK])
+
+
+def _add_up(rows: tf.Tensor, parts: int) -> tf.Tensor:
+    """The sum of so many equal parts of the rows, which follow each other."""
+    return tf.reduce_sum(tf.reshape(rows, [parts, int(rows.shape[0]) // parts, BLOCK]), axis=0)
 
 
 def to_blocks(tensors: Sequence[tf.Tensor], size: int) -> tf.Tensor:
@@ -144,12 +192,18 @@ def _scales(rows: tf.Tensor) -> tf.Tensor:
     return tf.bitcast(rows[:, BLOCK:], tf.float32)
 
 
-def _all_came(rows: tf.Tensor, count: int) -> tf.Tensor:
+def _all_came(rows: tf.Tensor, count: int, width: int) -> tf.Tensor:
     """Checks the number of rows, which is smaller while some ranks have joined."""
-    tf.debugging.assert_equal(
-        tf.shape(rows)[0],
-        count,
-        message="Compression.int8 needs the values of all ranks, and some have called hvd.join(): use hvd.PowerSGD or "
-        "Compression.bf16 for ranks that run out of data.",
-    )
-    return tf.ensure_shape(rows, [count, ROW_BYTES])
+    if _compat.in_xla_context():  # where tfddl checks it
+        return tf.ensure_shape(rows, [count, width])
+
+    def missing() -> tf.Tensor:
+        tf.debugging.assert_equal(
+            tf.shape(rows)[0],
+            count,
+            message="Compression.int8 needs the values of all ranks, and some have called hvd.join(): use hvd.PowerSGD or "
+            "Compression.bf16 for ranks that run out of data.",
+        )
+        return tf.zeros([count, width], rows.dtype)  # so that no other op fails before the check
+
+    return tf.ensure_shape(tf.cond(tf.equal(tf.shape(rows)[0], count), lambda: rows, missing), [count, width])

@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 import threading
+from collections import Counter
 from typing import Any
 
 from tfddl.build import discover, support
@@ -145,7 +146,7 @@ def cross_size() -> int:
 
 def is_homogeneous() -> bool:
     """Whether all hosts run the same number of processes."""
-    return current("is_homogeneous").homogeneous
+    return len(set(Counter(current("is_homogeneous").hosts).values())) == 1
 
 
 def _start(comm: Any, sets: Any) -> None:
@@ -221,6 +222,8 @@ def _describe(MPI: Any, world: Any, engine: tuple[Any, Any], limits: tuple[float
     """MPI says which ranks share a host: under some schedulers the launcher's variables are wrong."""
     local = world.Split_type(MPI.COMM_TYPE_SHARED, key=world.rank)
     cross = world.Split(color=local.rank, key=world.rank)
+    may_go_by_hosts = os.environ.get("TFDDL_HIERARCHICAL_ALLREDUCE") != "0"
+    hosts, wishes = zip(*world.allgather((local.bcast(world.rank), may_go_by_hosts)), strict=True)
     job = Job(
         MPI=MPI,
         communicator=world,
@@ -231,7 +234,8 @@ def _describe(MPI: Any, world: Any, engine: tuple[Any, Any], limits: tuple[float
         local_size=local.size,
         cross_rank=cross.rank,
         cross_size=cross.size,
-        homogeneous=len(set(world.allgather(local.size))) == 1,
+        hosts=hosts,
+        by_hosts=all(wishes),
         limits=limits,
     )
     local.Free()

@@ -19,6 +19,8 @@ class Job:
         MPI: `mpi4py.MPI`.
         communicator: An mpi4py communicator of all ranks. tfddl makes other communicators from it.
         engine_communicators: The two communicators of the engine, for data and for control messages.
+        hosts: For each rank the lowest rank of its host.
+        by_hosts: Whether collectives may go by hosts: no rank has TFDDL_HIERARCHICAL_ALLREDUCE=0.
         limits: Seconds after which a wait is reported, and seconds after which the wait fails.
         sets: The process sets by their numbers; 0 is `global_process_set`.
         communicators: The communicators of the process sets that this rank is in, by number.
@@ -38,7 +40,8 @@ class Job:
     local_size: int
     cross_rank: int
     cross_size: int
-    homogeneous: bool
+    hosts: tuple[int, ...]
+    by_hosts: bool
     limits: tuple[float, float]
     sets: dict[int, Any] = field(default_factory=dict)
     communicators: dict[int, Any] = field(default_factory=dict)

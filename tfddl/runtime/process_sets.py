@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 from tfddl.runtime import asked
@@ -169,6 +170,23 @@ def members(process_set: ProcessSet) -> list[int]:
     """
     current()
     return process_set.ranks or []
+
+
+def even_hosts(process_set: ProcessSet) -> list[list[int]] | None:
+    """The members by host, if collectives may go by hosts, and several hosts have equally many members, several each.
+
+    Returns:
+        For each host the ranks of its members within the set, in ascending order; the same on all ranks. Or None.
+
+    Raises:
+        ValueError: tfddl is not initialized.
+    """
+    job, found = current(), defaultdict(list)
+    for rank, member in enumerate(members(process_set)):
+        found[job.hosts[member]].append(rank)
+    hosts = list(found.values())
+    even = len({len(host) for host in hosts}) == 1
+    return hosts if job.by_hosts and even and 1 < len(hosts) < sum(map(len, hosts)) else None
 
 
 def serial(number: int) -> int:
