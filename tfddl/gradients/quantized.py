@@ -1,11 +1,12 @@
 """The mean of tensors over the ranks, whose values travel as int8 with one scale for each block.
 
-Values are rounded twice: before each rank gets its slice of all ranks, and before all ranks get all means. If several hosts
-have equally many ranks, several each, the ranks of a host first add up their values through shared memory, as float32, so
-that the sums of a host travel instead of the values of each of its ranks. Values are rounded
+Values are rounded twice: before each rank gets its slice of all ranks, and before all ranks get all means. They are rounded
 up or down at random, so that the mean of many results is the true mean (stochastic rounding, QSGD, arXiv 1610.02132, with
 the largest value of a block as its scale). A value is wrong by at most 1/127 of the largest in its block, each time. A block
 with an infinity or a NaN becomes NaN.
+
+If several hosts have equally many ranks, several each, the ranks of a host first add up their values through shared memory,
+as float32. So the sums of a host travel, not the values of each of its ranks.
 """
 
 from __future__ import annotations
