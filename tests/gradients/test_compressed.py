@@ -126,7 +126,6 @@ def test_int8_in_functions(hvd, mode):
     check_int8(hvd, mode)
 
 
-@pytest.mark.slow
 @on_ranks(4)
 def test_int8_by_hosts(hvd):
     """The ranks of a host add up before they round."""

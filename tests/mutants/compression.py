@@ -41,18 +41,21 @@ FAULTS = {
         "    unsent = tf.reshape(sums - sent, ",
         "    unsent = tf.reshape(sums - sums, ",
         _TESTS + "test_int8_by_hosts",
+        ranks=4,
     ),
     "slices of a host go to the wrong owners": Fault(
         "tfddl/gradients/quantized.py",
         "    columns = [sorted(column) for column in zip(*hosts, strict=True)]\n",
         "    columns = [list(column) for column in zip(*hosts, strict=True)]\n",
         _TESTS + "test_int8_by_hosts",
+        ranks=4,
     ),
     "int8 of several ranks on a host goes from each rank to each": Fault(
         "tfddl/gradients/quantized.py",
         "else even_hosts(ranks)\n",
         "else None\n",
         _TESTS + "test_int8_by_hosts",
+        ranks=4,
     ),
     "all steps round with one seed": Fault(
         "tfddl/gradients/compressed.py",
