@@ -99,7 +99,7 @@ def main() -> None:
     """Measures every size."""
     parser = report.parser(__doc__)
     parser.add_argument("--largest", type=int, default=SIZES[-1], help="bytes of the largest tensor")
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="with XLA or without it")
     arguments = parser.parse_args()
     ordinal = device.start()
     direct = Direct(ordinal)

@@ -6,6 +6,7 @@ import pickle
 import re
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
@@ -23,6 +24,26 @@ def test_the_global_set(hvd):
     assert hvd.remove_process_set(everybody) is False
     sum_of_ones(hvd, everybody)
     assert int(hvd.process_set_included_op()) == 1
+
+
+@pytest.mark.parametrize(
+    ("hosts", "ranks", "by_hosts", "expected"),
+    [
+        ((0, 0, 2, 2), range(4), True, [[0, 1], [2, 3]]),
+        ((0, 1, 1, 0), range(4), True, [[0, 3], [1, 2]]),
+        ((0, 0, 0, 3, 3, 3), [1, 2, 4, 5], True, [[0, 1], [2, 3]]),
+        ((0, 0, 2, 2), range(4), False, None),
+        ((0, 0, 0, 3), range(4), True, None),
+        ((0, 0, 2, 2), [0, 2], True, None),
+        ((0, 0, 0, 0), range(4), True, None),
+        ((0,), [0], True, None),
+    ],
+)
+def test_hosts_with_equally_many_members(monkeypatch, hosts, ranks, by_hosts, expected):
+    from tfddl.runtime import job, process_sets
+
+    monkeypatch.setattr(job.process, "job", SimpleNamespace(hosts=hosts, by_hosts=by_hosts))
+    assert process_sets.even_hosts(process_sets.ProcessSet(ranks)) == expected
 
 
 @on_ranks(2, 3, full=(4,))

@@ -176,7 +176,7 @@ class Engine {
   void StartSequence(const std::string& name, Sequence sequence);
   void FailSequence(Sequence sequence, Code code, const std::string& message);
   void EndSteps(const std::set<int64_t>& steps, const std::string& name);
-  void EndPollAtLaunch(Running* running);
+  void NoteLaunch(Running* running);
   void Start(Request request, uint64_t ticket, const std::shared_ptr<const Participants>& participants);
   std::unique_ptr<Collective> MakeCollective(const Lane& lane, const Request& request);
   bool PollRunning();

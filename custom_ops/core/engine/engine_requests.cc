@@ -224,8 +224,9 @@ void Engine::EndSteps(const std::set<int64_t>& steps, const std::string& name) {
   }
 }
 
-// A compiled program does not wait for the GPU.
-void Engine::EndPollAtLaunch(Running* running) {
+// Has `launched` say that nobody waits any more, and end a poll: a compiled program does not wait for the
+// GPU.
+void Engine::NoteLaunch(Running* running) {
   Request& request = running->request;
   if (!request.launched) return;
   request.launched = [this, running,
@@ -242,7 +243,7 @@ void Engine::Start(Request request, uint64_t ticket,
   recorder_.Started(request.number, ticket);
   running_.push_back({participants, nullptr, nullptr, std::move(request)});
   Running& running = running_.back();
-  EndPollAtLaunch(&running);
+  NoteLaunch(&running);
   try {
     const auto lanes = static_cast<uint64_t>((transport_->tags() - kFirstDataTag) / 2);
     if (!participants->complete()) running.transport = TransportAmong(transport_.get(), participants->ranks);

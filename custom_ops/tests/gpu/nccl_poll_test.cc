@@ -87,6 +87,10 @@ int LaunchedHere(int size) {
     request->launched = [&here, submitter](const std::shared_ptr<DeviceEvent>&) {
       here += std::this_thread::get_id() == submitter;
     };
+    request->done = [submitter, done = std::move(request->done)](const Status& status) {
+      CHECK(std::this_thread::get_id() != submitter);
+      done(status);
+    };
   });
   job.End();
   tfddl_fake_reset();
