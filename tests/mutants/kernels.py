@@ -1,4 +1,4 @@
-"""Faults of the TensorFlow ops and of the handlers that XLA calls."""
+"""Faults of the TensorFlow ops and of XLA: its handlers, and the processor that it compiles for."""
 
 from tests.mutants.fault import Fault
 
@@ -20,5 +20,17 @@ FAULTS = {
         "RowsOf(rows, engine->rank(), engine->size())",
         "RowsOf(rows, 0, engine->size())",
         "tests/ops/test_reducescatter.py::test_values_and_rows",
+    ),
+    "XLA compiles for the largest instruction set": Fault(
+        "tfddl/runtime/processors.py",
+        "in sets else min(sets",
+        "in sets else max(sets",
+        "tests/xla/test_processors.py::test_compiled_weights",
+    ),
+    "a processor without fused operations counts as AVX2": Fault(
+        "tfddl/runtime/processors.py",
+        '{"avx2", "fma"}',
+        '{"avx2"}',
+        "tests/xla/test_processors.py::test_instruction_set",
     ),
 }

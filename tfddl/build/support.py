@@ -12,6 +12,8 @@ MACHINES = ("x86_64", "aarch64")
 TENSORFLOW = ((2, 15), (2, 21))
 """Oldest and newest tested version. A newer version works with a warning. The same holds for KERAS (Keras 3)."""
 KERAS = ((3, 4), (3, 15))
+XLA_MAX_ISA = (2, 19)
+"""Oldest TensorFlow whose XLA knows `--xla_cpu_max_isa`. An older one ends the process for an unknown flag."""
 
 
 class UnsupportedError(ImportError):

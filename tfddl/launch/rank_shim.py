@@ -372,7 +372,7 @@ def _is_frozen(pid: int) -> bool:
 
 
 def _is_in_init(job: str) -> bool:
-    """Whether the rank is in `hvd.init()`: it holds a socket then, whose name says it (`tfddl.runtime.init_watchdog`)."""
+    """Whether the rank is in `hvd.init()`: it holds a socket then, whose name says so (`runtime/watchdog`)."""
     namespace = f"/{os.environ['PMIX_NAMESPACE']}" if "PMIX_NAMESPACE" in os.environ else ""
     start = f"@tfddl/{job}{namespace}/init/{_rank()}/"
     with contextlib.suppress(OSError), open("/proc/net/unix", errors="replace") as table:

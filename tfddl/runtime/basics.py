@@ -14,21 +14,21 @@ from tfddl.runtime import (
     asked,
     debugger,
     exit_code,
-    exit_watchdog,
     failure,
     flight_record,
     fork,
     gpu,
-    init_watchdog,
     job_communicator,
     launcher_check,
     library,
     process_sets,
+    processors,
     registration,
     software,
     timeline,
 )
 from tfddl.runtime.job import Job, current, process
+from tfddl.runtime.watchdog import exit_watchdog, init_watchdog
 
 # Peers answer a shutdown within a fraction of a second, also while they compute. A peer that does not is dead or stopped.
 SHUTDOWN_LIMIT = 30.0
@@ -185,6 +185,7 @@ def _start(comm: Any, sets: Any) -> None:
     atexit.unregister(_at_exit)
     atexit.register(_at_exit, (*limits, exit_limit))
     gpu.pin_once(job)
+    processors.limit_xla(job)
 
 
 def _stop(job: Job) -> None:
@@ -223,7 +224,8 @@ def _describe(MPI: Any, world: Any, engine: tuple[Any, Any], limits: tuple[float
     local = world.Split_type(MPI.COMM_TYPE_SHARED, key=world.rank)
     cross = world.Split(color=local.rank, key=world.rank)
     may_go_by_hosts = os.environ.get("TFDDL_HIERARCHICAL_ALLREDUCE") != "0"
-    hosts, wishes = zip(*world.allgather((local.bcast(world.rank), may_go_by_hosts)), strict=True)
+    here = (local.bcast(world.rank), may_go_by_hosts, processors.instruction_set())
+    hosts, wishes, instruction_sets = zip(*world.allgather(here), strict=True)
     job = Job(
         MPI=MPI,
         communicator=world,
@@ -236,6 +238,7 @@ def _describe(MPI: Any, world: Any, engine: tuple[Any, Any], limits: tuple[float
         cross_size=cross.size,
         hosts=hosts,
         by_hosts=all(wishes),
+        instruction_sets=instruction_sets,
         limits=limits,
     )
     local.Free()

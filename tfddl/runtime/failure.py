@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import NoReturn
 
-from tfddl.runtime import exit_code, exit_watchdog, fork, library
+from tfddl.runtime import exit_code, fork, library
 from tfddl.runtime.job import process
+from tfddl.runtime.watchdog import exit_watchdog
 
 # MPI_Abort normally ends this process too. If it hangs, os._exit ends the process after these seconds.
 _ABORT_LIMIT = 2.0

@@ -12,7 +12,8 @@ import sys
 import threading
 from typing import Any
 
-from tfddl.runtime import init_watchdog, library
+from tfddl.runtime import library
+from tfddl.runtime.watchdog import init_watchdog
 
 DIRECTORY_VARIABLE, SIGNAL_VARIABLE = "TFDDL_DUMP_DIR", "TFDDL_DUMP_SIGNAL"
 _DIRECTORY = "tfddl-dump"

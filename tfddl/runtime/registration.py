@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from tfddl.runtime import fork, init_watchdog, library
+from tfddl.runtime import fork, library
 from tfddl.runtime.agreement import in_words
 from tfddl.runtime.job import Job, current, process
 from tfddl.runtime.job_communicator import part
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 from tfddl.runtime.proposal import Proposal, agreed_groups
+from tfddl.runtime.watchdog import init_watchdog
 
 _INIT = "init"
 _REMOVAL_LIMIT = 30.0  # seconds; all ranks have agreed by then

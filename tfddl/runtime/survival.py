@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from tfddl.runtime import basics, init_watchdog, library, registration
+from tfddl.runtime import basics, library, registration
 from tfddl.runtime.job import Job, current, process
 from tfddl.runtime.process_sets import ProcessSet
+from tfddl.runtime.watchdog import init_watchdog
 
 # The survivors meet within moments. If one of them is stopped, the process ends after these seconds.
 _LIMIT_S = 30.0

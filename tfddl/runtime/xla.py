@@ -9,7 +9,7 @@ import sys
 import threading
 
 from tfddl import _compat
-from tfddl.runtime import basics, library
+from tfddl.runtime import basics, library, processors
 
 VARIABLE = "TFDDL_XLA"
 
@@ -55,6 +55,7 @@ def _outcome() -> str | None:
     if _compat.sees_gpus() and not has_gpus:
         return "those for GPUs need TensorFlow 2.21 or later"
     _warn_about_threads()
+    _warn_about_processors()
     return None
 
 
@@ -73,6 +74,12 @@ def _warn_about_threads() -> None:
             file=sys.stderr,
             flush=True,
         )
+
+
+def _warn_about_processors() -> None:
+    text = None if _compat.sees_gpus() else processors.about_xla()
+    if text and basics.rank() == 0:
+        print(f"tfddl: {text}", file=sys.stderr, flush=True)
 
 
 def require(kind: str) -> None:

@@ -7,7 +7,8 @@ import ctypes
 import functools
 import time
 
-from tfddl.runtime import init_watchdog, library
+from tfddl.runtime import library
+from tfddl.runtime.watchdog import init_watchdog
 
 
 def begin(warning: float, limit: float, exit_limit: float) -> None:
