@@ -80,11 +80,11 @@ from mpi4py import MPI
 from tfddl.bench import models
 from tfddl.bench.adapters import Process, in_graph, mwms
 from tfddl.bench.case import training
-from tfddl.bench.worker_group import free_ports
+from tfddl.bench.channel import free_port
 
 rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 case = training("cnn", size, 2, 1)
-ports = MPI.COMM_WORLD.bcast(free_ports(size))
+ports = MPI.COMM_WORLD.allgather(free_port())
 way = mwms.ways(Process(rank, size, Path(), tuple(f"localhost:{port}" for port in ports)))(case)
 losses = np.mean(MPI.COMM_WORLD.allgather([float(way.call()) for _ in range(4)]), axis=0)
 assert way.wrong() == 0

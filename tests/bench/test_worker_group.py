@@ -1,6 +1,10 @@
 """The workers of one adapter, without `tfddl bench`."""
 
+import contextlib
 import dataclasses
+import json
+import os
+import socket
 import subprocess
 import sys
 import time
@@ -10,7 +14,21 @@ import pytest
 
 from tfddl.bench.adapters import OWN
 from tfddl.bench.case import Case
+from tfddl.bench.channel import Listener, connect
+from tfddl.bench.place import Place, fill
 from tfddl.bench.worker_group import WorkerGroup
+from tfddl.launch.hosts import parse_hosts
+
+
+def is_shim(process: int) -> bool:
+    return b"/rank_shim.py" in Path(f"/proc/{process}/cmdline").read_bytes()
+
+
+def workers(process: int) -> list[int]:
+    """The workers that a process has started: each is the child of a shim."""
+    children = [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    found = [each for each in children if is_shim(process) and not is_shim(each)]
+    return found or [worker for each in children for worker in workers(each)]
 
 
 def state(process: int) -> str:
@@ -28,9 +46,9 @@ def wait_until_stopped(processes: list[int]) -> None:
 
 @pytest.mark.parametrize("restless", [True, False])
 def test_ranks_that_do_not_rest_are_stopped_between_their_turns(restless):
-    job = WorkerGroup(dataclasses.replace(OWN["copy"], restless=restless), 2)
+    job = WorkerGroup(dataclasses.replace(OWN["copy"], restless=restless), Place(2))
     try:
-        processes = job._processes
+        processes = workers(os.getpid())
         assert len(set(processes)) == 2
         for turn in (
             lambda: True,
@@ -53,16 +71,68 @@ def test_nothing_is_left_of_a_driver_that_is_killed():
 import dataclasses
 import time
 from tfddl.bench.adapters import OWN
+from tfddl.bench.place import Place
 from tfddl.bench.worker_group import WorkerGroup
-job = WorkerGroup(dataclasses.replace(OWN["copy"], restless=True), 2)
-print(*job._processes, flush=True)
+job = WorkerGroup(dataclasses.replace(OWN["copy"], restless=True), Place(2))
+print("started", flush=True)
 time.sleep(600)
 """
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as driver:
-        processes = [int(process) for process in driver.stdout.readline().split()]
+        assert driver.stdout.readline() == "started\n"
+        processes = workers(driver.pid)
         wait_until_stopped(processes)
         driver.kill()
     deadline = time.monotonic() + 60
     while any(Path(f"/proc/{process}").exists() for process in processes):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_a_stranger_is_no_worker():
+    listener = Listener(remote=False)
+    with contextlib.closing(listener):
+        settings = json.loads(listener.environment()["TFDDL_BENCH"])
+        connect(settings | {"token": "f" * 32}, "of another job").close()
+        assert listener.accept(10) is None
+        with socket.create_connection(("127.0.0.1", settings["port"])) as silent:
+            silent.send(b"GET / HTTP/1.1\r\n\r\n")
+            silent.shutdown(socket.SHUT_WR)
+            assert listener.accept(10) is None
+        connection = connect(settings, (1, 7))
+        hello, other = listener.accept(10)
+        assert hello == (1, 7)
+        connection.send("more")
+        assert other.recv() == "more"
+        other.close()
+        connection.close()
+
+
+def hosts(text):
+    return tuple(parse_hosts(text))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "given", "expected"),
+    [
+        (None, "a:2,b:3", "a:2,b:3"),
+        (5, "a:2,b:3", "a:2,b:3"),
+        (3, "a:2,b:3", "a:2,b:1"),
+        (2, "a:2,b:3", "a:2"),
+    ],
+)
+def test_ranks_fill_the_slots(ranks, given, expected):
+    expected = hosts(expected)
+    assert fill(hosts(given), ranks) == (sum(host.slots for host in expected), expected)
+
+
+def test_a_place(monkeypatch):
+    monkeypatch.delenv("LAB", raising=False)
+    place = Place(5, hosts("localhost:2,b:3"))
+    assert place.kind == "several" and place.ranks_on_a_machine == 3
+    assert [place.core(rank) for rank in range(5)] == [0, 1, 0, 1, 2]
+    own = socket.gethostname()
+    assert place.addresses(range(5)) == (f"{own}:0", f"{own}:1", "b:2", "b:3", "b:4")
+    alone = Place(2)
+    assert alone.kind == "one" and alone.addresses([5, 6]) == ("localhost:5", "localhost:6")
+    monkeypatch.setenv("LAB", "1gbit,,2")
+    assert place.ranks_on_a_machine == 5 and [place.core(rank) for rank in range(5)] == [0, 1, 2, 3, 4]

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import shlex
 import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfddl.bench import lab as labs
-from tfddl.bench.param_types import Lab, Labs, Names, Sizes
-from tfddl.launch.reports import check_packages, file_option
+from tfddl.bench.options import NUMBER, common, names
+from tfddl.bench.param_types import Lab, Sizes
+from tfddl.bench.place import Place
+from tfddl.launch.reports import check_packages
 
 if TYPE_CHECKING:
     from tfddl.bench.adapters import Adapter
@@ -33,9 +31,7 @@ _OPERATIONS = {
     "reducescatter": "Each rank's slice of the sum over all ranks.",
     "alltoall": "The n-th piece of every rank to rank n.",
 }
-_PEERS = ("mpi4py", "mpi4py-fused", "horovod", "gloo", "mwms")
 _NAME = "tfddl bench"
-_NUMBER: dict[str, Any] = {"type": click.IntRange(min=1), "show_default": True, "metavar": "N"}
 
 
 @click.group(no_args_is_help=True)
@@ -61,8 +57,11 @@ def bench() -> None:
           two hosts with one rank each, as namespaces on this machine, with a cable of
           1 Gbit/s between them; 4x2,100mbit,20ms has four hosts of two ranks, and 20 ms
           from each host to each
+      tfddl bench allreduce -H node1:4,node2:4
+          between hosts of a cluster, which must let you in by ssh; in an allocation of
+          Slurm, PBS or LSF over several hosts, -H is not needed
 
-    It runs on the CPUs of this host. Each rank has one core and one thread, so start at most as many ranks as cores,
+    It runs on CPUs. Each rank has one core and one thread, so start at most as many ranks as a host has cores,
     and run nothing else meanwhile. Ctrl-C keeps the finished cases. Blocks of calls take turns, and the ranks of
     other adapters sleep. Columns:
 
@@ -85,87 +84,9 @@ def bench() -> None:
     """
 
 
-def _names(flag: str, choices: Sequence[str], about: str) -> Any:
-    return click.option(
-        flag, type=Names(choices), default="all", show_default=True, metavar="NAME,...", help=about
-    )
-
-
-def _common(command: Any) -> Any:
-    options = [
-        click.option(
-            "-np", "--num-proc", "ranks", type=click.IntRange(min=1), metavar="N",
-            help="Number of ranks.  [default: 2, or those of the lab]",
-        ),
-        click.option(
-            "--lab", type=Labs(), metavar="HOSTSxRANKS[,RATE[,DELAY]]",
-            help="Measure between 2 to 8 hosts that are namespaces on this machine, with Open MPI. RATE of a link in each "
-            "direction: 1gbit; from three hosts on, or with a delay, a process of this machine carries all, at 100mbit "
-            "well. DELAY from host to host, one way: 20ms.",
-        ),
-        click.option("--rounds", default=7, help="Number of rounds: blocks of calls of each adapter.", **_NUMBER),
-        _names(
-            "--peers", _PEERS,
-            f"Libraries to compare: {', '.join(_PEERS)}; all or none. Missing ones are skipped.",
-        ),
-        file_option("--json", "json_path", about="Write all numbers as JSON."),
-        file_option("--plot", "plot_path", about="Draw a picture, as .png or .svg."),
-        file_option("--markdown", "markdown_path", about="Write the medians as a table."),
-    ]  # fmt: skip
-
-    @functools.wraps(command)
-    def run(ranks: int | None, lab: Lab | None, **options: Any) -> None:
-        if lab is not None:
-            _enter(lab, ranks)
-        command(ranks=lab.ranks if lab else ranks or 2, lab=lab, **options)
-
-    for option in reversed(options):
-        run = option(run)
-    return run
-
-
-def _enter(lab: Lab, ranks: int | None) -> None:
-    """Runs this command on the first host of a lab, unless it runs there."""
-    if ranks not in (None, lab.ranks):
-        raise click.UsageError(
-            f"--lab has {lab.ranks} ranks: leave -np out, or choose another lab. Received: -np {ranks}"
-        )
-    around = os.environ.get(labs.LAB, lab.network)
-    if around != lab.network:
-        raise click.UsageError(
-            f"This command runs in a lab of {around} (rate, delay, hosts): start it outside. Received: --lab {lab.network}"
-        )
-    if labs.LAB not in os.environ:
-        sys.exit(_inside(lab))
-
-
-def _inside(lab: Lab) -> int:
-    """Runs this command on the first host of a lab. Returns its exit code."""
-    from tfddl.bench.worker_group import end_with_driver
-
-    with tempfile.TemporaryDirectory(prefix="tfddl-lab-") as directory:
-        line = labs.lab_command(Path(directory), lab.rate, lab.delay, len(lab.hosts))
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-        probe = subprocess.run([*line, "true"], capture_output=True, text=True)
-        if probe.returncode != 0:
-            raise click.ClickException(
-                "This machine cannot build a lab: install unshare, ip and tc, permit user namespaces, and for a delay or "
-                f"more than two hosts give access to /dev/net/tun. It said: {probe.stderr.strip()[-300:]}"
-            )
-        line += [sys.executable, "-m", "tfddl.cli", *sys.argv[1:]]
-        # With this process go all processes of the lab.
-        running = subprocess.Popen(line, preexec_fn=functools.partial(end_with_driver, signal.SIGKILL))
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the command in the lab too
-        try:
-            return running.wait()
-        finally:
-            running.kill()  # if SIGTERM has come
-            running.wait()
-
-
 def _add(operation: str, about: str) -> None:
     @bench.command(operation, help=about)
-    @_common
+    @common
     @click.option(
         "--sizes",
         type=Sizes(),
@@ -178,11 +99,11 @@ def _add(operation: str, about: str) -> None:
         "--dtype", type=click.Choice(["float16", "float32", "float64", "int32", "int64"]), default="float32",
         show_default=True,
     )  # fmt: skip
-    def command(ranks: int, sizes: list[int], dtype: str, **options: Any) -> None:
+    def command(place: Place, sizes: list[int], dtype: str, **options: Any) -> None:
         from tfddl.bench.case import collective
 
-        cases = [collective(operation, size, dtype, ranks) for size in sizes]
-        _measure(f"{operation}, {dtype}", cases, ranks, **options)
+        cases = [collective(operation, size, dtype, place.ranks) for size in sizes]
+        _measure(f"{operation}, {dtype}", cases, place, **options)
 
 
 for _operation, _about in _OPERATIONS.items():
@@ -190,29 +111,29 @@ for _operation, _about in _OPERATIONS.items():
 
 
 @bench.command()
-@_common
-@_names(
+@common
+@names(
     "--sets",
     ("resnet50", "vgg16", "1000x1KB"),
     "Sets of gradients: resnet50 (161 tensors, 102 MB), vgg16 (32 tensors, 553 MB), 1000x1KB; or all.",
 )
-def gradients(ranks: int, sets: list[str], **options: Any) -> None:
+def gradients(place: Place, sets: list[str], **options: Any) -> None:
     """Mean of all gradients of a model, by the tape."""
     from tfddl.bench.case import gradients as case
 
-    _measure("gradients", [case(name, ranks) for name in sets], ranks, **options)
+    _measure("gradients", [case(name, place.ranks) for name in sets], place, **options)
 
 
 @bench.command()
-@_common
-@_names(
+@common
+@names(
     "--models",
     ("resnet20", "cnn", "vgg"),
     "Models: resnet20 (0.27 million weights), cnn (4.2), vgg (14.5); or all.",
 )
-@click.option("--batch", default=32, help="Images of each rank in a step.", **_NUMBER)
-@click.option("--steps", default=10, help="Steps in a block.", **_NUMBER)
-def training(ranks: int, models: list[str], batch: int, steps: int, **options: Any) -> None:
+@click.option("--batch", default=32, help="Images of each rank in a step.", **NUMBER)
+@click.option("--steps", default=10, help="Steps in a block.", **NUMBER)
+def training(place: Place, models: list[str], batch: int, steps: int, **options: Any) -> None:
     """Training steps of a model, with and without communication.
 
     Random images of 32 x 32 x 3, SGD with momentum, gradients by DistributedGradientTape or the peer's own means. "op
@@ -229,32 +150,32 @@ def training(ranks: int, models: list[str], batch: int, steps: int, **options: A
     """
     from tfddl.bench.case import training as case
 
-    cases = [case(name, ranks, batch, steps) for name in models]
-    _measure(f"training, {batch} images a rank", cases, ranks, **options)
+    cases = [case(name, place.ranks, batch, steps) for name in models]
+    _measure(f"training, {batch} images a rank", cases, place, **options)
 
 
 def _measure(
     title: str,
     cases: list[Case],
-    ranks: int,
+    place: Place,
     lab: Lab | None,
     rounds: int,
     peers: list[str],
     **files: Path | None,
 ) -> None:
     check_packages(_NAME, files["plot_path"])
-    _check_memory(cases, ranks)
+    _check_memory(cases, place.ranks_on_a_machine)
     from tfddl.bench import results
     from tfddl.bench.session import Session
 
-    title, hosts = f"{title}, {ranks} ranks", lab.hosts if lab else ()
+    title += f", {place.ranks} ranks{f' on {len(place.hosts)} hosts' if len(place.hosts) > 1 else ''}"
     if lab:
-        title += f" on {len(hosts)} hosts, {lab.rate if lab.rate != '-' else 'no limit'}{lab.delay and ', ' + lab.delay}"
-    adapters, notes = _adapters(cases[0].operation, peers, "several" if lab else "one") if cases else ({}, [])
+        title += f", {lab.rate if lab.rate != '-' else 'no limit'}{lab.delay and ', ' + lab.delay}"
+    adapters, notes = _adapters(cases[0].operation, peers, place.kind) if cases else ({}, [])
     lines: list[dict[str, Any]] = []
     stopped = False
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the jobs and removes their files
-    with Session(adapters, ranks, lambda text: click.echo(text, err=True), hosts) as session:
+    with Session(adapters, place, lambda text: click.echo(text, err=True)) as session:
         try:
             for case in cases:
                 click.echo(f"measuring {case.set or results.human(case.bytes)}", err=True)
@@ -263,13 +184,14 @@ def _measure(
             stopped = True
             notes.append("stopped before the end: only the finished cases are listed")
     cores = len(os.sched_getaffinity(0))
-    if ranks > cores:
-        notes.append(f"{ranks} ranks share {cores} cores: the times are not meaningful")
+    if place.ranks_on_a_machine > cores:
+        notes.append(f"{place.ranks_on_a_machine} ranks share {cores} cores: the times are not meaningful")
     shown = [{column: line[column] for column in line if column != "name"} for line in lines]
     document = {
         "title": title,
         "command": shlex.join(["tfddl", *sys.argv[1:]]),
-        "ranks": ranks,
+        "ranks": place.ranks,
+        "hosts": {host.name: host.slots for host in place.hosts},
         "rounds": rounds,
         "machine": results.machine(),
         "rows": lines,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
 from tfddl.bench.adapters import Adapter
 from tfddl.bench.case import Case
+from tfddl.bench.place import Place
 from tfddl.bench.rounds import Timing, interleave
 from tfddl.bench.worker_group import WorkerError, WorkerGroup
-from tfddl.launch.hosts import Host
 
 T = TypeVar("T")
 
@@ -33,9 +33,8 @@ class Session:
 
     Args:
         adapters: Adapters to start, by name.
-        ranks: Number of workers of each adapter.
+        place: Where the workers of each adapter run.
         say: Takes a line of text about the progress.
-        hosts: The hosts of the workers, as for `WorkerGroup`.
 
     Attributes:
         failed: The errors of adapters that failed, by name. Their earlier timings stay valid.
@@ -44,9 +43,8 @@ class Session:
     def __init__(
         self,
         adapters: dict[str, Adapter],
-        ranks: int,
+        place: Place,
         say: Callable[[str], None],
-        hosts: Sequence[Host] = (),
     ):
         self.failed: dict[str, str] = {}
         self._say = say
@@ -54,7 +52,7 @@ class Session:
         for name, adapter in adapters.items():
             say(f"starting {adapter.title}")
             try:
-                self._groups[name] = WorkerGroup(adapter, ranks, hosts)
+                self._groups[name] = WorkerGroup(adapter, place)
             except WorkerError as error:
                 self._drop(name, error)
 

@@ -1,8 +1,8 @@
-"""A worker of one adapter: `python -m tfddl.bench.worker MODULE DIRECTORY HOST:PORT...`, with one address for each worker.
+"""A worker of one adapter: `python -m tfddl.bench.worker MODULE [restless]`.
 
-The worker connects to the driver's socket, sends its rank and process id, and serves requests until the driver closes the
-connection. A `Case` is prepared. A number runs a block of that many calls. None frees the case. A string as the answer is
-an error. Between requests the worker sleeps, and leaves its core to the other adapters.
+The worker connects to the driver, sends its rank and a free port, gets its `Process` and the number of its core, and serves
+requests until the driver closes the connection. A `Case` is prepared. A number runs a block of that many calls. None frees
+the case. A string as the answer is an error. Between requests the worker sleeps, and leaves its core to the other adapters.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import json
 import os
 import sys
 import traceback
-from multiprocessing.connection import Client, Connection
-from pathlib import Path
+from multiprocessing.connection import Connection
 
-from tfddl.bench.adapters import Process, Way, Ways
+from tfddl.bench import channel
+from tfddl.bench.adapters import Way, Ways
 from tfddl.bench.rounds import block
 from tfddl.launch.rank_shim import RANK_VARIABLES
-
-SOCKET = "driver"
-"""Name of the driver's socket in the directory of the workers."""
 
 
 def main(arguments: list[str]) -> None:
     """Joins the job and serves the driver."""
-    module, directory, *addresses = arguments
+    module, *restless = arguments
     rank = int(next(os.environ[name] for name in RANK_VARIABLES if name in os.environ))
-    process = Process(rank, len(addresses), Path(directory), tuple(addresses))
-    pin(rank)
-    with Client(str(process.directory / SOCKET), "AF_UNIX") as driver:
-        driver.send((rank, os.getpid()))
+    settings = json.loads(os.environ[channel.VARIABLE])
+    if restless:
+        channel.start_keeper(settings, (rank, None))
+    with channel.connect(settings, (rank, channel.free_port())) as driver:
+        process, core = driver.recv()
+        pin(core)
         try:
             _serve(driver, importlib.import_module(module).ways(process))
         except Exception as error:
@@ -60,10 +60,10 @@ def _serve(driver: Connection, ways: Ways) -> None:
         driver.send(way is not None)
 
 
-def pin(rank: int) -> None:
-    """Binds this process to one core. Ranks get different cores while there are enough."""
+def pin(number: int) -> None:
+    """Binds this process to one core. Processes with different numbers get different cores while there are enough."""
     cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    os.sched_setaffinity(0, {cores[number % len(cores)]})
 
 
 if __name__ == "__main__":

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from tfddl.bench.adapters import Adapter
+from tfddl.bench.adapters import Adapter, Process
 from tfddl.bench.case import Case
-from tfddl.bench.worker import SOCKET
-from tfddl.launch.hosts import Host
+from tfddl.bench.channel import Listener, end_with_parent
+from tfddl.bench.place import Place
 
 START_LIMIT_S = 180.0
 ANSWER_LIMIT_S = 300.0
 _END_LIMIT_S = 20.0
 _LINES_SHOWN = 15
-_PR_SET_PDEATHSIG = 1
 
 _ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "-1",
@@ -50,21 +45,20 @@ class WorkerGroup:
 
     Args:
         adapter: An `Adapter`.
-        ranks: Number of workers.
-        hosts: The hosts of the workers, as in `tfddlrun -H`, all in a lab on this machine. None: this host.
+        place: Where the workers run.
 
     Raises:
         WorkerError: The workers do not start.
     """
 
-    def __init__(self, adapter: Adapter, ranks: int, hosts: Sequence[Host] = ()):
+    def __init__(self, adapter: Adapter, place: Place):
         self.adapter = adapter
         self._stack = contextlib.ExitStack()
         self._directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tfddl-bench-")))
         self._ranks: list[Connection] = []
-        self._processes: list[int] = []
+        self._keepers: list[Connection] = []
         try:
-            self._start(ranks, hosts)
+            self._start(place)
         except BaseException:
             self.close()
             raise
@@ -85,50 +79,52 @@ class WorkerGroup:
     def close(self) -> None:
         """Ends all ranks."""
         self._signal(signal.SIGCONT)
-        for rank in self._ranks:
-            rank.close()
         self._stack.close()
 
-    def _start(self, ranks: int, hosts: Sequence[Host]) -> None:
-        listener = self._stack.enter_context(socket.socket(socket.AF_UNIX))
-        try:
-            listener.bind(str(self._directory / SOCKET))
-        except OSError as error:
-            raise WorkerError(
-                f"{self.adapter.title}: no socket in {self._directory}: set TMPDIR to a directory with a short name. "
-                f"Received: {error}"
-            ) from None
-        listener.listen(ranks)
+    def _start(self, place: Place) -> None:
+        listener = self._stack.enter_context(contextlib.closing(Listener(place.is_remote)))
         log = self._stack.enter_context((self._directory / "output").open("wb"))
-        line = [sys.executable, "-m", "tfddl.launch.run", "-np", str(ranks)]
-        if hosts:
-            line += ["-H", ",".join(f"{host.name}:{host.slots}" for host in hosts)]
-        names = [host.name for host in hosts for _ in range(host.slots)] or ["localhost"] * ranks
-        addresses = [f"{name}:{port}" for name, port in zip(names, free_ports(ranks), strict=True)]
-        line += [sys.executable, "-m", "tfddl.bench.worker", self.adapter.module, str(self._directory)]
+        crowded = place.ranks_on_a_machine > len(os.sched_getaffinity(0))
+        variables = listener.environment() | _ENVIRONMENT | (_CROWDED if crowded else {})
+        worker = [sys.executable, "-m", "tfddl.bench.worker", self.adapter.module]
         self._process = subprocess.Popen(
-            [*line, *addresses],
+            [*place.launcher(variables), *worker, *(["restless"] if self.adapter.restless else [])],
             stdin=subprocess.DEVNULL,
             process_group=0,  # a Ctrl-C is for the driver alone, which ends the workers
             stdout=log,
             stderr=log,
-            env=os.environ | _ENVIRONMENT | (_CROWDED if ranks > len(os.sched_getaffinity(0)) else {}),
-            preexec_fn=end_with_driver,
+            env=os.environ | variables,
+            preexec_fn=end_with_parent,
         )
         self._stack.callback(_end, self._process)
         deadline = time.monotonic() + START_LIMIT_S
-        said = sorted(self._accept(listener, deadline) for _ in range(ranks))
-        self._ranks = [connection for _, _, connection in said]
-        self._processes = [process for _, process, _ in said]
+        ports = self._meet(listener, place.ranks, deadline)
+        addresses = place.addresses(ports)
+        for rank, connection in enumerate(self._ranks):
+            process = Process(rank, place.ranks, self._directory, addresses)
+            connection.send((process, place.core(rank)))
         self._answers(deadline)
         self._signal(signal.SIGSTOP)
 
-    def _accept(self, listener: socket.socket, deadline: float) -> tuple[int, int, Connection]:
-        while not select.select([listener], [], [], 0.5)[0]:
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise self._error("its processes did not start; see its output below")
-        connection = Connection(listener.accept()[0].detach())
-        return *connection.recv(), connection
+    def _meet(self, listener: Listener, ranks: int, deadline: float) -> list[int]:
+        """Waits for all workers and their keepers. Returns a free port of each rank."""
+        workers: dict[int, tuple[int, Connection]] = {}
+        keepers: dict[int, Connection] = {}
+        while len(workers) < ranks or len(keepers) < ranks * self.adapter.restless:
+            found = listener.accept(0.5)
+            if found is None:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise self._error("its processes did not start; see its output below")
+                continue
+            (rank, port), connection = found
+            self._stack.callback(connection.close)
+            if port is None:
+                keepers[rank] = connection
+            else:
+                workers[rank] = port, connection
+        self._ranks = [workers[rank][1] for rank in range(ranks)]
+        self._keepers = [keepers[rank] for rank in sorted(keepers)]
+        return [workers[rank][0] for rank in range(ranks)]
 
     def _ask(self, request: object) -> list[Any]:
         self._signal(signal.SIGCONT)
@@ -143,9 +139,11 @@ class WorkerGroup:
 
     def _signal(self, number: signal.Signals) -> None:
         """Stops the workers of a restless adapter, or lets them go on."""
-        for process in self._processes if self.adapter.restless else ():
-            with contextlib.suppress(ProcessLookupError):  # the next request notices its end
-                os.kill(process, number)
+        with contextlib.suppress(OSError, EOFError):  # the next request notices its end
+            for keeper in self._keepers:
+                keeper.send(number)
+            for keeper in self._keepers:
+                keeper.recv()
 
     def _answers(self, deadline: float) -> list[Any]:
         """One answer of each rank, read in order of arrival, so that the first rank to die is reported."""
@@ -186,20 +184,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.terminate()
         process.wait()
-
-
-def end_with_driver(number: signal.Signals = signal.SIGTERM) -> None:
-    """Makes a process that begins get a signal when the driver ends.
-
-    Workers by themselves notice the end of a killed driver only if they are not stopped.
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
-
-
-def free_ports(count: int) -> list[int]:
-    """Free ports of this host."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("localhost", 0))
-        return [one.getsockname()[1] for one in sockets]

@@ -119,7 +119,7 @@ class Command(click.Command):
 
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-_OPTIONS = [
+HOSTS = [
     click.option(
         "-np",
         "--num-proc",
@@ -165,6 +165,10 @@ _OPTIONS = [
         metavar="FILE",
         help="File with the key that ssh shows to the other hosts.",
     ),
+]
+"""Options for the number of processes, the hosts, and how to reach these."""
+_OPTIONS = [
+    *HOSTS,
     click.option(
         "-x",
         "--env",

@@ -169,7 +169,7 @@ def _place(options: Options) -> tuple[int, list[Host]]:
     """The number of processes and their hosts. Without hosts mpirun asks a scheduler, or takes this host."""
     if options.discovery is not None:
         return _discover(options, options.discovery)
-    hosts = _hosts(options.hosts, options.hostfile)
+    hosts = hosts_of(options.hosts, options.hostfile)
     if not hosts:
         try:
             if options.processes is not None:
@@ -209,7 +209,12 @@ def _discover(options: Options, command: str) -> tuple[int, list[Host]]:
     return place.processes, place.hosts
 
 
-def _hosts(hosts: str | None, hostfile: Path | None) -> list[Host]:
+def hosts_of(hosts: str | None, hostfile: Path | None) -> list[Host]:
+    """The hosts of `-H` or of a host file; none if the user has given neither.
+
+    Raises:
+        click.UsageError: Both are given, or one cannot be read.
+    """
     if hosts is not None and hostfile is not None:
         raise click.UsageError("Give the hosts by -H or by --hostfile, not by both.")
     try:

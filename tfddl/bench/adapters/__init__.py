@@ -21,7 +21,7 @@ class Process:
     Attributes:
         rank: The rank of this process.
         size: Number of processes.
-        directory: An empty directory for this job, the same one for all processes.
+        directory: An empty directory for this job, for all processes on the host of `tfddl bench`.
         addresses: For each process a free port, as `host:port`.
     """
 

@@ -57,8 +57,8 @@ class _Ring:
     """
 
     def __init__(self, addresses: list[str], mine: int):
-        host, port = addresses[mine].split(":")
-        with socket.create_server((host, int(port))) as listener:
+        port = addresses[mine].split(":")[1]
+        with socket.create_server(("", int(port))) as listener:
             self._next = _connect(addresses[(mine + 1) % len(addresses)])
             listener.settimeout(_LIMIT_S)
             self._before, _ = listener.accept()
