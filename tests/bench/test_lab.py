@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from tests.bench.support import PLAIN, bench
 from tests.harness import run_script, slow
-from tests.hosts.support import job_lab_or_skip
+from tests.hosts.support import job_lab_or_skip, lab_or_skip
 from tfddl.bench.command import bench as command
 
 
@@ -136,6 +136,18 @@ def test_a_machine_without_namespaces_is_an_error(monkeypatch):
     monkeypatch.setenv("PATH", "")
     result = CliRunner().invoke(command, ["allreduce", "--lab", "2x1"])
     assert result.exit_code == 1 and "install unshare, ip and tc, permit user namespaces" in result.output
+
+
+def test_a_lab_hands_on_a_signal(tmp_path):
+    """As from `timeout`; the command ends as it likes."""
+    lab = lab_or_skip(tmp_path)
+    script = (
+        "import signal, sys\nsignal.signal(15, lambda *_: sys.exit(9))\nprint(1, flush=True)\nsignal.pause()"
+    )
+    with subprocess.Popen([*lab, sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout.readline() == "1\n"
+        running.terminate()
+        assert running.wait(20) == 9
 
 
 @pytest.mark.slow

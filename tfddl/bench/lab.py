@@ -12,6 +12,8 @@ between them. The lab needs no privileges beyond unprivileged user namespaces, a
 makes is in namespaces and goes with this process.
 """
 
+import ctypes
+import functools
 import os
 import signal
 import socket
@@ -20,7 +22,6 @@ import sys
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import NoReturn
 
 NAMESPACES = ["--user", "--map-root-user", "--mount", "--net", "--uts", "--ipc"]
 """Options of `unshare` for host A; the other hosts have the same user namespace."""
@@ -30,6 +31,8 @@ MTU = 9000
 
 LEFT_LIMIT = 30.0
 """Seconds that the processes of a job get to be gone once its launcher has ended."""
+
+PR_SET_PDEATHSIG = 1
 
 LAB = "LAB"
 """Variable that tells the command its lab: `RATE,DELAY,HOSTS`."""
@@ -59,12 +62,23 @@ def network_text(rate: str, delay: str, hosts: int) -> str:
     return f"{rate},{delay},{hosts}"
 
 
-def enter(arguments: list[str]) -> NoReturn:
-    """Runs this file anew, in namespaces of its own."""
+def enter(arguments: list[str]) -> int:
+    """Runs this file anew, in namespaces of its own. They go with this process; `unshare` by itself ignores SIGTERM."""
     own = ["--pid", "--fork", "--kill-child", "--mount-proc"]
-    os.execvp(
-        "unshare", ["unshare", *NAMESPACES, *own, sys.executable, "-S", __file__, "--inside", *arguments]
-    )
+    line = ["unshare", *NAMESPACES, *own, sys.executable, "-S", __file__, "--inside", *arguments]
+    kill_with_parent = functools.partial(ctypes.CDLL(None).prctl, PR_SET_PDEATHSIG, signal.SIGKILL)
+    unshare = subprocess.Popen(line, preexec_fn=kill_with_parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the command too
+    signal.signal(signal.SIGTERM, lambda *_: end_command(unshare.pid))
+    code = unshare.wait()
+    return code if code >= 0 else 128 - code
+
+
+def end_command(unshare: int) -> None:
+    """Tells the process in the namespaces to end its command."""
+    children = Path(f"/proc/{unshare}/task/{unshare}/children").read_text().split()
+    for child in map(int, children):
+        os.kill(child, signal.SIGTERM)
 
 
 def call(*words: str) -> None:
@@ -155,6 +169,9 @@ def network(text: str) -> tuple[str, str, list[str]]:
 
 def main() -> int:
     """Builds the hosts, runs the command on host A, and says what it left running on any."""
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # the first process of a namespace ignores it by default
     directory, command = Path(sys.argv[2]), sys.argv[4:]
     rate, delay, hosts = network(sys.argv[3])
     hosts_file, agent = directory / "hosts", directory / "agent"
@@ -172,10 +189,11 @@ def main() -> int:
     # Process numbers begin anew here, so that what Open MPI left of a lab that was killed would bear the same names.
     running = subprocess.Popen(command, env=os.environ | {"TMPDIR": str(directory)})
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the command too
+    signal.signal(signal.SIGTERM, lambda *_: running.terminate())
     code = running.wait()
     for line in left_running([os.getpid(), *others.values(), *switch]):
         print("left running:", line)
-    return code
+    return code if code >= 0 else 128 - code
 
 
 def hold(hosts_file: Path, host: str) -> None:
@@ -192,5 +210,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "--hold":
         hold(Path(sys.argv[2]), sys.argv[3])
     if sys.argv[1] != "--inside":
-        enter(sys.argv[1:])
+        sys.exit(enter(sys.argv[1:]))
     sys.exit(main())
