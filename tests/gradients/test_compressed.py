@@ -140,6 +140,30 @@ def test_int8_by_hosts(hvd):
             check_int8(hvd, "graph")
         steps = {call.args[2].rpartition(".")[2] for call in alltoall.call_args_list}
         assert steps == {"host", "values"}
+    with mock.patch.object(process.job, "hosts", layout):
+        check_int8_errors(hvd)
+
+
+def check_int8_errors(hvd):
+    """All ranks get an error, also those whose own exchange lacks nothing, and the next collective works."""
+    variables = [tf.Variable(tf.zeros([300])), tf.Variable(tf.zeros([900]))]
+
+    def gradients(count):
+        with hvd.DistributedGradientTape(tf.GradientTape(), compression=hvd.Compression.int8()) as tape:
+            loss = tf.add_n([tf.reduce_sum(variable) for variable in variables[:count]])
+        return tape.gradient(loss, variables)
+
+    last = hvd.rank() == hvd.size() - 1
+    with pytest.raises(tf.errors.FailedPreconditionError, match="1 gradients in 1 buckets"):
+        gradients(1 if last else 2)
+    assert hvd.allreduce(1.0, op=hvd.Sum) == hvd.size()
+    if not last:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"some have called hvd\.join"):
+            gradients(2)
+        assert hvd.allreduce(1.0, op=hvd.Sum) == hvd.size() - 1
+    hvd.join()
+    empty = tape_step(hvd, [tf.Variable(tf.zeros([5, 0]))], compression=hvd.Compression.int8())
+    assert empty(tf.zeros([5, 0]))[0].shape == (5, 0)
 
 
 def check_int8(hvd, mode):

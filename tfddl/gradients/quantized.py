@@ -97,7 +97,7 @@ def exchange(
     means = total / size + slice_left
     rows, sent_means = pack(means, tf.stack([tf.cast(seed, tf.int64), stream + size]))
     gathered = native.grouped_allgather([rows], f"{name}.means", context, process_set)[0]
-    gathered = _all_came(gathered, count, ROW_BYTES)
+    gathered = _check_all_came(gathered, count)
     finite = tf.reduce_all(tf.math.is_finite(_scales(gathered)))
     return Exchanged(unpack(gathered), left, means - sent_means, finite)
 
@@ -109,7 +109,7 @@ def _sum(
     count = int(blocks.shape[0])
     rows, sent = pack(blocks, seed)
     received = native.alltoall(rows, None, f"{name}.values", process_set)[0]
-    return _add_up(unpack(_all_came(received, count, ROW_BYTES)), size), blocks - sent
+    return _add_up(unpack(_padded(received, count, ROW_BYTES)), size), blocks - sent
 
 
 def _sum_by_hosts(
@@ -126,14 +126,16 @@ def _sum_by_hosts(
     ordered = tf.reshape(tf.gather(slices, [owner for each in columns for owner in each]), [count, BLOCK])
     splits = [slice_rows * len(hosts) if peer in host else 0 for peer in range(size)]
     received = native.alltoall(ordered, tf.constant(splits, tf.int64), f"{name}.host", process_set)[0]
-    sums = _add_up(_all_came(received, count, BLOCK), len(host))
+    sums = _add_up(_padded(received, count, BLOCK), len(host))
 
     rows, sent = pack(sums, seed)
     splits = [slice_rows if peer in column else 0 for peer in range(size)]
     received = native.alltoall(rows, tf.constant(splits, tf.int64), f"{name}.values", process_set)[0]
-    total = _add_up(unpack(_all_came(received, len(column) * slice_rows, ROW_BYTES)), len(column))
+    total = _add_up(unpack(_padded(received, len(column) * slice_rows, ROW_BYTES)), len(column))
     unsent = tf.reshape(sums - sent, [len(column), slice_rows, BLOCK])
-    left = tf.scatter_nd([[owner] for owner in column], unsent, [size, slice_rows, BLOCK])
+    nothing = tf.zeros([1, slice_rows, BLOCK])
+    places = [column.index(owner) if owner in column else len(column) for owner in range(size)]
+    left = tf.gather(tf.concat([unsent, nothing], axis=0), places)
     return total, tf.reshape(left, [count, BLOCK])
 
 
@@ -193,10 +195,20 @@ def _scales(rows: tf.Tensor) -> tf.Tensor:
     return tf.bitcast(rows[:, BLOCK:], tf.float32)
 
 
-def _all_came(rows: tf.Tensor, count: int, width: int) -> tf.Tensor:
-    """Checks the number of rows, which is smaller while some ranks have joined."""
-    if _compat.in_xla_context():  # where tfddl checks it
+def _padded(rows: tf.Tensor, count: int, width: int) -> tf.Tensor:
+    """Zeros if rows are missing, so that this rank takes part in the last exchange, where all ranks see the error."""
+    if _compat.in_xla_context():  # where tfddl checks their number
         return tf.ensure_shape(rows, [count, width])
+    came = tf.equal(tf.shape(rows)[0], count)
+    return tf.ensure_shape(
+        tf.cond(came, lambda: rows, lambda: tf.zeros([count, width], rows.dtype)), [count, width]
+    )
+
+
+def _check_all_came(rows: tf.Tensor, count: int) -> tf.Tensor:
+    """Checks the number of rows of all ranks, which is smaller while some ranks have joined."""
+    if _compat.in_xla_context():
+        return tf.ensure_shape(rows, [count, ROW_BYTES])
 
     def missing() -> tf.Tensor:
         tf.debugging.assert_equal(
@@ -205,6 +217,7 @@ def _all_came(rows: tf.Tensor, count: int, width: int) -> tf.Tensor:
             message="Compression.int8 needs the values of all ranks, and some have called hvd.join(): use hvd.PowerSGD or "
             "Compression.bf16 for ranks that run out of data.",
         )
-        return tf.zeros([count, width], rows.dtype)  # so that no other op fails before the check
+        return tf.zeros([count, ROW_BYTES], rows.dtype)  # so that no other op fails before the check
 
-    return tf.ensure_shape(tf.cond(tf.equal(tf.shape(rows)[0], count), lambda: rows, missing), [count, width])
+    came = tf.equal(tf.shape(rows)[0], count)
+    return tf.ensure_shape(tf.cond(came, lambda: rows, missing), [count, ROW_BYTES])

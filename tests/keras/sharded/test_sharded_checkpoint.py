@@ -1,6 +1,8 @@
 """Checkpoints of which each rank writes a part, and elastic commits of divided states."""
 
-import os
+import contextlib
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import tensorflow as tf
 
 from tests.harness import on_ranks, run_script
 from tests.keras.sharded.support import arrays, check_same, fit, model_and_data, shared
+from tests.keras.support import logged
 from tfddl import _compat
 
 pytestmark = pytest.mark.skipif(_compat.is_keras_2(), reason="ShardedOptimizer is for Keras 3")
@@ -40,7 +43,7 @@ def test_fit_goes_on(hvd, tmp_path, optimizer):
     check_same(weights(continued), weights(whole))
     check_same(arrays(continued.optimizer.variables), arrays(whole.optimizer.variables))
     hvd.barrier()
-    assert len(hvd.broadcast_object(os.listdir(directory))) == 2
+    assert len(hvd.broadcast_object(list(Path(directory).glob("checkpoint-*")))) == 2
     seen = trained(3, [hvd.callbacks.ShardedCheckpoint(directory)])  # has nothing to train
     check_same(weights(seen), weights(whole))
 
@@ -49,6 +52,7 @@ OTHER_RANKS = """
 import sys, keras, numpy as np
 import tfddl as hvd
 from tfddl.gradients import residuals
+from tests.keras.support import logged
 from tests.keras.sharded.support import fit, model_and_data
 hvd.init()
 folder = sys.argv[1]
@@ -246,7 +250,7 @@ def test_damage(hvd, tmp_path):
         checkpoint.save(epoch=epoch)
     checkpoint.wait()
     hvd.barrier()
-    newest = max(Path(directory).iterdir(), key=lambda path: int(path.name.split("-")[1]))
+    newest = max(Path(directory).glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
     part = newest / "rank-1.npz"
     if hvd.rank() == 1:
         part.write_bytes(part.read_bytes()[:200])
@@ -305,7 +309,11 @@ def test_a_disk_that_is_full(hvd, tmp_path):
         assert heard[0].startswith("Rank 1 could not write its part of checkpoint 2")
     assert len(heard) == 3 * hvd.rank()
     # The last two may still be written by other ranks; the part of rank 0 of the second checkpoint would fill the disk.
-    assert sorted(int(folder.name.split("-")[1]) for folder in Path(directory).iterdir()) == [1, 3, 4]
+    assert sorted(int(folder.name.split("-")[1]) for folder in Path(directory).glob("checkpoint-*")) == [
+        1,
+        3,
+        4,
+    ]
     assert hvd.ShardedCheckpoint(directory, model).restore() == {"epoch": 1}
 
 
@@ -334,3 +342,35 @@ def test_wrong_arguments(hvd, tmp_path):
         hvd.ShardedCheckpoint(__file__, model).restore()
     with pytest.raises(TypeError, match="JSON"):
         hvd.ShardedCheckpoint(shared(hvd, tmp_path), model).save(epoch=object())
+
+
+@on_ranks(2)
+def test_another_job_beside(hvd, tmp_path):
+    """Two jobs with one directory remove each other's checkpoints."""
+    directory = shared(hvd, tmp_path / "checkpoints")
+    model, _, _ = model_and_data(hvd)
+    with logged() as said:
+        hvd.ShardedCheckpoint(directory, model).restore()
+        hvd.ShardedCheckpoint(directory, model).restore()  # the same job again
+    assert said == []
+    hold = "import fcntl, sys\nlock = open(sys.argv[1], 'w')\nfcntl.flock(lock, fcntl.LOCK_EX)\nprint(flush=True)\ninput()"
+    other = shared(hvd, tmp_path / "others")
+    with contextlib.ExitStack() as stack:
+        if hvd.rank() == 0:
+            other.mkdir()
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            job = stack.enter_context(
+                subprocess.Popen([sys.executable, "-c", hold, other / ".lock"], **pipes)
+            )
+            job.stdout.readline()
+            stack.callback(job.stdin.close)
+        checkpoint = hvd.ShardedCheckpoint(other, model)
+        with logged() as said:
+            checkpoint.save(epoch=1)
+            checkpoint.save(epoch=2)
+            checkpoint.wait()
+        assert len(said) == (hvd.rank() == 0)
+        if hvd.rank() == 0:
+            assert "Another job saves" in said[0] and str(other) in said[0]
+    hvd.barrier()
+    assert hvd.ShardedCheckpoint(other, model).restore() == {"epoch": 2}

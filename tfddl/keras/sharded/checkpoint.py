@@ -19,6 +19,7 @@ from tfddl.keras.sharded.parts import (
     DAMAGED,
     Folder,
     Parts,
+    another_job_saves,
     complete_folders,
     remove_failed,
     remove_old,
@@ -28,7 +29,7 @@ from tfddl.ops.compression import StatefulCompressor
 from tfddl.ops.objects import allgather_object, broadcast_object
 from tfddl.runtime import basics, library
 from tfddl.runtime.agreement import by_rank
-from tfddl.runtime.log import warn_on_this_rank
+from tfddl.runtime.log import warn, warn_on_this_rank
 
 _NAME = "ShardedCheckpoint"
 _NOTE = "saving a ShardedCheckpoint, of which each rank writes a part; call save on all ranks, after the same step"
@@ -105,6 +106,7 @@ class ShardedCheckpoint:
             raise ValueError(
                 f"{_NAME} cannot write: use a directory that all ranks can make and write to. Received: {by_rank(refusals)}"
             )
+        self._warn_about_another_job()
         newest = complete_folders(self._base)[:1] if basics.rank() == 0 else []
         found, self._token = broadcast_object((newest, secrets.token_hex(4)), name=f"{_NAME}.newest")
         if not found:
@@ -135,6 +137,7 @@ class ShardedCheckpoint:
         if not self._token:
             library.native().tfddl_note(0, f"{_NAME}.token.size".encode(), _NOTE.encode())
             self._token = broadcast_object(secrets.token_hex(4), name=f"{_NAME}.token")
+            self._warn_about_another_job()
         self._number += 1
         rank, ranks = basics.rank(), basics.size()
         entries = contents.those_that_differ(self._entries(), self._model)
@@ -163,6 +166,13 @@ class ShardedCheckpoint:
             warn_on_this_rank(
                 f"Rank {rank} could not write its part of checkpoint {folder.number}, so that a job goes on from an older "
                 f"one: {remedy} {self._base}. Received: {error}"
+            )
+
+    def _warn_about_another_job(self) -> None:
+        if basics.rank() == 0 and another_job_saves(self._base):
+            warn(
+                f"Another job saves its checkpoints to {self._base}: each job removes those of the other, and may go on "
+                "from them. Use a directory for each job."
             )
 
     def _entries(self) -> list[Entry]:

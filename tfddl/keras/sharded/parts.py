@@ -6,6 +6,7 @@ A part gets its name when it is complete and on the disk. A checkpoint is comple
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -15,12 +16,13 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
 _FOLDER = re.compile(r"checkpoint-(\d+)-of-(\d+)-([0-9a-f]+)")
 _ABOUT = "about"
+_locks: dict[Path, TextIO] = {}  # of the directories to which this process saves
 
 
 @dataclass(frozen=True, order=True)
@@ -92,6 +94,23 @@ def why_not_writable(base: Path) -> str:
             return ""
     except OSError as error:
         return str(error)
+
+
+def another_job_saves(base: Path) -> bool:
+    """Whether another job saves to a directory. If none does, this process keeps it until it ends."""
+    base = base.resolve()
+    if base in _locks:
+        return False
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        lock = (base / ".lock").open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # a file system without locks, or without room
+    _locks[base] = lock
+    return False
 
 
 def remove_old(base: Path, keep: int) -> None:
