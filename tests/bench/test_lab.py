@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from tests.bench.support import PLAIN, bench
 from tests.harness import run_script, slow
 from tests.hosts.support import job_lab_or_skip, lab_or_skip
+from tfddl.bench import lab as labs
 from tfddl.bench.command import bench as command
 
 
@@ -136,6 +137,26 @@ def test_a_machine_without_namespaces_is_an_error(monkeypatch):
     monkeypatch.setenv("PATH", "")
     result = CliRunner().invoke(command, ["allreduce", "--lab", "2x1"])
     assert result.exit_code == 1 and "install unshare, ip and tc, permit user namespaces" in result.output
+
+
+@pytest.mark.parametrize(
+    ("network", "says"),
+    [
+        ("100mbps", "A rate needs a unit: write 1gbit"),
+        ("1gbit,20", "A delay needs a unit: write 20ms"),
+        ("1gbit,5ms,two", "write 1gbit, or 100mbit,20ms,4"),
+        ("1gbit,5ms,2,1", "write 1gbit, or 100mbit,20ms,4"),
+        ("1gbit,,9", "The lab has 2 to 8 hosts"),
+    ],
+)
+def test_a_bad_line_of_the_module_is_an_error(network, says, tmp_path):
+    with pytest.raises(SystemExit, match=says):
+        labs.check(tmp_path, network)
+    labs.check(tmp_path, "1gbit,,3")
+    (tmp_path / "hosts").touch()
+    for directory in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(SystemExit, match=r"needs an empty directory: give it \$\(mktemp -d\)"):
+            labs.check(directory, "1gbit")
 
 
 def test_a_lab_hands_on_a_signal(tmp_path):

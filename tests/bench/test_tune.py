@@ -116,7 +116,7 @@ def test_a_job_with_a_model_of_ones_own(tmp_path):
     )
     assert result.code == 0, result.output
     document = json.loads(files["json"].read_text())
-    assert [line["setting"] for line in document["compression"]] == ["none", "fp16", "bf16"]
+    assert [line["setting"] for line in document["compression"]] == ["none", "fp16", "bf16", "int8"]
     assert all(
         line["#wrong"] == 0 and line["ms"] > 0 for line in document["buckets"] + document["compression"]
     )

@@ -230,6 +230,20 @@ def test_results_that_are_not_finite(hvd, kind, bad):
 
 
 @pytest.mark.parametrize("kind", COMPRESSIONS)
+@on_ranks(2)
+def test_a_sum_that_overflows(hvd, kind):
+    """Finite means whose sum is too large for float16."""
+    compression = COMPRESSIONS[kind](hvd)
+    step = tape_step(hvd, [tf.Variable(tf.zeros([20, 30], tf.float16))], compression=compression, op=hvd.Sum)
+    step(tf.random.stateless_normal([20, 30], [hvd.rank(), 1], dtype=tf.float16))
+    before = values(compression)
+    (found,) = step(tf.fill([20, 30], tf.constant(40000.0, tf.float16)))
+    assert np.isinf(found).all()
+    for one, expected in list(zip(values(compression), before, strict=True))[kind == "int8" :]:
+        np.testing.assert_array_equal(one, expected)
+
+
+@pytest.mark.parametrize("kind", COMPRESSIONS)
 @on_ranks(2, 3)
 def test_a_gradient_of_zeros_at_first(hvd, kind):
     """A layer that begins to learn later: its warm start must not stay zero."""

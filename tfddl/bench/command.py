@@ -185,7 +185,11 @@ def _measure(
             notes.append("stopped before the end: only the finished cases are listed")
     cores = len(os.sched_getaffinity(0))
     if place.ranks_on_a_machine > cores:
-        notes.append(f"{place.ranks_on_a_machine} ranks share {cores} cores: the times are not meaningful")
+        shared = f"{place.ranks_on_a_machine} ranks share {cores} cores: "
+        notes.append(
+            shared
+            + ("times are right where the network sets them" if lab else "the times are not meaningful")
+        )
     shown = [{column: line[column] for column in line if column != "name"} for line in lines]
     document = {
         "title": title,
@@ -197,7 +201,7 @@ def _measure(
         "rows": lines,
         "notes": notes,
         "failed": session.failed,
-        "lab": lab and lab.network,
+        "lab": lab and lab.text,
     }
     _write(document, **files)
     results.show(title, shown, notes, new_section="bytes")

@@ -156,6 +156,25 @@ def left_running(own: Collection[int]) -> list[str]:
         time.sleep(0.05)
 
 
+def check(directory: Path, text: str) -> None:
+    """Ends with an error if the first words of the command line are wrong."""
+    from tfddl.bench.relay import bytes_per_second, seconds
+
+    if not directory.is_dir() or any(directory.iterdir()):
+        sys.exit(f"The lab needs an empty directory: give it $(mktemp -d). Received: {directory}")
+    try:
+        hosts = text.split(",")[2:]
+        if len(hosts) > 1 or not all(map(str.isdecimal, hosts)):
+            raise ValueError(
+                f"A lab is RATE[,DELAY[,HOSTS]]: write 1gbit, or 100mbit,20ms,4. Received: {text!r}"
+            )
+        rate, delay, _ = network(text)
+        bytes_per_second(rate)
+        seconds(delay or "0s")
+    except ValueError as error:
+        sys.exit(str(error))
+
+
 def network(text: str) -> tuple[str, str, list[str]]:
     """Rate, delay (empty for none) and names of the hosts of RATE[,DELAY[,HOSTS]]."""
     rate, delay, count = [*text.split(","), "", ""][:3]
@@ -210,5 +229,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "--hold":
         hold(Path(sys.argv[2]), sys.argv[3])
     if sys.argv[1] != "--inside":
+        if __package__:  # from a command line; `tfddl bench --lab` has checked its own
+            check(Path(sys.argv[1]), sys.argv[2])
         sys.exit(enter(sys.argv[1:]))
     sys.exit(main())

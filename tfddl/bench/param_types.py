@@ -81,6 +81,12 @@ class Lab:
         return network_text(self.rate, self.delay, len(self.hosts))
 
     @property
+    def text(self) -> str:
+        """As on the command line."""
+        words = [f"{len(self.hosts)}x{self.hosts[0].slots}", self.rate, self.delay]
+        return ",".join(words if self.delay else words[:2])
+
+    @property
     def ranks(self) -> int:
         """The ranks of all hosts."""
         return sum(host.slots for host in self.hosts)

@@ -19,7 +19,7 @@ import numpy as np
 
 from tfddl.bench.adapters import Way
 
-_WARM_UP_CALLS = 2
+WARM_UP_CALLS = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,7 @@ def block(way: Way, calls: int) -> tuple[float, int]:
     A call starts when this rank is ready and ends when its result is there. The ranks come together in the calls that
     warm up, which are not timed.
     """
-    for _ in range(_WARM_UP_CALLS):
+    for _ in range(WARM_UP_CALLS):
         way.before()
         way.call()
     times = []

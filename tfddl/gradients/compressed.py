@@ -47,7 +47,7 @@ def _reduce_int8(reduction: Reduction) -> list[tf.Tensor]:
     step, *kept = state.variables.values()
     errors, slices = kept[: len(counts)], kept[len(counts) :]
     results: dict[int, tf.Tensor] = {}
-    pairs, finite = [], []
+    pairs = []
     seed = tf.convert_to_tensor(step)
     for index, members in enumerate(buckets):
         mine = [tensors[slot] for slot in members]
@@ -55,14 +55,12 @@ def _reduce_int8(reduction: Reduction) -> list[tf.Tensor]:
         name = f"{reduction.name}.int8.{index}"
         found = quantized.exchange(total, slices[index], name, reduction.process_set, seed, index, context)
         pairs += [(errors[index], found.left), (slices[index], found.slice_left)]
-        finite.append(found.finite)
         means = found.means * float(size) if reduction.options.op == Sum else found.means
         results.update(zip(members, quantized.from_blocks(means, mine), strict=True))
     uncompressed = [tensors[slot] for slot in plain]
     if plain:
         results.update(zip(plain, reduction.allreduce(uncompressed, (), reduction.name), strict=True))
-    finite.append(error_feedback.all_finite([results[slot] for slot in plain]))
-    error_feedback.update(tf.reduce_all(tf.stack(finite)), pairs)
+    error_feedback.update(error_feedback.all_finite(list(results.values())), pairs)
     step.assign_add(1)
     rows = [tf.TensorSpec([count, quantized.ROW_BYTES], tf.int8) for count in counts]
     state.traffic = error_feedback.traffic(reduction, rows, uncompressed)

@@ -103,12 +103,12 @@ def reduce(reduction: Reduction, compression: PowerSGD) -> list[tf.Tensor]:
             second, [list(range(len(second)))], f"{reduction.name}.coefficients"
         )
         products = [tf.matmul(*pair, transpose_b=True) for pair in zip(bases, coefficients, strict=True)]
-        finite = error_feedback.all_finite([*means, *coefficients])
+        for slot, product in zip(shapes, products, strict=True):
+            results[slot] = tf.cast(tf.reshape(product, tensors[slot].shape), tensors[slot].dtype)
+        finite = error_feedback.all_finite([*means, *coefficients, *(results[slot] for slot in shapes)])
         left = [each - product / times for each, product in zip(matrices, products, strict=True)]
         error_feedback.update(finite, list(zip(errors, left, strict=True)))
         error_feedback.update(finite, list(zip(warm, coefficients, strict=True)))
-        for slot, product in zip(shapes, products, strict=True):
-            results[slot] = tf.cast(tf.reshape(product, tensors[slot].shape), tensors[slot].dtype)
         state.traffic = error_feedback.traffic(reduction, [*first, *second], travelling[len(shapes) :])
     else:
         state.traffic = error_feedback.traffic(reduction, [], travelling)

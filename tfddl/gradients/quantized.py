@@ -36,13 +36,11 @@ class Exchanged(NamedTuple):
         left: `[blocks, BLOCK]`, what this rank has not sent of its values, or of the sums of its host. Only the sum over all
             ranks matters.
         slice_left: `[blocks / ranks, BLOCK]`, what this rank has not sent of the means of its slice.
-        finite: A scalar of bool, the same on all ranks: whether all means are.
     """
 
     means: tf.Tensor
     left: tf.Tensor
     slice_left: tf.Tensor
-    finite: tf.Tensor
 
 
 def mean(tensors: Sequence[tf.Tensor], name: str, process_set: ProcessSet, seed: int) -> list[tf.Tensor]:
@@ -98,8 +96,7 @@ def exchange(
     rows, sent_means = pack(means, tf.stack([tf.cast(seed, tf.int64), stream + size]))
     gathered = native.grouped_allgather([rows], f"{name}.means", context, process_set)[0]
     gathered = _check_all_came(gathered, count)
-    finite = tf.reduce_all(tf.math.is_finite(_scales(gathered)))
-    return Exchanged(unpack(gathered), left, means - sent_means, finite)
+    return Exchanged(unpack(gathered), left, means - sent_means)
 
 
 def _sum(

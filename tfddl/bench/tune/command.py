@@ -67,11 +67,13 @@ def tune(
                 1e-06 sends each gradient alone, 4096 all together
       buckets   how many buckets this makes of the model's gradients
       ms        a step of the slowest rank, median of rounds
-      ratio     to the default in the same round: median, and quartiles p25, p75
+      ratio     to the default in the same round: median, and quartiles p25, p75; it
+                counts where it contradicts ms, since a slow round hits all settings
       #wrong    weights that differ between ranks; if there are any, the exit code is 1
 
     A second table has compressions of gradients, with the best bucket size. They change the numbers of a training, so
-    the file does not hold them: they are an argument of DistributedOptimizer.
+    the file does not hold them: they are an argument of DistributedOptimizer. hvd.PowerSGD, for very slow networks,
+    changes them more and is not tried.
     A third table, with several ranks on each of several hosts, has TFDDL_HIERARCHICAL_ALLREDUCE: by hosts (1), or each
     rank with each (0).
     """
@@ -92,20 +94,30 @@ def tune(
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     tried = candidates.candidates(steps.gradients())
-    if hvd.rank() == 0:
-        click.echo(
-            f"measuring {len(tried)} bucket sizes, then 3 compressions, {rounds} rounds each...", err=True
-        )
+
+    def announce(count: int, settings: str, seconds: float) -> None:
+        if hvd.rank() == 0:
+            click.echo(f"measuring {count} {settings}, about {count * rounds * seconds:.0f} s...", err=True)
+
     none = hvd.Compression.none
+    announce(len(tried), "bucket sizes", steps.seconds_of_a_block())
     timings = steps.measure({each.megabytes: (each.megabytes, none) for each in tried}, rounds)
     lines = candidates.compare(timings, candidates.DEFAULT)
     chosen = next(each for each in tried if each.megabytes == candidates.best(lines, candidates.DEFAULT))
     for line, each in zip(lines, tried, strict=True):
         line["buckets"] = each.buckets
-    formats = {name: (chosen.megabytes, getattr(hvd.Compression, name)) for name in ("none", "fp16", "bf16")}
+    kinds = {
+        "none": none,
+        "fp16": hvd.Compression.fp16,
+        "bf16": hvd.Compression.bf16,
+        "int8": hvd.Compression.int8(),
+    }
+    announce(len(kinds), "compressions", steps.seconds_of_a_block())
+    formats = {name: (chosen.megabytes, kind) for name, kind in kinds.items()}
     compressed = candidates.compare(steps.measure(formats, rounds), "none")
     tables = {"buckets": lines, "compression": compressed}
     if 1 < hvd.cross_size() < hvd.size():
+        announce(len(LEVELS), "ways between hosts", steps.seconds_of_a_block())
         tables["hosts"] = candidates.compare(steps.measure_levels(chosen.megabytes, rounds), LEVELS[0])
     wrong = sum(line["#wrong"] for table in tables.values() for line in table)
     if hvd.rank() == 0:
@@ -144,10 +156,14 @@ def _show(title: str, tables: Tables, chosen: str, found: dict[str, str]) -> Non
 def _write(
     title: str, tables: Tables, found: dict[str, str], output: Path | None, json_path: Path | None
 ) -> None:
+    from tfddl.bench.tune.candidates import DEFAULT, Candidate
+
     if output is not None:
         lines = "".join(f"{name}: {value}\n" for name, value in found.items())
         output.write_text(f"# tfddl tune: {title}\n{lines}")
-        click.echo(f"Written: {output}. Use it: tfddlrun --config-file {shlex.quote(str(output))} ...")
+        default = found == {"fusion-threshold-mb": Candidate(DEFAULT, 0).in_a_file}
+        advice = "It holds the defaults, which are the best" if default else "Use it"
+        click.echo(f"Written: {output}. {advice}: tfddlrun --config-file {shlex.quote(str(output))} ...")
     if json_path is not None:
         json_path.write_text(json.dumps({"title": title, **tables, **found}, indent=2) + "\n")
 

@@ -16,8 +16,8 @@ from tfddl import _compat
 from tfddl.bench import levels, models
 from tfddl.bench.adapters import Way
 from tfddl.bench.gradient_sets import MODELS
-from tfddl.bench.rounds import Timing, measure
-from tfddl.gradients.buckets import BUCKET_VARIABLE, Shape
+from tfddl.bench.rounds import WARM_UP_CALLS, Timing, block_of_all_ranks, measure
+from tfddl.gradients.buckets import BUCKET_VARIABLE, DEFAULT_MEGABYTES, Shape
 
 _CALLS = 3
 
@@ -37,6 +37,7 @@ class Steps:
     def __init__(self, name: str, batch: int) -> None:
         self.model = models.build(name) if name in MODELS else _load(name)
         _check(self.model, name)
+        tf.get_logger().setLevel("ERROR")  # no warning of the many functions that it makes of one
         draws = np.random.default_rng(hvd.rank())
         inputs = [_random(draws, each, batch) for each in self.model.inputs]
         self._inputs = inputs if len(inputs) > 1 else inputs[0]
@@ -47,6 +48,12 @@ class Steps:
     def gradients(self) -> list[tuple[str, Shape]]:
         """Dtype name and shape of each gradient."""
         return [(tf.as_dtype(each.dtype).name, list(each.shape)) for each in self.model.trainable_variables]
+
+    def seconds_of_a_block(self) -> float:
+        """About how long a block of calls with the default takes, with its warm-up. All ranks call it."""
+        way = self._way(DEFAULT_MEGABYTES, hvd.Compression.none)
+        seconds, _ = block_of_all_ranks(way, 1)
+        return seconds * (_CALLS + WARM_UP_CALLS)
 
     def measure(self, settings: Mapping[str, tuple[str, Any]], rounds: int) -> dict[str, Timing]:
         """Times a step with each setting. All ranks call it.
