@@ -1,8 +1,13 @@
 """Ranks whose processors have different instruction sets: compiled programs give them the same weights."""
 
+import os
+from types import SimpleNamespace
+
 import pytest
+import tensorflow as tf
 
 from tests.harness import long, run_script
+from tfddl.build import support
 from tfddl.runtime import processors
 
 SCRIPT = """
@@ -28,6 +33,10 @@ OLD = "sse4_1 sse4_2 avx f16c"
 AVX512 = OLD + " avx2 fma avx512f avx512bw avx512cd avx512dq avx512vl"
 
 
+@pytest.mark.skipif(
+    support.major_minor(tf.__version__) < support.XLA_MAX_ISA,
+    reason="XLA before TensorFlow 2.19 has no such limit",
+)
 @pytest.mark.parametrize("size", [2, long(3)])
 def test_compiled_weights(size):
     result = run_script(size, SCRIPT)
@@ -56,3 +65,25 @@ def test_instruction_set(monkeypatch, flags, limit, name):
     monkeypatch.setattr(processors, "_processor_flags", lambda: set(flags.split()))
     monkeypatch.setenv("XLA_FLAGS", limit)
     assert processors.instruction_set() == name
+
+
+@pytest.mark.parametrize(
+    ("sets", "version", "flags", "says"),
+    [
+        (("AVX2", "AVX2"), "2.21.0", "", None),
+        (("AVX512", ""), "2.21.0", "", None),  # ARM, or no /proc
+        (("AVX512", "AVX2"), "2.21.0", "--xla_cpu_max_isa=AVX2", "XLA compiles for AVX2 on all ranks"),
+        (("AVX512", "AVX2"), "2.18.1", "", "use jit_compile=False, or TensorFlow 2.19 or later"),
+        (("AVX2", "AVX512"), "2.21.0", "", "XLA compiles for AVX2 on all ranks"),
+    ],
+)
+def test_limit(monkeypatch, sets, version, flags, says):
+    """On rank 0 of two ranks."""
+    job = SimpleNamespace(rank=0, instruction_sets=sets)
+    monkeypatch.setattr(processors.process, "job", job)
+    monkeypatch.setattr(processors.discover, "tensorflow_version", lambda: version)
+    monkeypatch.setenv("XLA_FLAGS", "")
+    processors.limit_xla(job)
+    assert os.environ["XLA_FLAGS"] == flags
+    said = processors.about_xla()
+    assert said is None if says is None else says in said
