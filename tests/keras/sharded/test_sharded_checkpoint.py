@@ -354,7 +354,7 @@ def test_another_job_beside(hvd, tmp_path):
         hvd.ShardedCheckpoint(directory, model).restore()  # the same job again
     assert said == []
     hold = "import fcntl, sys\nlock = open(sys.argv[1], 'w')\nfcntl.flock(lock, fcntl.LOCK_EX)\nprint(flush=True)\ninput()"
-    other = shared(hvd, tmp_path / "others")
+    other = Path(shared(hvd, tmp_path / "others"))
     with contextlib.ExitStack() as stack:
         if hvd.rank() == 0:
             other.mkdir()
