@@ -80,10 +80,9 @@ def test_instruction_set(monkeypatch, flags, limit, name):
 def test_limit(monkeypatch, sets, version, flags, says):
     """On rank 0 of two ranks."""
     job = SimpleNamespace(rank=0, instruction_sets=sets)
-    monkeypatch.setattr(processors.process, "job", job)
     monkeypatch.setattr(processors.discover, "tensorflow_version", lambda: version)
     monkeypatch.setenv("XLA_FLAGS", "")
     processors.limit_xla(job)
     assert os.environ["XLA_FLAGS"] == flags
-    said = processors.about_xla()
+    said = processors.about_xla(job)
     assert said is None if says is None else says in said

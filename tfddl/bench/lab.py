@@ -163,11 +163,6 @@ def check(directory: Path, text: str) -> None:
     if not directory.is_dir() or any(directory.iterdir()):
         sys.exit(f"The lab needs an empty directory: give it $(mktemp -d). Received: {directory}")
     try:
-        hosts = text.split(",")[2:]
-        if len(hosts) > 1 or not all(map(str.isdecimal, hosts)):
-            raise ValueError(
-                f"A lab is RATE[,DELAY[,HOSTS]]: write 1gbit, or 100mbit,20ms,4. Received: {text!r}"
-            )
         rate, delay, _ = network(text)
         bytes_per_second(rate)
         seconds(delay or "0s")
@@ -177,8 +172,10 @@ def check(directory: Path, text: str) -> None:
 
 def network(text: str) -> tuple[str, str, list[str]]:
     """Rate, delay (empty for none) and names of the hosts of RATE[,DELAY[,HOSTS]]."""
-    rate, delay, count = [*text.split(","), "", ""][:3]
-    hosts = int(count or 2)
+    rate, delay, *count = text.split(",") if "," in text else (text, "")
+    if len(count) > 1 or not all(map(str.isdecimal, count)):
+        raise ValueError(f"A lab is RATE[,DELAY[,HOSTS]]: write 1gbit, or 100mbit,20ms,4. Received: {text!r}")
+    hosts = int(count[0]) if count else 2
     if not 2 <= hosts <= len(ADDRESSES):
         raise ValueError(
             f"The lab has 2 to {len(ADDRESSES)} hosts: choose a number of them. Received: {text!r}"
@@ -188,9 +185,8 @@ def network(text: str) -> tuple[str, str, list[str]]:
 
 def main() -> int:
     """Builds the hosts, runs the command on host A, and says what it left running on any."""
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(143)
-    )  # the first process of a namespace ignores it by default
+    # The first process of a namespace ignores it by default.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     directory, command = Path(sys.argv[2]), sys.argv[4:]
     rate, delay, hosts = network(sys.argv[3])
     hosts_file, agent = directory / "hosts", directory / "agent"

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tfddl.bench import lab
-from tfddl.launch.hosts import Host, all_local
+from tfddl.launch.elastic.pool import filled
+from tfddl.launch.hosts import Host, all_local, slots_taken
 
 
 @dataclass(frozen=True)
@@ -80,19 +81,8 @@ def fill(hosts: Sequence[Host], ranks: int | None) -> tuple[int, tuple[Host, ...
     Raises:
         ValueError: There are more ranks than slots.
     """
-    slots = sum(host.slots for host in hosts)
-    if ranks is not None and ranks > slots:
-        raise ValueError(
-            f"The hosts have {slots} slot{'s' if slots > 1 else ''}: write the number of slots behind each host, as in -H "
-            f"node1:4,node2:4, or leave -np out. Received: -np {ranks} with "
-            + ",".join(f"{host.name}:{host.slots}" for host in hosts)
-        )
-    left, filled = ranks or slots, []
-    for host in hosts:
-        if left:
-            filled.append(Host(host.name, min(left, host.slots)))
-            left -= filled[-1].slots
-    return ranks or slots, tuple(filled)
+    place = filled(hosts, slots_taken(hosts, ranks))
+    return place.processes, tuple(place.hosts)
 
 
 def _is_one_machine() -> bool:

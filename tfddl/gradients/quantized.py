@@ -11,7 +11,7 @@ as float32. So the sums of a host travel, not the values of each of its ranks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -194,18 +194,11 @@ def _scales(rows: tf.Tensor) -> tf.Tensor:
 
 def _padded(rows: tf.Tensor, count: int, width: int) -> tf.Tensor:
     """Zeros if rows are missing, so that this rank takes part in the last exchange, where all ranks see the error."""
-    if _compat.in_xla_context():  # where tfddl checks their number
-        return tf.ensure_shape(rows, [count, width])
-    came = tf.equal(tf.shape(rows)[0], count)
-    return tf.ensure_shape(
-        tf.cond(came, lambda: rows, lambda: tf.zeros([count, width], rows.dtype)), [count, width]
-    )
+    return _all_or(lambda: tf.zeros([count, width], rows.dtype), rows, count, width)
 
 
 def _check_all_came(rows: tf.Tensor, count: int) -> tf.Tensor:
     """Checks the number of rows of all ranks, which is smaller while some ranks have joined."""
-    if _compat.in_xla_context():
-        return tf.ensure_shape(rows, [count, ROW_BYTES])
 
     def missing() -> tf.Tensor:
         tf.debugging.assert_equal(
@@ -216,5 +209,11 @@ def _check_all_came(rows: tf.Tensor, count: int) -> tf.Tensor:
         )
         return tf.zeros([count, ROW_BYTES], rows.dtype)  # so that no other op fails before the check
 
-    came = tf.equal(tf.shape(rows)[0], count)
-    return tf.ensure_shape(tf.cond(came, lambda: rows, missing), [count, ROW_BYTES])
+    return _all_or(missing, rows, count, ROW_BYTES)
+
+
+def _all_or(missing: Callable[[], tf.Tensor], rows: tf.Tensor, count: int, width: int) -> tf.Tensor:
+    """The rows if there are `count` of them, else the result of `missing`."""
+    if not _compat.in_xla_context():  # there tfddl checks their number
+        rows = tf.cond(tf.equal(tf.shape(rows)[0], count), lambda: rows, missing)
+    return tf.ensure_shape(rows, [count, width])

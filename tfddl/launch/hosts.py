@@ -69,6 +69,25 @@ def read_hostfile(path: Path) -> list[Host]:
     return _once_each(hosts)
 
 
+def slots_taken(hosts: Sequence[Host], processes: int | None) -> int:
+    """The number of processes: all slots, unless the user has given a number.
+
+    Raises:
+        ValueError: The hosts have fewer slots.
+    """
+    slots = sum(host.slots for host in hosts)
+    count = processes or slots
+    if count > slots:
+        each = -(-count // len(hosts))
+        more = ",".join(f"{host.name}:{max(host.slots, each)}" for host in hosts[:3])
+        raise ValueError(
+            f"The hosts have {slots} slot{'s' if slots > 1 else ''} for {count} processes. Write the number of slots "
+            f"behind each host, as in -H {more}, or ask for fewer processes. Received: -np {count} with "
+            + ",".join(f"{host.name}:{host.slots}" for host in hosts)
+        )
+    return count
+
+
 def all_local(hosts: Sequence[Host]) -> bool:
     """Whether every host is this host."""
     own = socket.gethostname()

@@ -20,7 +20,7 @@ from tfddl.launch.elastic.folder import state_folder
 from tfddl.launch.elastic.pool import filled
 from tfddl.launch.elastic.restart import Placement
 from tfddl.launch.hints import hint, hint_before
-from tfddl.launch.hosts import Host, parse_hosts, read_hostfile
+from tfddl.launch.hosts import Host, parse_hosts, read_hostfile, slots_taken
 from tfddl.launch.mpirun import MPICH, Mpirun, MpirunError, find_mpirun, ssh_variables
 from tfddl.launch.options import HELP, Command, Options, with_options
 from tfddl.launch.rank_files import RankFiles
@@ -179,17 +179,10 @@ def _place(options: Options) -> tuple[int, list[Host]]:
             raise click.UsageError(str(error)) from None
         click.echo(f"tfddlrun: {choice}", err=True)
         return choice.processes, choice.hosts
-    slots = sum(host.slots for host in hosts)
-    count = options.processes or slots
-    if count > slots:
-        each = -(-count // len(hosts))
-        more = ",".join(f"{host.name}:{max(host.slots, each)}" for host in hosts[:3])
-        raise click.UsageError(
-            f"The hosts have {slots} slot{'s' if slots > 1 else ''} for {count} processes. Write the number of slots "
-            f"behind each host, as in -H {more}, or ask for fewer processes. Received: -np {count} with "
-            + ",".join(f"{host.name}:{host.slots}" for host in hosts)
-        )
-    return count, hosts
+    try:
+        return slots_taken(hosts, options.processes), hosts
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _discover(options: Options, command: str) -> tuple[int, list[Host]]:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 
 from tfddl.build import discover, support
 from tfddl.runtime.agreement import by_rank
-from tfddl.runtime.job import Job, process
+from tfddl.runtime.job import Job
 
 # XLA's names, from the smallest set, and the flags of Linux that each adds to the set before it.
 _SETS = {
@@ -46,11 +45,10 @@ def limit_xla(job: Job) -> None:
         os.environ[_FLAGS_VARIABLE] = f"{os.environ.get(_FLAGS_VARIABLE, '')} {_FLAG}={smallest}".strip()
 
 
-def about_xla() -> str | None:
-    """What the user should know about instruction sets and compiled programs; None if all ranks have the same one."""
-    job = process.job
-    smallest = _smallest(job) if job else None
-    if not job or not smallest:
+def about_xla(job: Job) -> str | None:
+    """Tells the user that instruction sets differ, and compiled programs with them; None if all ranks have the same one."""
+    smallest = _smallest(job)
+    if not smallest:
         return None
     found = by_rank(dict(enumerate(job.instruction_sets)))
     if _can_be_limited():
@@ -85,8 +83,9 @@ def _of_processor(flags: set[str]) -> str:
 
 
 def _processor_flags() -> set[str]:
+    """Those of the first processor: the file has them for each."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        with open("/proc/cpuinfo") as lines:
+            return set(next((line for line in lines if line.startswith("flags")), "").split())
     except OSError:
         return set()
-    return set(next((line for line in lines if line.startswith("flags")), "").split())

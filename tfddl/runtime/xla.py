@@ -10,6 +10,7 @@ import threading
 
 from tfddl import _compat
 from tfddl.runtime import basics, library, processors
+from tfddl.runtime.job import process
 
 VARIABLE = "TFDDL_XLA"
 
@@ -77,8 +78,11 @@ def _warn_about_threads() -> None:
 
 
 def _warn_about_processors() -> None:
-    text = None if _compat.sees_gpus() else processors.about_xla()
-    if text and basics.rank() == 0:
+    job = process.job
+    if job is None or job.rank != 0 or _compat.sees_gpus():
+        return
+    text = processors.about_xla(job)
+    if text:
         print(f"tfddl: {text}", file=sys.stderr, flush=True)
 
 

@@ -1,1 +1,1 @@
-"""What bounds the waits of `init()` and of the exit for other ranks, and names these ranks."""
+"""The watchdogs bound the waits of `init()` and of the exit for other ranks, and name these ranks."""
