@@ -1,7 +1,9 @@
 """Commits in files."""
 
 import os
+import pickle
 import threading
+import zlib
 
 import numpy as np
 import pytest
@@ -38,6 +40,17 @@ def test_the_newest_whole_commit(hvd, tmp_path):
     ):
         commits.write(8, threading.Lock())
     assert commits.newest_number() == 7
+
+
+@on_ranks(1)
+def test_a_commit_of_another_version(hvd, tmp_path):
+    from tfddl.elastic.commits import Commits
+
+    content = pickle.dumps((2, {"step": 4}))
+    (tmp_path / f"commit-4-{zlib.crc32(content):08x}").write_bytes(content)
+    commits = Commits(tmp_path)
+    with pytest.raises(ValueError, match=r"Another version of tfddl has written the commit: .*commit-4"):
+        commits.read(commits.newest_number())
 
 
 @on_ranks(1)

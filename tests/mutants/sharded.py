@@ -49,7 +49,7 @@ FAULTS = {
         _OPTIMIZER + "test_refusals",
     ),
     "a commit holds the slices of one rank": Fault(
-        "tfddl/elastic/state.py",
+        "tfddl/elastic/variables_state.py",
         "    whole = whole_of(variable)\n",
         "    whole = None\n",
         _CHECKPOINT + "test_elastic_states",

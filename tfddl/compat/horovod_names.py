@@ -67,7 +67,7 @@ _KERAS = (
 _PARTIAL = _from(f"{_HERE}.optimizer", "PartialDistributedOptimizer")
 
 _ELASTIC_KERAS = (
-    _from("tfddl.elastic.state", "KerasState")
+    _from("tfddl.elastic.variables_state", "KerasState")
     | _from(
         "tfddl.elastic.callbacks", "CommitStateCallback UpdateBatchStateCallback UpdateEpochStateCallback"
     )
@@ -111,7 +111,9 @@ MODULES: dict[str, dict[str, str]] = {
     "horovod.tensorflow.keras.callbacks": _CALLBACKS,
     "horovod.tensorflow.keras.elastic": _ELASTIC_KERAS,
     "horovod.keras.elastic": _ELASTIC_KERAS,
-    "horovod.tensorflow.elastic": _from("tfddl.elastic.state", "TensorFlowKerasState TensorFlowState")
+    "horovod.tensorflow.elastic": _from(
+        "tfddl.elastic.variables_state", "TensorFlowKerasState TensorFlowState"
+    )
     | _from("tfddl.elastic.training", "run"),
     "horovod.keras": _KERAS
     | _PARTIAL

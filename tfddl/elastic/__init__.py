@@ -1,6 +1,6 @@
 """Training that goes on after a rank or a host is lost: `tfddl.elastic`, with Horovod's names.
 
-    state.py       what a program wants to keep: ObjectState, TensorFlowState, KerasState
+    state.py       what a program wants to keep: State, ObjectState; variables_state.py: TensorFlowState, KerasState
     commits.py     commits in files outside the processes
     training.py    run: restores, trains, and restores again
     hand_over.py   the end of a start at a commit, when hosts come or go
@@ -14,8 +14,9 @@
 from tfddl.elastic.callbacks import CommitStateCallback, UpdateBatchStateCallback, UpdateEpochStateCallback
 from tfddl.elastic.errors import HorovodInternalError, HostsUpdatedInterrupt
 from tfddl.elastic.fit import add_to_every_fit as add_to_every_fit
-from tfddl.elastic.state import KerasState, ObjectState, State, TensorFlowKerasState, TensorFlowState
+from tfddl.elastic.state import ObjectState, State
 from tfddl.elastic.training import run
+from tfddl.elastic.variables_state import KerasState, TensorFlowKerasState, TensorFlowState
 
 __all__ = [
     "CommitStateCallback",

@@ -25,6 +25,9 @@ from tfddl.runtime.log import warn_on_each_host
 _NAME = re.compile(r"commit-(\d+)-([0-9a-f]{8})")
 _kinds: Counter[str] = Counter()
 
+_FORM = "tfddl commit 1"
+"""Begins each commit. Another number is for a tfddl that keeps other content, and does not read this."""
+
 
 class Commits:
     """The commits in a folder.
@@ -87,7 +90,7 @@ class Commits:
                 self._path(*old).unlink()
             with part.open("wb") as file:
                 writer = _Checked(file)
-                cloudpickle.dump(content, writer, protocol=5)
+                cloudpickle.dump((_FORM, content), writer, protocol=5)
                 if self._on_disk:
                     file.flush()
                     os.fsync(file.fileno())
@@ -107,10 +110,20 @@ class Commits:
         return next((number for number, checksum in self._complete() if self._is_whole(number, checksum)), 0)
 
     def read(self, number: int) -> Any:
-        """The content of a commit that `newest_number` has found."""
-        checksum = dict(self._complete())[number]
-        with self._path(number, checksum).open("rb") as file:
-            return pickle.load(file)
+        """The content of a commit that `newest_number` has found.
+
+        Raises:
+            ValueError: Another version of tfddl has written it.
+        """
+        path = self._path(number, dict(self._complete())[number])
+        with path.open("rb") as file:
+            form, content = pickle.load(file)
+        if form != _FORM:
+            raise ValueError(
+                "Another version of tfddl has written the commit: use that version, or start anew with another "
+                f"--state-dir. Received: {path}"
+            )
+        return content
 
     def _complete(self) -> list[tuple[int, str]]:
         """Numbers and checksums of the files, the newest first."""

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.elastic.commits import Commits
-from tfddl.elastic.state import TensorFlowKerasState
+from tfddl.elastic.variables_state import TensorFlowKerasState
 from tfddl.keras.local_steps import LocalSGD
 from tfddl.runtime import basics
 

@@ -1,0 +1,198 @@
+"""States of TensorFlow variables and of Keras models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfddl import _compat
+from tfddl.elastic.beside_variables import BesideVariables
+from tfddl.elastic.state import ObjectState
+from tfddl.keras.consistency.model_contents import optimizers_of, state_of, variable_id
+from tfddl.ops.variables import broadcast_variables, whole_of
+
+
+class TensorFlowState(ObjectState):
+    """A state of TensorFlow or Keras variables, and of Python objects.
+
+    Args:
+        variables: The variables, in the same order on all ranks.
+        session: Only None: there are no elastic jobs in sessions of TF1.
+        local_steps: A `tfddl.LocalSGD` or `tfddl.DiLoCo`, with which each rank trains alone for some steps. After a loss the
+            outer state goes on, and all ranks go on from the weights of rank 0.
+        compression: A `tfddl.PowerSGD` or `tfddl.Compression.int8` that tapes use. A commit then takes an allreduce of the
+            residuals, whose mean all ranks have after a loss.
+        **kwargs: See `ObjectState`.
+
+    Raises:
+        ValueError: There are no variables, or a session is given.
+        TypeError: `local_steps` or `compression` is something else.
+
+    Example:
+        On 2 ranks:
+
+        >>> weight = tf.Variable([1.0 + hvd.rank()])
+        >>> state = hvd.elastic.TensorFlowState([weight], step=0)
+        >>> state.sync()
+        >>> weight.numpy()
+        array([1.], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        variables: Sequence[Any] | None = None,
+        session: Any = None,
+        *,
+        local_steps: Any = None,
+        compression: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        if session is not None or not tf.executing_eagerly():
+            raise ValueError(
+                "Elastic states need eager execution: leave the session out, and do not disable eager execution. "
+                f"Received: session={session!r}"
+            )
+        self.variables = list(variables or ())
+        if not self.variables:
+            raise ValueError(
+                "TensorFlowState keeps variables: pass a list, or use ObjectState. Received: none"
+            )
+        self._beside = BesideVariables(local_steps, compression, self._optimizers())
+        self._save_variables()
+        super().__init__(**kwargs)
+
+    def save(self) -> None:
+        """Copies the variables, and saves the attributes."""
+        self._save_variables()
+        super().save()
+
+    def restore(self) -> None:
+        """Assigns the copies, and takes the saved attributes."""
+        self.restore_variables()
+        super().restore()
+
+    def restore_variables(self) -> None:
+        """Assigns the copies."""
+        for variable, value in zip(self.variables, self._values, strict=True):
+            (whole_of(variable) or variable).assign(value)
+        self._beside.restore()
+
+    def sync(self) -> None:
+        """Takes the variables, and the saved attributes, of rank 0."""
+        broadcast_variables(self.variables, root_rank=0)
+        self._beside.sync(self._bcast_object)
+        self._save_variables()
+        super().sync()
+
+    def kind(self) -> str:
+        """The class, the names of the attributes, and the shapes of the variables."""
+        return f"{super().kind()} {self._shapes()}"
+
+    def content(self) -> Any:
+        """The saved attributes, the copies as NumPy arrays, and the values beside the variables."""
+        return super().content(), [np.asarray(value) for value in self._values], self._beside.content()
+
+    def load(self, content: Any) -> None:
+        """Takes attributes and variables.
+
+        Raises:
+            ValueError: The variables have other shapes: the program has changed.
+        """
+        attributes, values, beside = content
+        shapes = self._shapes()
+        if shapes != [value.shape for value in values]:
+            raise ValueError(
+                "The commit has other variables than this program: start the job without it. "
+                f"Received: shapes {[value.shape for value in values]} for {shapes}"
+            )
+        self._values = values
+        self._beside.load(beside)
+        super().load(attributes)
+        TensorFlowState.restore(self)
+
+    def _optimizers(self) -> list[Any]:
+        return []
+
+    def _take_commit_of_rank_0(self) -> None:
+        self._beside.take_residuals_of_rank_0(self._bcast_object)
+
+    def _save_variables(self) -> None:
+        values = list(map(_copied, self.variables))
+        self._beside.save()  # the last that fails if a rank is lost: a commit is taken as a whole, or not at all
+        self._values = values
+
+    def _shapes(self) -> list[tuple[int, ...]]:
+        return [tuple((whole_of(variable) or variable).shape) for variable in self.variables]
+
+
+def _copied(variable: Any) -> Any:
+    """A copy on the variable's device, GPUs too; a whole of which each rank has a slice is copied to the host's memory."""
+    whole = whole_of(variable)
+    return tf.identity(_compat.tf_variable(variable)) if whole is None else whole.value()
+
+
+class TensorFlowKerasState(TensorFlowState):
+    """A state of a Keras model and its optimizer, and of Python objects.
+
+    The state of random layers, such as Dropout's, stays each rank's own, and begins anew when a job starts again.
+
+    Args:
+        model: A model that is built.
+        optimizer: Its optimizer. Defaults to that of `compile`.
+        backend: Taken as in Horovod, and not used.
+        local_steps: See `TensorFlowState`.
+        compression: See `TensorFlowState`; those of optimizers are found.
+        **kwargs: See `ObjectState`; for example `epoch=0, batch=0`.
+
+    Raises:
+        ValueError: The model is not built, or there is no optimizer.
+        TypeError: `local_steps` or `compression` is something else.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        >>> model.compile(keras.optimizers.SGD(0.1), "mse")
+        >>> state = hvd.elastic.KerasState(model, epoch=0)
+        >>> state.epoch = 5
+        >>> state.restore()
+        >>> state.epoch
+        0
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any = None,
+        backend: Any = None,
+        *,
+        local_steps: Any = None,
+        compression: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        if not getattr(model, "built", True):
+            raise ValueError(
+                f"The model of a state must be built: call model.build(input_shape) first. Received: {model!r}"
+            )
+        self.model = model
+        self.optimizer = optimizer or getattr(model, "optimizer", None)
+        if self.optimizer is None:
+            raise ValueError("A state needs the optimizer: compile the model first, or pass optimizer=.")
+        variables = _variables(model, self._optimizers())
+        super().__init__(variables, local_steps=local_steps, compression=compression, **kwargs)
+
+    def _optimizers(self) -> list[Any]:
+        return list({id(each): each for each in (self.optimizer, *optimizers_of(self.model))}.values())
+
+
+KerasState = TensorFlowKerasState
+
+
+def _variables(model: Any, optimizers: Iterable[Any]) -> list[Any]:
+    """The variables of the model and its optimizers, each once, less the states of random layers."""
+    found = [each for each in model.variables if not _compat.is_seed_state(each)]
+    for each in optimizers:
+        _compat.build_optimizer(each, model.trainable_variables)
+        found += state_of(each, model.variables)
+    return list({variable_id(variable): variable for variable in found}.values())
