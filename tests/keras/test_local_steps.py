@@ -294,7 +294,7 @@ def test_every_callback_and_mixed_precision(hvd):
     assert differ == [True, False] * 3
 
 
-@on_ranks(2)
+@on_ranks(1, 2)
 def test_errors(hvd):
     import keras
 

@@ -73,7 +73,7 @@ class LocalSGD(LocalStepsCallback):
                 f"Received: {self.model!r}"
             )
         for optimizer in model_contents.optimizers_of(self.model):
-            if is_distributed(optimizer) and _ranks_of(optimizer) >= (self.process_set.size() or 1) > 1:
+            if is_distributed(optimizer) and self._has_all_ranks_of_the_exchange(optimizer):
                 raise ValueError(
                     f"With {kind} each rank trains alone: compile the model with a plain optimizer. "
                     f"Received: optimizer={optimizer!r}, a distributed one"
@@ -105,6 +105,13 @@ class LocalSGD(LocalStepsCallback):
         """Exchanges what is left. The next `fit` goes on with the outer state."""
         if self._local is not None:
             self._local.finish()
+
+    def _has_all_ranks_of_the_exchange(self, optimizer: Any) -> bool:
+        """Whether a distributed optimizer leaves nothing to exchange. The same set is told on one rank, too."""
+        process_set = settings_of(optimizer).options.process_set
+        return (
+            process_set is self.process_set or (process_set.size() or 1) >= (self.process_set.size() or 1) > 1
+        )
 
     @property
     def current(self) -> local_steps.LocalSGD | None:
@@ -159,7 +166,3 @@ class DiLoCo(LocalSGD):
 
     def _new(self, variables: Any, statistics: Any) -> local_steps.LocalSGD:
         return local_steps.DiLoCo(variables, self.every, self._outer, statistics=statistics, **self._options)
-
-
-def _ranks_of(optimizer: Any) -> int:
-    return settings_of(optimizer).options.process_set.size() or 1
