@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 
 import tfddl as hvd
@@ -21,13 +22,16 @@ def restart(level: str) -> None:
     hvd.init()
 
 
-def measure_levels(way: Way, *, rounds: int, calls: int) -> dict[str, Timing]:
+def measure_levels(
+    way: Way, *, rounds: int, calls: int, after_round: Callable[[int], None] = lambda number: None
+) -> dict[str, Timing]:
     """Times a way with each of `LEVELS`. All ranks call it; tfddl starts anew before each block.
 
     Args:
         way: What is timed.
         rounds: Number of rounds that count.
         calls: Calls in a block.
+        after_round: See `rounds.interleave`.
     """
 
     def block(level: str) -> tuple[float, int]:
@@ -35,4 +39,4 @@ def measure_levels(way: Way, *, rounds: int, calls: int) -> dict[str, Timing]:
         block_of_all_ranks(way, calls)  # warms up
         return block_of_all_ranks(way, calls)
 
-    return interleave({level: partial(block, level) for level in LEVELS}, rounds)
+    return interleave({level: partial(block, level) for level in LEVELS}, rounds, after_round)

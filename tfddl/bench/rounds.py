@@ -51,7 +51,9 @@ class Timing:
 
 
 def interleave(
-    blocks: Mapping[str, Callable[[], tuple[float, int] | None]], rounds: int
+    blocks: Mapping[str, Callable[[], tuple[float, int] | None]],
+    rounds: int,
+    after_round: Callable[[int], None] = lambda number: None,
 ) -> dict[str, Timing]:
     """Runs blocks in rounds.
 
@@ -59,6 +61,7 @@ def interleave(
         blocks: By name. Each runs one block and returns the seconds of a call and the number of wrong elements, or None
             after a failure.
         rounds: Number of rounds that count. One more, the first, warms up.
+        after_round: Gets the number of each round that has ended; 0 is the one that warms up.
 
     Returns:
         Timings by name, without those that failed.
@@ -77,19 +80,27 @@ def interleave(
             wrong[name] += block[1]
             if number > 0:
                 times[name].append(block[0] * 1e6)
+        after_round(number)
     return {name: Timing(tuple(times[name]), wrong[name]) for name in names if name not in failed}
 
 
-def measure(ways: Mapping[str, Way], *, rounds: int, calls: int) -> dict[str, Timing]:
+def measure(
+    ways: Mapping[str, Way],
+    *,
+    rounds: int,
+    calls: int,
+    after_round: Callable[[int], None] = lambda number: None,
+) -> dict[str, Timing]:
     """Times ways within one job. All ranks call it alike, and get the same answer.
 
     Args:
         ways: The ways to compare, by name, in the same order on all ranks.
         rounds: Number of rounds that count.
         calls: Calls in a block.
+        after_round: See `interleave`.
     """
     blocks = {name: functools.partial(block_of_all_ranks, way, calls) for name, way in ways.items()}
-    return interleave(blocks, rounds)
+    return interleave(blocks, rounds, after_round)
 
 
 def block_of_all_ranks(way: Way, calls: int) -> tuple[float, int]:

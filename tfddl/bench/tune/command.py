@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +96,15 @@ def tune(
         raise click.ClickException(str(error)) from None
     tried = candidates.candidates(steps.gradients())
 
-    def announce(count: int, settings: str, seconds: float) -> None:
-        if hvd.rank() == 0:
-            click.echo(f"measuring {count} {settings}, about {count * rounds * seconds:.0f} s...", err=True)
+    def progress(count: int, settings: str) -> Callable[[int], None]:
+        seconds = count * rounds * steps.seconds_of_a_block()
+        if hvd.rank() != 0:
+            return lambda number: None
+        return _progress(f"measuring {count} {settings}, about {seconds:.0f} s", rounds)
 
     none = hvd.Compression.none
-    announce(len(tried), "bucket sizes", steps.seconds_of_a_block())
-    timings = steps.measure({each.megabytes: (each.megabytes, none) for each in tried}, rounds)
+    sizes = {each.megabytes: (each.megabytes, none) for each in tried}
+    timings = steps.measure(sizes, rounds, progress(len(tried), "bucket sizes"))
     lines = candidates.compare(timings, candidates.DEFAULT)
     chosen = next(each for each in tried if each.megabytes == candidates.best(lines, candidates.DEFAULT))
     for line, each in zip(lines, tried, strict=True):
@@ -112,13 +115,13 @@ def tune(
         "bf16": hvd.Compression.bf16,
         "int8": hvd.Compression.int8(),
     }
-    announce(len(kinds), "compressions", steps.seconds_of_a_block())
     formats = {name: (chosen.megabytes, kind) for name, kind in kinds.items()}
-    compressed = candidates.compare(steps.measure(formats, rounds), "none")
+    timings = steps.measure(formats, rounds, progress(len(kinds), "compressions"))
+    compressed = candidates.compare(timings, "none")
     tables = {"buckets": lines, "compression": compressed}
     if 1 < hvd.cross_size() < hvd.size():
-        announce(len(LEVELS), "ways between hosts", steps.seconds_of_a_block())
-        tables["hosts"] = candidates.compare(steps.measure_levels(chosen.megabytes, rounds), LEVELS[0])
+        timings = steps.measure_levels(chosen.megabytes, rounds, progress(len(LEVELS), "ways between hosts"))
+        tables["hosts"] = candidates.compare(timings, LEVELS[0])
     wrong = sum(line["#wrong"] for table in tables.values() for line in table)
     if hvd.rank() == 0:
         title = f"{model}, {batch} rows a rank, {hvd.size()} ranks, hosts: {hvd.cross_size()}"
@@ -134,6 +137,16 @@ def tune(
         raise click.ClickException(
             f"{wrong:,} weights differed between ranks. Report this with the output of tfddl doctor -np 2 --json."
         )
+
+
+def _progress(label: str, rounds: int) -> Callable[[int], None]:
+    """Shows a line, and returns the function that writes the number of a round into it, as a progress bar does."""
+
+    def advance(number: int) -> None:
+        click.echo(f"\r{label}: round {number} of {rounds}...", nl=number == rounds, err=True)
+
+    advance(0)
+    return advance
 
 
 def _show(title: str, tables: Tables, chosen: str, found: dict[str, str]) -> None:

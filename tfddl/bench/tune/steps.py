@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,25 +55,31 @@ class Steps:
         seconds, _ = block_of_all_ranks(way, 1)
         return seconds * (_CALLS + WARM_UP_CALLS)
 
-    def measure(self, settings: Mapping[str, tuple[str, Any]], rounds: int) -> dict[str, Timing]:
+    def measure(
+        self, settings: Mapping[str, tuple[str, Any]], rounds: int, after_round: Callable[[int], None]
+    ) -> dict[str, Timing]:
         """Times a step with each setting. All ranks call it.
 
         Args:
             settings: Bucket sizes and compression, by name.
             rounds: Blocks of each.
+            after_round: Gets the number of each round that has ended.
         """
         ways = {name: self._way(*setting) for name, setting in settings.items()}
-        return measure(ways, rounds=rounds, calls=_CALLS)
+        return measure(ways, rounds=rounds, calls=_CALLS, after_round=after_round)
 
-    def measure_levels(self, megabytes: str, rounds: int) -> dict[str, Timing]:
+    def measure_levels(
+        self, megabytes: str, rounds: int, after_round: Callable[[int], None]
+    ) -> dict[str, Timing]:
         """Times a step with each of `levels.LEVELS`. All ranks call it.
 
         Args:
             megabytes: Bucket sizes.
             rounds: Blocks of each.
+            after_round: Gets the number of each round that has ended.
         """
         way = self._way(megabytes, hvd.Compression.none)
-        return levels.measure_levels(way, rounds=rounds, calls=_CALLS)
+        return levels.measure_levels(way, rounds=rounds, calls=_CALLS, after_round=after_round)
 
     def _way(self, megabytes: str, compression: Any) -> Way:
         @tf.function
