@@ -416,6 +416,16 @@ def results_of_evaluate(model: Any, logs: dict[str, Any]) -> Any:
     return values[0] if len(values) == 1 else values
 
 
+def tells_weights(model: Any) -> bool:
+    """Whether a model tells its weights. A model of Keras 2 does not, while a Sequential inside it is not built."""
+    try:
+        return model.weights is not None
+    except ValueError as error:
+        if "have not yet been created" not in str(error):
+            raise
+        return False
+
+
 def trains_with_stock_step(model: Any) -> bool:
     """Whether `fit` calls Keras' own `train_step`, which passes the gradients to `model.optimizer`."""
     return getattr(type(model), "train_step", None) is keras().Model.train_step

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.harness import on_ranks
+from tests.keras.support import logged
 from tests.keras2 import support
 
 keras = tf.keras
@@ -56,6 +57,33 @@ def test_broadcast_and_metrics(hvd, kind):
     )
     support.check_equal_on_all_ranks(hvd, [np.array(history.history[key]) for key in ("loss", "mae")])
     assert int(network.optimizer.iterations) == 2 * support.STEPS
+
+
+class Towers(keras.Model):
+    """Holds models whose weights come with the first step."""
+
+    def __init__(self):
+        super().__init__()
+        self.towers = [keras.Sequential([keras.layers.Dense(1)]) for _ in range(2)]
+
+    def call(self, inputs):
+        return self.towers[0](inputs) * self.towers[1](inputs)
+
+
+@pytest.mark.parametrize("broadcasts", [True, False])
+@on_ranks(2)
+def test_models_inside_that_are_not_built(hvd, broadcasts):
+    keras.utils.set_random_seed(hvd.rank())
+    network = Towers()
+    network.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+    mine = support.shard(support.data(hvd.size()), hvd.rank(), hvd.size())
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)] if broadcasts else []
+    with logged() as lines:
+        network.fit(*mine, batch_size=support.BATCH, verbose=0, callbacks=callbacks)
+    if broadcasts:
+        support.check_equal_on_all_ranks(hvd, network.get_weights())
+    elif hvd.rank() == 0:
+        assert any("fit has no BroadcastGlobalVariablesCallback" in line for line in lines)
 
 
 def averaged(*arguments, **options):

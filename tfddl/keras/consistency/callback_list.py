@@ -126,4 +126,5 @@ class _Reminder(Callback):
             )
 
     def _has_broadcast(self) -> bool:
-        return self.model is not None and has_broadcast(self.model.variables)
+        model = self.model
+        return model is not None and _compat.tells_weights(model) and has_broadcast(model.variables)

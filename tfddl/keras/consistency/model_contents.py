@@ -69,7 +69,12 @@ def build_optimizer(model: Any) -> None:
 
 
 def all_variables(model: Any) -> list[Any]:
-    """The variables of the model and of its optimizers, each once, without those that hold a slice of their rank."""
+    """The variables of the model and of its optimizers, each once, without those that hold a slice of their rank.
+
+    Before the first step there may be none yet, or some.
+    """
+    if not _compat.tells_weights(model):
+        return []
     variables = list(model.variables)
     for optimizer in optimizers_of(model):
         state = state_of(optimizer, model.variables)
