@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tf release demo test test-full test-every lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod bench-hosts gpu-proof test-horovod-suite sanitize model format clean test-aarch64 test-slurm wheel docs docs-links gallery test-containers
+.PHONY: help setup setup-tf release demo test test-full test-every lint test-core test-python test-rest test-all faults mutants soak test-tf test-mpich nightly bench-horovod bench-hosts gpu-proof test-horovod-suite sanitize model format clean test-aarch64 test-slurm wheel docs docs-links gallery test-containers test-libraries
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -36,6 +36,7 @@ help:
 	@echo "make test-mpich        the collectives, process sets and gradients on MPICH, with 2 and 3 ranks"
 	@echo "make test-slurm        tfddlrun, srun and deploy/slurm.sbatch under a real Slurm (needs slurmctld, slurmd, munge; root)"
 	@echo "make test-containers   build deploy/Dockerfile and deploy/tfddl.def in chroots, and train there (needs debootstrap; root)"
+	@echo "make test-libraries    KerasHub, KerasTuner, Transformers, TensorFlow Probability and others, each trained on 2 processes"
 	@echo "make nightly   the tests nearest to TensorFlow and Keras on their nightly builds"
 	@echo "make bench-horovod     allreduces, gradients and training beside Horovod, on TensorFlow 2.15 (Python 3.11)"
 	@echo "make gpu-proof         all checks and benchmarks for GPUs, on a host that has some (make EXTRAS=gpu,dev gpu-proof)"
@@ -244,6 +245,22 @@ test-slurm: setup
 CONTAINERS ?=
 test-containers: setup
 	$(BIN)/python -m packages.containers $(CONTAINERS)
+
+# Libraries of Keras 3, then those of Keras 2. Outside CI: it takes an environment and ten minutes more.
+LIBRARIES_ENV := build/env-libraries
+test-libraries: $(LIBRARIES_ENV)/ready
+	$(LIBRARIES_ENV)/bin/tfddl build
+	for keras_2 in 0 1; do \
+	  TF_USE_LEGACY_KERAS=$$keras_2 timeout -k 10 1200 $(LIBRARIES_ENV)/bin/python -m pytest $(PYTEST_OPTIONS) tests/libraries || exit 1; \
+	done
+
+$(LIBRARIES_ENV)/ready: constraints.txt constraints/libraries.txt setup.cfg setup.py pyproject.toml
+	@test -n "$(PYTHON)" || { echo "tfddl needs Python 3.11, 3.12 or 3.13: make PYTHON=/path/to/python" >&2; exit 1; }
+	test -x $(LIBRARIES_ENV)/bin/python || $(PYTHON) -m venv $(LIBRARIES_ENV)
+	$(LIBRARIES_ENV)/bin/python -m pip install --quiet -c constraints.txt setuptools wheel cmake
+	$(LIBRARIES_ENV)/bin/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[cpu,test]'
+	$(LIBRARIES_ENV)/bin/python -m pip install --quiet --no-deps -r constraints/libraries.txt
+	touch $@
 
 # The next TensorFlow and Keras, outside CI. Their builds change every day, so each run installs the newest.
 NIGHTLY_ENV := build/env-nightly

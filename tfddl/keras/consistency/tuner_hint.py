@@ -3,8 +3,8 @@
 import sys
 
 _HINT = (
-    " In a search of KerasTuner give all ranks the same seed, and each a directory of its own, so that they try the same "
-    "models."
+    " In a search of KerasTuner give all ranks the same seed, and each a directory of its own (under --auto one for all), "
+    "so that they try the same models."
 )
 
 

@@ -34,6 +34,10 @@ class PartStrategy:
     ) -> None:
         self._model, self._watch, self._reads_ahead = model, watch, reads_ahead
 
+    def __getattr__(self, name: str) -> Any:
+        """Everything else as without a strategy: libraries ask whether several workers train, as Keras Tuner does."""
+        return getattr(tf.distribute.get_strategy(), name)
+
     def experimental_distribute_dataset(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """A dataset of this rank's parts."""
         # A batch is a tuple, which map() spreads over several arguments.
