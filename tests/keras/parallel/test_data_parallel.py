@@ -300,6 +300,23 @@ def test_single_batches_in_callbacks_are_whole(hvd):
 
 
 @on_ranks(2)
+def test_a_callback_may_ask_the_model_for_its_strategy(hvd):
+    """KerasTuner does, to learn whether it saves on this process alone."""
+    said = []
+
+    class Asks(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            asked = self.model.distribute_strategy
+            said.append((asked.num_replicas_in_sync, asked.extended.should_checkpoint))
+            with pytest.raises(AttributeError, match="no_such_name"):
+                _ = asked.no_such_name
+
+    with parallel(hvd):
+        _model().fit(X, Y, verbose=0, callbacks=[Asks()])
+    assert said == [(1, True)]
+
+
+@on_ranks(2)
 def test_a_backup_resumes_on_all_ranks(hvd, tmp_path):
     directory = hvd.broadcast_object(str(tmp_path), 0)
 
