@@ -188,7 +188,8 @@ _OPTIONS = [
         "--oversubscribe",
         is_flag=True,
         expose_value=False,
-        help="Start more processes than a host has slots or cores. tfddlrun always does so; mpirun needs the option.",
+        help="Accepted as mpirun's option, and changes nothing: tfddlrun lets a host have more processes than cores. With "
+        "-H or --hostfile each process needs a slot.",
     ),
     click.option(
         "--start-timeout",
@@ -244,21 +245,23 @@ _OPTIONS = [
     click.option(
         "--elastic",
         is_flag=True,
-        help="Start the job again on the processes that are left, when a signal has killed a process or a host is gone. A "
-        "program with hvd.elastic.run goes on from its last commit.",
+        help="Go on when a signal has killed a process or a host is gone: in the processes that are left, where MPI and the "
+        "program allow it, else by a new start on them. A program with hvd.elastic.run or ElasticCallback goes on from its "
+        "last commit.",
     ),
     click.option(
         "--min-np",
         "--min-num-proc",
         type=click.IntRange(min=1),
         metavar="N",
-        help="With --elastic: end the job if fewer processes are left. Defaults to 1.",
+        help="With --elastic: end the job if fewer processes are left; with --host-discovery-script, after a wait for "
+        "hosts. Defaults to 1.",
     ),
     click.option(
         "--reset-limit",
         type=click.IntRange(min=0),
         metavar="N",
-        help="With --elastic: start the job again N times at most.",
+        help="With --elastic: go on after N losses, or changes of hosts, at most.",
     ),
     click.option(
         "--replace",
@@ -307,8 +310,8 @@ _OPTIONS = [
         type=click.FloatRange(LEAST_S, MOST_S),
         nargs=2,
         metavar="SECONDS SECONDS",
-        help="With --host-discovery-script: the shortest and the longest time for which a host that has failed is not used. "
-        "The time doubles with each failure. Defaults to 1 3600.",
+        help="With --host-discovery-script: a host that has failed is not used for two to three times the first number. The "
+        "time doubles with each failure, up to the second number. Defaults to 1 3600.",
     ),
     click.option(
         "--config-file",
