@@ -436,6 +436,12 @@ def sees_gpus() -> bool:
     return bool(tf.config.get_visible_devices("GPU"))
 
 
+def eager_device() -> str | None:
+    """The device that `tf.device` has chosen for eager operations of this thread; None without one."""
+    context = importlib.import_module("tensorflow.python.eager.context").context()
+    return str(context.device_name) or None
+
+
 def in_xla_context() -> bool:
     """Whether the current trace belongs to a function with `jit_compile=True`."""
     if tf.executing_eagerly():

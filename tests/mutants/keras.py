@@ -183,6 +183,12 @@ FAULTS = {
         "broadcast_variables(variables, 0, self.process_set)",
         "tests/keras/test_callbacks.py::test_the_roots_variables",
     ),
+    "variables wait for the other ranks one after the other": Fault(
+        "tfddl/ops/variables.py",
+        "_at_once(calls) if tf.executing_eagerly() else",
+        "",
+        "tests/ops/test_broadcast.py::test_many_variables_wait_together",
+    ),
     "local variables are broadcast": Fault(
         "tfddl/keras/callbacks/broadcast.py",
         "each for each in everything if not self.keeps(each) and variable_id(each) not in self._sent",

@@ -79,3 +79,29 @@ def test_variables(hvd):
     hvd.broadcast_variables(variables, root_rank=root)
     for variable, dtype in zip(variables, DTYPES, strict=True):
         check(variable.read_value(), array(root, dtype, (3, 2)))
+
+
+@on_ranks(1, 2, 3)
+def test_many_variables_wait_together(hvd):
+    """On a slow network each wait for the other ranks takes long. On a busy machine some may wait alone."""
+    votes = []
+    for _ in range(3):
+        variables = [tf.Variable(array(hvd.rank(), "float32", (3, 2)) + number) for number in range(100)]
+        before = hvd.stats()["votes"]
+        hvd.broadcast_variables(variables, root_rank=0)
+        votes.append(hvd.stats()["votes"] - before)
+        for number, variable in enumerate(variables):
+            check(variable.read_value(), array(0, "float32", (3, 2)) + number)
+    assert hvd.size() == 1 or min(votes) < 70
+
+
+@on_ranks(2)
+def test_variables_of_different_shapes(hvd):
+    """All ranks raise, name the variable, and go on."""
+    shapes = [(3,), (2 + hvd.rank(),), (4,)]
+    variables = [tf.Variable(tf.fill(shape, float(hvd.rank()))) for shape in shapes]
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"broadcast_variables\.1"):
+        hvd.broadcast_variables(variables, root_rank=0)
+    variables = [tf.Variable([float(hvd.rank())]) for _ in range(3)]
+    hvd.broadcast_variables(variables, root_rank=1)
+    assert [variable[0].numpy() for variable in variables] == [1.0] * 3

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +18,9 @@ from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 _MARK = "_tfddl_broadcast"
 _WHOLE = "_tfddl_whole"
+
+_AT_ONCE = 32
+"""Broadcasts of a list of variables that wait for the other ranks at a time."""
 
 
 class Whole(Protocol):
@@ -138,11 +143,28 @@ def _assign_roots_values(
         setattr(_compat.tf_variable(variable), _MARK, True)
     if variables and _in_tf1_graph():
         setattr(tf.compat.v1.get_default_graph(), _MARK, True)
-    pending = [
-        (variable, broadcast(variable, root_rank, f"{group}.{index}", ignore_name_scope, process_set))
-        for index, variable in enumerate(variables)
+    tensors = [tf.convert_to_tensor(variable) for variable in variables]
+    calls = [
+        functools.partial(broadcast, tensor, root_rank, f"{group}.{index}", ignore_name_scope, process_set)
+        for index, tensor in enumerate(tensors)
     ]
-    return [variable.assign(value) for variable, value in pending]
+    values = _at_once(calls) if tf.executing_eagerly() else [call() for call in calls]
+    return [variable.assign(value) for variable, value in zip(variables, values, strict=True)]
+
+
+def _at_once(calls: Sequence[Callable[[], tf.Tensor]]) -> list[tf.Tensor]:
+    """The results of eager calls, which wait for the other ranks together. One after the other, 300 took 14 s at 20 ms.
+
+    Their order does not matter, because each has a name of its own.
+    """
+    device = _compat.eager_device()
+
+    def run(call: Callable[[], tf.Tensor]) -> tf.Tensor:
+        with tf.device(device):
+            return call()
+
+    with ThreadPoolExecutor(_AT_ONCE, "tfddl-broadcast") as threads:
+        return list(threads.map(run, calls))
 
 
 def _in_tf1_graph() -> bool:
