@@ -146,7 +146,7 @@ class WorkerGroup:
                 keeper.recv()
 
     def _answers(self, deadline: float) -> list[Any]:
-        """One answer of each rank, read in order of arrival, so that the first rank to die is reported."""
+        """One answer of each rank. Those of one time are read together: an error explains why the other ranks have died."""
         answers: dict[Connection, Any] = {}
         while len(answers) < len(self._ranks):
             waiting = [rank for rank in self._ranks if rank not in answers]
@@ -156,21 +156,24 @@ class WorkerGroup:
                 raise self._error(
                     f"no answer in time from rank {', '.join(map(str, missing))}; see its output below"
                 )
+            dead = []
             for rank in ready:
                 assert isinstance(rank, Connection)
-                answers[rank] = self._answer(rank)
+                try:
+                    answers[rank] = rank.recv()
+                except (EOFError, OSError):
+                    dead.append(rank)
+                    continue
+                if isinstance(answers[rank], str):
+                    raise self._error(f"rank {self._ranks.index(rank)}: {answers[rank]}")
+            if dead:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(
+                        _END_LIMIT_S
+                    )  # for the last message of tfddlrun, which names the first
+                names = " and ".join(f"rank {number}" for number in sorted(map(self._ranks.index, dead)))
+                raise self._error(f"{names} died")
         return [answers[rank] for rank in self._ranks]
-
-    def _answer(self, rank: Connection) -> Any:
-        try:
-            answer = rank.recv()
-        except (EOFError, OSError):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_END_LIMIT_S)  # for tfddlrun's last message
-            raise self._error(f"rank {self._ranks.index(rank)} died") from None
-        if isinstance(answer, str):
-            raise self._error(f"rank {self._ranks.index(rank)}: {answer}")
-        return answer
 
     def _error(self, reason: str) -> WorkerError:
         lines = (self._directory / "output").read_text(errors="replace").splitlines()
