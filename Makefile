@@ -11,6 +11,7 @@ EXTRAS ?= cpu,dev
 PROBE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 CANDIDATES := python3.12 python3.11 python3.13 python3
 PYTHON ?= $(shell for p in $(CANDIDATES); do if $$p -c '$(PROBE)' >/dev/null 2>&1; then echo $$p; break; fi; done)
+NEEDS_PYTHON = @test -n "$(PYTHON)" || { echo "tfddl needs Python 3.11, 3.12 or 3.13: make PYTHON=/path/to/python" >&2; exit 1; }
 CXX_FILES = $(shell find custom_ops -name '*.cc' -o -name '*.h')
 # Of TensorFlow the engine's tests take only the headers of XLA's typed interface, for nccl_xla_test.
 TF_INCLUDE = $(shell $(BIN)/python -c 'from tfddl.build.discover import find_tensorflow; print(find_tensorflow().include)' 2>/dev/null)
@@ -227,7 +228,7 @@ test-mpich: $(MPICH_ENV)/ready
 	done
 
 $(MPICH_ENV)/ready: constraints.txt setup.cfg setup.py pyproject.toml
-	@test -n "$(PYTHON)" || { echo "tfddl needs Python 3.11, 3.12 or 3.13: make PYTHON=/path/to/python" >&2; exit 1; }
+	$(NEEDS_PYTHON)
 	test -x $(MPICH_ENV)/bin/python || $(PYTHON) -m venv $(MPICH_ENV)
 	$(MPICH_ENV)/bin/python -m pip install --quiet -c constraints.txt setuptools wheel cmake tensorflow-cpu keras mpich
 	$(MPICH_ENV)/bin/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[test]'
@@ -246,7 +247,7 @@ CONTAINERS ?=
 test-containers: setup
 	$(BIN)/python -m packages.containers $(CONTAINERS)
 
-# Libraries of Keras 3, then those of Keras 2. Outside CI: it takes an environment and ten minutes more.
+# Libraries of Keras 3, then those of Keras 2: three minutes on 2 cores. Outside CI, for it takes an environment of its own.
 LIBRARIES_ENV := build/env-libraries
 test-libraries: $(LIBRARIES_ENV)/ready
 	$(LIBRARIES_ENV)/bin/tfddl build
@@ -255,7 +256,7 @@ test-libraries: $(LIBRARIES_ENV)/ready
 	done
 
 $(LIBRARIES_ENV)/ready: constraints.txt constraints/libraries.txt setup.cfg setup.py pyproject.toml
-	@test -n "$(PYTHON)" || { echo "tfddl needs Python 3.11, 3.12 or 3.13: make PYTHON=/path/to/python" >&2; exit 1; }
+	$(NEEDS_PYTHON)
 	test -x $(LIBRARIES_ENV)/bin/python || $(PYTHON) -m venv $(LIBRARIES_ENV)
 	$(LIBRARIES_ENV)/bin/python -m pip install --quiet -c constraints.txt setuptools wheel cmake
 	$(LIBRARIES_ENV)/bin/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[cpu,test]'
@@ -267,7 +268,7 @@ NIGHTLY_ENV := build/env-nightly
 NIGHTLY := tf-nightly-cpu keras-nightly
 NIGHTLY_PIP := $(NIGHTLY_ENV)/bin/python -m pip install --quiet --upgrade
 nightly:
-	@test -n "$(PYTHON)" || { echo "tfddl needs Python 3.11, 3.12 or 3.13: make PYTHON=/path/to/python" >&2; exit 1; }
+	$(NEEDS_PYTHON)
 	test -x $(NIGHTLY_ENV)/bin/python || $(PYTHON) -m venv $(NIGHTLY_ENV)
 	$(NIGHTLY_PIP) $(NIGHTLY) || { \
 	  echo "make nightly: pip cannot get $(NIGHTLY) for $$($(NIGHTLY_ENV)/bin/python --version); nothing was tested" >&2; exit 1; }

@@ -419,11 +419,12 @@ def results_of_evaluate(model: Any, logs: dict[str, Any]) -> Any:
 def tells_weights(model: Any) -> bool:
     """Whether a model tells its weights. A model of Keras 2 does not, while a Sequential inside it is not built."""
     try:
-        return model.weights is not None
+        _ = model.weights
     except ValueError as error:
         if "have not yet been created" not in str(error):
             raise
         return False
+    return True
 
 
 def trains_with_stock_step(model: Any) -> bool:

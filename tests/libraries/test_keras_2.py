@@ -8,17 +8,14 @@ import tensorflow as tf
 
 from tests.harness import on_ranks
 from tests.keras2.support import check_equal_on_all_ranks
+from tests.libraries.support import callbacks
 
 keras = tf.keras
 
 
 def _fit(hvd, model, *data, **options):
     """Two epochs; then all ranks have equal weights."""
-    callbacks = [
-        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        hvd.callbacks.MetricAverageCallback(),
-    ]
-    model.fit(*data, epochs=2, verbose=0, callbacks=callbacks, **options)
+    model.fit(*data, epochs=2, verbose=0, callbacks=callbacks(hvd), **options)
     check_equal_on_all_ranks(hvd, model.trainable_weights)
 
 
@@ -258,11 +255,7 @@ def test_image_restoration_of_csbdeep(hvd, tmp_path):
     )
     model = models.CARE(config, "model", basedir=str(tmp_path / str(hvd.rank())))
     model.prepare_for_training(optimizer=hvd.DistributedOptimizer(keras.optimizers.Adam(1e-3)))
-    model.callbacks = [
-        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        hvd.callbacks.MetricAverageCallback(),
-        *model.callbacks,
-    ]
+    model.callbacks = [*callbacks(hvd), *model.callbacks]
     x = np.random.default_rng(hvd.rank()).normal(size=(12, 32, 32, 1)).astype("float32")
     model.train(x, x + 1, (x[:4], x[:4] + 1))
     check_equal_on_all_ranks(hvd, model.keras_model.trainable_weights)

@@ -7,6 +7,15 @@ import pytest
 
 from tests.harness import on_ranks, run_script
 from tests.keras.support import check_equal_on_all_ranks
+from tests.libraries.support import callbacks
+
+SMALL = {
+    "num_layers": 1,
+    "num_heads": 2,
+    "hidden_dim": 32,
+    "intermediate_dim": 64,
+    "max_sequence_length": 16,
+}
 
 
 def _texts(hvd, rows, words):
@@ -21,26 +30,15 @@ def test_a_text_classifier_of_keras_hub(hvd, jit):
     import keras_hub
 
     keras.utils.set_random_seed(hvd.rank())
-    backbone = keras_hub.models.BertBackbone(
-        vocabulary_size=200,
-        num_layers=1,
-        num_heads=2,
-        hidden_dim=32,
-        intermediate_dim=64,
-        max_sequence_length=16,
-    )
+    backbone = keras_hub.models.BertBackbone(vocabulary_size=200, **SMALL)
     model = keras_hub.models.BertTextClassifier(backbone=backbone, num_classes=2, preprocessor=None)
     x = _texts(hvd, 64, 200)
     x["segment_ids"] = np.zeros_like(x["token_ids"])
     optimizer = hvd.DistributedOptimizer(keras.optimizers.AdamW(1e-3))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=jit)
-    callbacks = [
-        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        hvd.callbacks.MetricAverageCallback(),
-    ]
     y = x["token_ids"][:, 0] % 2
-    history = model.fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=callbacks).history
+    history = model.fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=callbacks(hvd)).history
     check_equal_on_all_ranks(hvd, model.trainable_weights)
     assert len(set(hvd.allgather_object(history["accuracy"][-1]))) == 1
 
@@ -51,22 +49,14 @@ def test_low_rank_adapters_of_keras_hub(hvd):
     import keras_hub
 
     keras.utils.set_random_seed(hvd.rank())
-    backbone = keras_hub.models.GPT2Backbone(
-        vocabulary_size=100,
-        num_layers=1,
-        num_heads=2,
-        hidden_dim=16,
-        intermediate_dim=32,
-        max_sequence_length=16,
-    )
+    backbone = keras_hub.models.GPT2Backbone(vocabulary_size=100, **SMALL)
     backbone.enable_lora(4)
     model = keras_hub.models.GPT2CausalLM(backbone=backbone, preprocessor=None)
     optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(1e-3))
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     x = _texts(hvd, 32, 100)
     y = np.roll(x["token_ids"], -1, axis=1)
-    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
-    model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=callbacks)
+    model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=callbacks(hvd))
     assert 0 < len(model.trainable_weights) < len(model.weights) / 2
     check_equal_on_all_ranks(hvd, model.weights)
 
@@ -91,11 +81,7 @@ def test_a_search_of_keras_tuner(hvd, kind, tmp_path):
     )
     x = np.random.default_rng(hvd.rank()).normal(size=(64, 8))
     y = x.sum(1)
-    callbacks = [
-        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        hvd.callbacks.MetricAverageCallback(),
-    ]
-    tuner.search(x, y, validation_data=(x, y), epochs=2, batch_size=16, verbose=0, callbacks=callbacks)
+    tuner.search(x, y, validation_data=(x, y), epochs=2, batch_size=16, verbose=0, callbacks=callbacks(hvd))
     best = tuner.get_best_hyperparameters()[0].values
     assert hvd.allgather_object(best) == [best] * hvd.size()
     check_equal_on_all_ranks(hvd, tuner.get_best_models()[0].trainable_weights)

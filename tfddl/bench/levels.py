@@ -8,7 +8,7 @@ from functools import partial
 
 import tfddl as hvd
 from tfddl.bench.adapters import Way
-from tfddl.bench.rounds import Timing, block_of_all_ranks, interleave
+from tfddl.bench.rounds import Timing, block_of_all_ranks, interleave, quiet
 
 VARIABLE = "TFDDL_HIERARCHICAL_ALLREDUCE"
 LEVELS = ("1", "0")
@@ -23,7 +23,7 @@ def restart(level: str) -> None:
 
 
 def measure_levels(
-    way: Way, *, rounds: int, calls: int, after_round: Callable[[int], None] = lambda number: None
+    way: Way, *, rounds: int, calls: int, after_round: Callable[[int], None] = quiet
 ) -> dict[str, Timing]:
     """Times a way with each of `LEVELS`. All ranks call it; tfddl starts anew before each block.
 

@@ -50,10 +50,14 @@ class Timing:
         return float(np.percentile(self.blocks, 90))
 
 
+def quiet(number: int) -> None:
+    """Says nothing after a round."""
+
+
 def interleave(
     blocks: Mapping[str, Callable[[], tuple[float, int] | None]],
     rounds: int,
-    after_round: Callable[[int], None] = lambda number: None,
+    after_round: Callable[[int], None] = quiet,
 ) -> dict[str, Timing]:
     """Runs blocks in rounds.
 
@@ -89,7 +93,7 @@ def measure(
     *,
     rounds: int,
     calls: int,
-    after_round: Callable[[int], None] = lambda number: None,
+    after_round: Callable[[int], None] = quiet,
 ) -> dict[str, Timing]:
     """Times ways within one job. All ranks call it alike, and get the same answer.
 

@@ -146,7 +146,7 @@ class WorkerGroup:
                 keeper.recv()
 
     def _answers(self, deadline: float) -> list[Any]:
-        """One answer of each rank. Those of one time are read together: an error explains why the other ranks have died."""
+        """One answer of each rank. All that have arrived are read before a death counts: an error may explain it."""
         answers: dict[Connection, Any] = {}
         while len(answers) < len(self._ranks):
             waiting = [rank for rank in self._ranks if rank not in answers]

@@ -83,7 +83,7 @@ def _of_processor(flags: set[str]) -> str:
 
 
 def _processor_flags() -> set[str]:
-    """Those of the first processor: the file has them for each."""
+    """The flags of the first processor: the file has them for each processor."""
     try:
         with open("/proc/cpuinfo") as lines:
             return set(next((line for line in lines if line.startswith("flags")), "").split())

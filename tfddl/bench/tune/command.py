@@ -81,6 +81,7 @@ def tune(
     check_packages("tfddl tune", plot_path)
     import tfddl as hvd
     from tfddl.bench.levels import LEVELS
+    from tfddl.bench.rounds import quiet
     from tfddl.bench.tune import candidates
     from tfddl.bench.tune.steps import Steps
 
@@ -98,9 +99,8 @@ def tune(
 
     def progress(count: int, settings: str) -> Callable[[int], None]:
         seconds = count * rounds * steps.seconds_of_a_block()
-        if hvd.rank() != 0:
-            return lambda number: None
-        return _progress(f"measuring {count} {settings}, about {seconds:.0f} s", rounds)
+        label = f"measuring {count} {settings}, about {seconds:.0f} s"
+        return _progress(label, rounds) if hvd.rank() == 0 else quiet
 
     none = hvd.Compression.none
     sizes = {each.megabytes: (each.megabytes, none) for each in tried}

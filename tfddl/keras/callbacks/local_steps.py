@@ -107,7 +107,7 @@ class LocalSGD(LocalStepsCallback):
             self._local.finish()
 
     def _has_all_ranks_of_the_exchange(self, optimizer: Any) -> bool:
-        """Whether a distributed optimizer leaves nothing to exchange. The same set is told on one rank, too."""
+        """Whether a distributed optimizer leaves nothing to exchange. On one rank, too, if both have the same set."""
         process_set = settings_of(optimizer).options.process_set
         return (
             process_set is self.process_set or (process_set.size() or 1) >= (self.process_set.size() or 1) > 1
