@@ -41,9 +41,21 @@ FAULTS = {
     ),
     "every rank reads its generator": Fault(
         "tfddl/keras/parallel/generators.py",
-        "(next(self._generator, None),) if basics.rank() == 0 else None",
-        "(next(self._generator, None),)",
+        "            if basics.rank() == 0:\n",
+        "            if basics.rank() >= 0:\n",
         "tests/keras/parallel/test_data_parallel.py::test_only_rank_0_reads_a_generator",
+    ),
+    "a generator ends before all ranks have its batches": Fault(
+        "tfddl/keras/parallel/generators.py",
+        "        self._thread.shutdown()\n",
+        "        self._thread.shutdown(cancel_futures=basics.rank() == 1)\n",
+        "tests/keras/parallel/test_data_parallel.py::test_an_endless_generator_that_is_slower_than_a_step",
+    ),
+    "the error of a generator stays on rank 0": Fault(
+        "tfddl/keras/parallel/generators.py",
+        "            if text and error is None:\n",
+        "            if False:\n",
+        "tests/keras/parallel/test_data_parallel.py::test_a_generator_that_raises",
     ),
     "every rank writes a model": Fault(
         "tfddl/keras/parallel/files.py",

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tests.harness import on_ranks
 from tests.keras import support
 from tests.keras.parallel.programs import batch_normalization, generator
+from tfddl import _compat
 
 
 def _model(**compiled):
@@ -275,6 +276,40 @@ def test_only_rank_0_reads_a_generator(hvd):
         _model().fit(batches(), steps_per_epoch=3, epochs=2, verbose=0)
         generator()
     assert bool(read) == (hvd.rank() == 0)
+
+
+@on_ranks(2)
+def test_an_endless_generator_that_is_slower_than_a_step(hvd):
+    """All ranks take part in the same broadcasts, also in those of the batches that Keras has read ahead."""
+    read = []
+
+    def batches():
+        while True:
+            time.sleep(0.02)
+            read.append(1)
+            yield X, Y
+
+    with parallel(hvd):
+        network = _model()
+        for times in range(1, 6):
+            network.fit(batches(), steps_per_epoch=2, verbose=0)
+            assert len(read) == times * (2 + _compat.batches_before_training()) * (hvd.rank() == 0)
+
+
+@on_ranks(2)
+def test_a_generator_that_raises(hvd):
+    """The error reaches all ranks, which can go on."""
+
+    def batches():
+        yield from [(X, Y)] * 4
+        raise KeyError("no such file")
+
+    with parallel(hvd):
+        network = _model()
+        with pytest.raises(Exception, match="no such file") as caught:
+            network.fit(batches(), steps_per_epoch=9, verbose=0)
+        assert ("The generator of rank 0 raised" in str(caught.value)) == (hvd.rank() > 0)
+        network.fit(X, Y, verbose=0)
 
 
 @on_ranks(2)

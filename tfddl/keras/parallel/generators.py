@@ -1,11 +1,12 @@
 """Generators: rank 0 reads its own, and all ranks get its batches.
 
 tf.data calls a generator ahead of the training, by a number of batches that differs by rank. So that all ranks run the
-same collectives, each step of the training allows one batch more.
+same collectives, each step of the training fetches one batch, in a thread that tf.data does not wait in.
 """
 
-import threading
+import queue
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tfddl import _compat
@@ -15,7 +16,7 @@ from tfddl.runtime import basics
 
 
 class SharedGenerator(Callback):
-    """The batches of rank 0's generator, on all ranks, and the callback that allows them.
+    """The batches of rank 0's generator, on all ranks, and the callback that fetches them.
 
     Args:
         generator: The program's generator, which only rank 0 reads.
@@ -26,31 +27,65 @@ class SharedGenerator(Callback):
     def __init__(self, generator: Iterator[Any], name: str, steps_per_execution: int) -> None:
         super().__init__()
         self._generator, self._name, self._steps = generator, name, steps_per_execution
+        self._is_over = False
+        self._fetched: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+        self._thread = ThreadPoolExecutor(1, "tfddl-generator")
         # Keras looks at the first batches to learn their structure.
-        self._allowed = threading.Semaphore(_compat.batches_before_training())
-        self._ended = False
+        self._allow(_compat.batches_before_training())
 
     def batches(self) -> Iterator[Any]:
-        """The generator to train on."""
+        """The generator to train on.
+
+        Raises:
+            RuntimeError: On every rank but 0, when rank 0's generator raises; on rank 0 its own exception.
+        """
         while True:
-            self._allowed.acquire()
-            if self._ended:
-                return
-            found = (next(self._generator, None),) if basics.rank() == 0 else None
-            (batch,) = broadcast_object(found, 0, name=self._name)
+            batch, error = self._fetched.get()
+            if error is not None:
+                raise error
             if batch is None:
                 return
             yield batch
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Allows the batches of the next step."""
-        self._allowed.release(self._steps)
+        """Fetches the batches of the next step."""
+        self._allow(self._steps)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Ends the generator: at the end of `fit` TensorFlow waits for the thread that reads it."""
         self.close()
 
     def close(self) -> None:
-        """Ends the generator."""
-        self._ended = True
-        self._allowed.release()
+        """Ends the generator, after the batches that all ranks fetch."""
+        self._thread.shutdown()
+        self._fetched.put((None, None))
+
+    def _allow(self, batches: int) -> None:
+        for _ in range(batches):
+            self._thread.submit(self._fetch)
+
+    def _fetch(self) -> None:
+        """Fetches the next batch, None behind the last one. All ranks call it equally often."""
+        if self._is_over:
+            return
+        batch, error = None, None
+        try:
+            if basics.rank() == 0:
+                batch, error = self._next()
+            batch, text = broadcast_object(
+                (batch, error and f"{type(error).__name__}: {error}"), name=self._name
+            )
+            if text and error is None:
+                error = RuntimeError(
+                    f"The generator of rank 0 raised: see rank 0's traceback. Received: {text}"
+                )
+        except Exception as failure:  # the job has failed, or the batch cannot be pickled
+            error = failure
+        self._is_over = batch is None or error is not None
+        self._fetched.put((batch, error))
+
+    def _next(self) -> tuple[Any, Exception | None]:
+        try:
+            return next(self._generator, None), None
+        except Exception as error:
+            return None, error
