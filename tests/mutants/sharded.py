@@ -50,9 +50,16 @@ FAULTS = {
     ),
     "a commit holds the slices of one rank": Fault(
         "tfddl/elastic/variables_state.py",
-        "    whole = whole_of(variable)\n",
-        "    whole = None\n",
+        "    wholes = [whole_of(variable) for variable in variables]\n",
+        "    wholes = [None for variable in variables]\n",
         _CHECKPOINT + "test_elastic_states",
+    ),
+    "each rank saves by its own metric": Fault(
+        "tfddl/keras/callbacks/best_model_checkpoint.py",
+        "            logs.pop(self.monitor, None)\n"
+        "            logs.update({self.monitor: values[first]} if known[first] else {})\n",
+        "            pass\n",
+        "tests/keras/sharded/test_sharded_files.py::test_the_best_model_of_a_process_set",
     ),
     "a checkpoint counts before all parts are there": Fault(
         "tfddl/keras/sharded/parts.py",

@@ -8,6 +8,7 @@ import pytest
 
 from tests.harness import on_ranks, run_script
 from tests.keras.sharded.support import arrays, check_same, fit, model_and_data, shared
+from tests.sets.support import added
 from tfddl import _compat
 
 pytestmark = pytest.mark.skipif(_compat.is_keras_2(), reason="ShardedOptimizer is for Keras 3")
@@ -88,6 +89,27 @@ def test_the_best_model(hvd, tmp_path):
         (5, 40),
         (5, 40),
     ]
+
+
+@on_ranks(3)
+def test_the_best_model_of_a_process_set(hvd, tmp_path):
+    """Its first rank alone validates, and its metric gets no better after the first epoch."""
+    import keras
+
+    path = shared(hvd, tmp_path / "best.keras")
+    with added(hvd, [1, 2]) as (members,):
+        if hvd.rank() == 0:
+            return
+        model, x, y = model_and_data(hvd, lambda plain: hvd.ShardedOptimizer(plain, process_set=members))
+        logs = keras.callbacks.LambdaCallback(
+            on_epoch_end=lambda epoch, logs: logs.update({"own": epoch} if hvd.rank() == 1 else {})
+        )
+        best = hvd.callbacks.BestModelCheckpoint(path, monitor="own", mode="min", process_set=members)
+        broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(1, process_set=members)
+        model.fit(x, y, batch_size=8, epochs=3, verbose=0, callbacks=[broadcast, logs, best])
+        assert best.best == 0
+        copy = str(shutil.copyfile(path, tmp_path / f"copy-of-{hvd.rank()}.keras"))
+        assert keras.models.load_model(copy).optimizer.iterations == 6
 
 
 @on_ranks(2)

@@ -68,20 +68,23 @@ class BestModelCheckpoint(ModelCheckpoint):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Warns if the ranks see different numbers. The first rank saves; all collect the state of a ShardedOptimizer."""
-        mine = (logs or {}).get(self.monitor)
+        logs = dict(logs or {})
+        mine = logs.get(self.monitor)
         value = math.nan if mine is None else float(mine)
         name = f"{type(self).__name__}.monitor"
-        (values,) = all_numbers(value, name=name, process_set=self.process_set)
+        values, known = all_numbers(value, mine is not None, name=name, process_set=self.process_set)
+        first = members(self.process_set)[0]
         if differ(values) and not self._warned:
             self._warned = True
             warn(
-                f"BestModelCheckpoint goes by rank {members(self.process_set)[0]}'s {self.monitor}, and other ranks have "
+                f"BestModelCheckpoint goes by rank {first}'s {self.monitor}, and other ranks have "
                 f"another value: put MetricAverageCallback before it, on all ranks. Received: {by_rank(values)}",
                 self.process_set,
             )
         sharded = self.process_set.included() and sharded_optimizers(self.model)
-        if sharded and mine is not None:
-            logs = {**(logs or {}), self.monitor: values[0]}  # all ranks save, or none
+        if sharded:  # all ranks save, or none
+            logs.pop(self.monitor, None)
+            logs.update({self.monitor: values[first]} if known[first] else {})
         if self._writes() or sharded:
             super().on_epoch_end(epoch, logs)
 

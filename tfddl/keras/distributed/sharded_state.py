@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfddl.ops.variables import whole_of
+from tfddl.ops.variables import gathered, whole_of
 
 
 def whole_values(optimizer: Any) -> Iterator[np.ndarray]:
@@ -16,11 +16,12 @@ def whole_values(optimizer: Any) -> Iterator[np.ndarray]:
         optimizer: A sharded optimizer that is built.
 
     Yields:
-        One array for each variable. One variable at a time is whole.
+        One array for each variable. Few variables at a time are whole.
     """
-    for variable in optimizer.variables:
-        whole = whole_of(variable)
-        yield tf.convert_to_tensor(variable).numpy() if whole is None else whole.value()
+    wholes = [whole_of(variable) for variable in optimizer.variables]
+    values = gathered(filter(None, wholes))
+    for variable, whole in zip(optimizer.variables, wholes, strict=True):
+        yield tf.convert_to_tensor(variable).numpy() if whole is None else next(values)
 
 
 def load(optimizer: Any, store: Mapping[str, Any]) -> None:

@@ -62,7 +62,6 @@ class WholeSlot:
     Args:
         slot: The variable.
         piece: The slice of the optimizer's variable that it belongs to.
-        number: The number of the slot; names the collective.
         ranks: The number of ranks that share it.
         process_set: These ranks.
 
@@ -71,21 +70,23 @@ class WholeSlot:
         ranks: The argument.
     """
 
-    def __init__(self, slot: Any, piece: Slice, number: int, ranks: int, process_set: ProcessSet) -> None:
+    def __init__(self, slot: Any, piece: Slice, ranks: int, process_set: ProcessSet) -> None:
         self.shape, self.ranks = tuple(piece.whole.shape), ranks
         self._slot, self._piece, self._process_set = slot, piece, process_set
-        self._name = f"ShardedOptimizer.state.{number}"
 
-    def value(self) -> np.ndarray:
+    def value(self, number: int) -> np.ndarray:
         """The slices of all ranks. All ranks that share them call this at the same point.
 
         If other ranks train on instead, the watchdog ends the job after ten seconds, and its message contains `_NOTE`.
+
+        Args:
+            number: Its number among the values that are gathered together; names the collective.
         """
         value = tf.convert_to_tensor(self._slot)
         if self.ranks > 1:
-            number = id_of(self._process_set, self._name)
-            library.native().tfddl_note(number, self._name.encode(), _NOTE.encode())
-            value = allgather(value, self._name, ignore_name_scope=True, process_set=self._process_set)
+            name = f"ShardedOptimizer.state.{number}"
+            library.native().tfddl_note(id_of(self._process_set, name), name.encode(), _NOTE.encode())
+            value = allgather(value, name, ignore_name_scope=True, process_set=self._process_set)
         return value.numpy().reshape(self.shape)
 
     def assign(self, value: Any) -> None:
@@ -119,7 +120,6 @@ class Slices:
         self.builds = False
         self._by_variable = {_compat.reference(each.whole): each for each in self.each}
         self._by_part = {_compat.reference(each.part): each for each in self.each}
-        self._slots = 0
         self._made: Counter[str | None] = Counter()
 
     @property
@@ -137,8 +137,7 @@ class Slices:
 
     def add_slot(self, slot: Any, piece: Slice) -> None:
         """A variable of the optimizer's state, in the shape of a part. No broadcast changes it."""
-        leave_to_its_rank(slot, WholeSlot(slot, piece, self._slots, self.ranks, self._process_set))
-        self._slots += 1
+        leave_to_its_rank(slot, WholeSlot(slot, piece, self.ranks, self._process_set))
 
     @contextmanager
     def building(self, builds: bool = True) -> Iterator[None]:
