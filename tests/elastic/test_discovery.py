@@ -58,7 +58,8 @@ def test_waiting_for_slots(tmp_path):
 
 
 def test_a_failure_is_said_once_and_ends_with_a_success():
-    answers = iter([[A], ValueError("first"), ValueError("second"), [B], ValueError("third")])
+    """Also a failure of what the hosts are given to."""
+    answers = iter([[A], ValueError("first"), ValueError("second"), [B], ValueError("third"), [C], [A]])
     found, failed, ended = [], [], threading.Event()
 
     class Answers(Script):
@@ -71,11 +72,16 @@ def test_a_failure_is_said_once_and_ends_with_a_success():
                 raise answer
             return answer
 
-    poll = Poll(Answers("", 1), found.append, failed.append, Children(), every=0.001)
+    def take(hosts):
+        if hosts == [C]:
+            raise RuntimeError("fourth")
+        found.append(hosts)
+
+    poll = Poll(Answers("", 1), take, failed.append, Children(), every=0.001)
     poll.start()
     assert ended.wait(60)
     poll.close()
-    assert found[:2] == [[A], [B]] and failed == ["first", "third"]
+    assert found[:3] == [[A], [B], [A]] and failed == ["first", "third"]
 
 
 def test_the_time_of_a_host_that_is_set_aside():

@@ -234,6 +234,22 @@ def test_options_that_contradict(hvd, tmp_path, monkeypatch):
         fit(callbacks=[hvd.callbacks.ElasticCallback(scale_learning_rate=True)])
 
 
+@on_ranks(2)
+def test_data_that_one_rank_cannot_read(hvd, tmp_path, monkeypatch):
+    """All ranks raise, since the others would wait for that rank."""
+    import keras
+
+    monkeypatch.setenv("TFDDL_COMMITS", str(tmp_path / "commits"))
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD()), "mse")
+    dataset = tf.data.Dataset.from_tensor_slices((tf.ones([4, 3]), tf.ones([4, 1]))).batch(2)
+    if hvd.rank() == 1:
+        dataset = dataset.map(lambda x, y: (tf.io.parse_tensor(tf.io.read_file("/not/there"), x.dtype), y))
+    callbacks = [hvd.callbacks.ElasticCallback()]
+    with pytest.raises(ValueError, match=r"call model\.build\(.*Received: .*, rank 1: .*/not/there"):
+        model.fit(dataset, verbose=0, callbacks=callbacks)
+
+
 @on_ranks(1, 2)
 def test_a_fit_that_was_cut_goes_on(hvd, tmp_path, monkeypatch):
     """With steps_per_execution, accumulation, the learning rate scaled, and the counts of callbacks."""

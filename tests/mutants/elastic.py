@@ -23,6 +23,12 @@ FAULTS = {
         "self._since >= self._commit_every",
         _CUT,
     ),
+    "a rank that cannot build its model leaves the others alone": Fault(
+        "tfddl/elastic/fit_state.py",
+        "        if any(errors.values()):\n",
+        "        if errors[basics.rank()]:\n",
+        "tests/elastic/test_fit.py::test_data_that_one_rank_cannot_read",
+    ),
     "EarlyStopping forgets": Fault(
         "tfddl/elastic/callback_states.py",
         "                setattr(callback, name, copy.deepcopy(value))\n",

@@ -11,7 +11,9 @@ from tfddl import _compat
 from tfddl.elastic.commits import Commits
 from tfddl.elastic.variables_state import TensorFlowKerasState
 from tfddl.keras.local_steps import LocalSGD
+from tfddl.ops.objects import allgather_object
 from tfddl.runtime import basics
+from tfddl.runtime.agreement import by_rank
 
 
 class _State(TensorFlowKerasState):
@@ -126,12 +128,16 @@ def training_of(model: Any, data: Any) -> Training:
     """The calls of `fit` for a model and its optimizer. All ranks call it, with data that may build the model.
 
     Raises:
-        CannotBuildError: The model is not built, and the data cannot build it.
+        CannotBuildError: On all ranks: the model is not built, and the data of a rank cannot build it.
     """
     key = (id(model), id(model.optimizer))
     if key not in trainings:
-        if not model.built:
-            _build(model, data)
+        errors = dict(enumerate(allgather_object(_build(model, data), name="elastic.build")))
+        if any(errors.values()):
+            raise CannotBuildError(
+                "ElasticCallback restores the model before the first batch: call model.build(input_shape) before fit. "
+                f"Received: {model!r}, {by_rank({rank: error for rank, error in errors.items() if error})}"
+            )
         trainings[key] = Training(model)
     return trainings[key]
 
@@ -140,12 +146,14 @@ class CannotBuildError(ValueError):
     """The variables of a model cannot be made before the first step."""
 
 
-def _build(model: Any, data: Any) -> None:
+def _build(model: Any, data: Any) -> str:
     """Makes the variables of a model before its first step.
 
-    Raises:
-        CannotBuildError: The data has no first batch that can be read without losing it, or the model takes none.
+    Returns:
+        Empty, or the error: the data has no first batch that can be read without losing it, or the model takes none.
     """
+    if model.built:
+        return ""
     try:
         if isinstance(data, tf.data.Dataset):
             batch = next(iter(data))
@@ -159,7 +167,5 @@ def _build(model: Any, data: Any) -> None:
         else:
             model(inputs)
     except Exception as error:
-        raise CannotBuildError(
-            "ElasticCallback restores the model before the first batch: call model.build(input_shape) before fit. "
-            f"Received: {model!r}, {error}"
-        ) from error
+        return str(error)
+    return ""

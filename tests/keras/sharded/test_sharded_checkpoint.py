@@ -237,9 +237,11 @@ def test_elastic_states(hvd):
 
 
 @on_ranks(2)
-def test_damage(hvd, tmp_path):
-    """A part that is cut, a part that lacks, and another model."""
+def test_damage(hvd, tmp_path, monkeypatch):
+    """An error of one rank alone, a part that is cut, a part that lacks, and another model."""
     from pathlib import Path
+
+    from tfddl.keras.sharded import contents
 
     directory = shared(hvd, tmp_path / "checkpoints")
     model, x, y = model_and_data(hvd)
@@ -249,6 +251,12 @@ def test_damage(hvd, tmp_path):
     for epoch in (1, 2):
         checkpoint.save(epoch=epoch)
     checkpoint.wait()
+    hvd.barrier()
+    with monkeypatch.context() as patched:
+        if hvd.rank() == 0:
+            patched.setattr(contents, "resume_residuals", lambda *_: [][0])
+        with pytest.raises(ValueError, match=r"Received: .*rank 0: IndexError: list index"):
+            hvd.ShardedCheckpoint(directory, model).restore()
     hvd.barrier()
     newest = max(Path(directory).glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
     part = newest / "rank-1.npz"

@@ -121,11 +121,12 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks the model and broadcasts the variables that exist."""
         _checked_root(self.root_rank, self.process_set)
-        self._check_first_step = self.check_distributed()
         steps_check.check_plan(
             _compat.fit_params(self), self.model, self._collective("steps"), self.process_set
         )
         setup_check.check_optimizer(self.model, self._collective("optimizer"), self.process_set)
+        # Behind the comparison, which raises on all ranks if the optimizers of some of them are distributed.
+        self._check_first_step = self.check_distributed()
         self._divergence = self._new_divergence_check()
         if not self._trains_alone():
             self._weights_check = weights_check.from_environment(

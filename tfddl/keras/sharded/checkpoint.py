@@ -16,7 +16,6 @@ from tfddl.keras.consistency import model_contents
 from tfddl.keras.sharded import contents
 from tfddl.keras.sharded.contents import Entry
 from tfddl.keras.sharded.parts import (
-    DAMAGED,
     Folder,
     Parts,
     another_job_saves,
@@ -203,7 +202,7 @@ class ShardedCheckpoint:
                     entry.restore(parts, rank)
                 contents.resume_residuals(self._compressions(), parts, rank)
             return about, ""
-        except DAMAGED as error:
+        except Exception as error:
             return {}, f"{type(error).__name__}: {error}"
 
 

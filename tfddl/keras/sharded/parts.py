@@ -87,9 +87,10 @@ def complete_folders(base: Path) -> list[Folder]:
 
 
 def why_not_writable(base: Path) -> str:
-    """Makes a directory. Returns why nothing can be written to it; empty if it can."""
+    """Makes a directory. Returns why nothing can be written to it, or its files cannot be listed; empty if both can."""
     try:
         base.mkdir(parents=True, exist_ok=True)
+        os.listdir(base)
         with tempfile.TemporaryFile(dir=base):
             return ""
     except OSError as error:
@@ -183,7 +184,3 @@ class Parts:
         """The arrays with this key, in the order of the ranks that have one."""
         found = (self.of_rank(key, rank) for rank in range(self.ranks))
         return [each for each in found if each is not None]
-
-
-DAMAGED = zipfile.BadZipFile, OSError, EOFError, ValueError
-"""The errors of reading a damaged part."""

@@ -148,14 +148,12 @@ class Poll:
         works = True
         while not self._ended.wait(self._every):
             try:
-                hosts = self._script.hosts()
-            except (OSError, ValueError) as error:
+                self._found(self._script.hosts())
+                works = True
+            except Exception as error:  # the thread goes on in any case: a later run may work
                 if works and not self._ended.is_set():
                     self._failed(str(error))
                 works = False
-            else:
-                works = True
-                self._found(hosts)
 
 
 def _text(hosts: list[Host]) -> str:
