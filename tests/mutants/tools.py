@@ -3,6 +3,12 @@
 from tests.mutants.fault import Fault
 
 FAULTS = {
+    "each rank has a thread for each core of the host": Fault(
+        "tfddl/runtime/threads.py",
+        "Fraction(1, users[core])",
+        "Fraction(1, 1)",
+        "tests/runtime/test_threads.py::test_the_threads_of_tensorflow",
+    ),
     "a shard of arrays begins one row late": Fault(
         "tfddl/data/arrays.py",
         "array[rank:end:size]",

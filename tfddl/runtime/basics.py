@@ -25,6 +25,7 @@ from tfddl.runtime import (
     processors,
     registration,
     software,
+    threads,
     timeline,
 )
 from tfddl.runtime.job import Job, current, process
@@ -50,6 +51,9 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
     Where several processes of a host have a GPU each, TensorFlow sees one GPU in each process from here on
     (`TFDDL_PIN_GPU=0`: all GPUs). The program may call `tf.config.set_visible_devices` before or after it, to choose.
+
+    The processes of a host share out its cores: each process has as many threads for a TensorFlow operation as cores. To
+    choose, set `TF_NUM_INTRAOP_THREADS`, or call `tf.config.threading.set_intra_op_parallelism_threads` before or after it.
 
     Args:
         comm: The processes of the job: an mpi4py communicator, or a list of ranks of `MPI.COMM_WORLD` that includes this
@@ -185,6 +189,7 @@ def _start(comm: Any, sets: Any) -> None:
     atexit.unregister(_at_exit)
     atexit.register(_at_exit, (*limits, exit_limit))
     gpu.pin_once(job)
+    threads.limit(job)
     processors.limit_xla(job)
 
 
@@ -239,6 +244,7 @@ def _describe(MPI: Any, world: Any, engine: tuple[Any, Any], limits: tuple[float
         hosts=hosts,
         by_hosts=all(wishes),
         instruction_sets=instruction_sets,
+        cores=threads.part_of(local),
         limits=limits,
     )
     local.Free()

@@ -22,6 +22,7 @@ class Job:
         hosts: For each rank the lowest rank of its host.
         by_hosts: Whether collectives may go by hosts: no rank has TFDDL_HIERARCHICAL_ALLREDUCE=0.
         instruction_sets: For each rank the largest instruction set of its processor: `runtime/processors.py`.
+        cores: The cores of this rank's part of its host: `runtime/threads.py`.
         limits: Seconds after which a wait is reported, and seconds after which the wait fails.
         sets: The process sets by their numbers; 0 is `global_process_set`.
         communicators: The communicators of the process sets that this rank is in, by number.
@@ -44,6 +45,7 @@ class Job:
     hosts: tuple[int, ...]
     by_hosts: bool
     instruction_sets: tuple[str, ...]
+    cores: int
     limits: tuple[float, float]
     sets: dict[int, Any] = field(default_factory=dict)
     communicators: dict[int, Any] = field(default_factory=dict)
