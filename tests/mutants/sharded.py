@@ -60,6 +60,7 @@ FAULTS = {
         "            logs.update({self.monitor: values[first]} if known[first] else {})\n",
         "            pass\n",
         "tests/keras/sharded/test_sharded_files.py::test_the_best_model_of_a_process_set",
+        ranks=3,
     ),
     "a checkpoint counts before all parts are there": Fault(
         "tfddl/keras/sharded/parts.py",
