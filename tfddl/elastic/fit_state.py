@@ -132,12 +132,14 @@ def training_of(model: Any, data: Any) -> Training:
     """
     key = (id(model), id(model.optimizer))
     if key not in trainings:
-        errors = dict(enumerate(allgather_object(_build(model, data), name="elastic.build")))
-        if any(errors.values()):
+        error = _build(model, data)
+        text = "" if error is None else f"{type(error).__name__}: {error}"
+        texts = dict(enumerate(allgather_object(text, name="elastic.build")))
+        if any(texts.values()):
             raise CannotBuildError(
                 "ElasticCallback restores the model before the first batch: call model.build(input_shape) before fit. "
-                f"Received: {model!r}, {by_rank({rank: error for rank, error in errors.items() if error})}"
-            )
+                f"Received: {model!r}, {by_rank({rank: each for rank, each in texts.items() if each})}"
+            ) from error
         trainings[key] = Training(model)
     return trainings[key]
 
@@ -146,14 +148,14 @@ class CannotBuildError(ValueError):
     """The variables of a model cannot be made before the first step."""
 
 
-def _build(model: Any, data: Any) -> str:
+def _build(model: Any, data: Any) -> Exception | None:
     """Makes the variables of a model before its first step.
 
     Returns:
-        Empty, or the error: the data has no first batch that can be read without losing it, or the model takes none.
+        The error: the data has no first batch that can be read without losing it, or the model takes none.
     """
     if model.built:
-        return ""
+        return None
     try:
         if isinstance(data, tf.data.Dataset):
             batch = next(iter(data))
@@ -167,5 +169,5 @@ def _build(model: Any, data: Any) -> str:
         else:
             model(inputs)
     except Exception as error:
-        return str(error)
-    return ""
+        return error
+    return None

@@ -19,6 +19,7 @@ from tfddl.launch import allocation
 from tfddl.runtime.agreement import in_words
 
 CALL, SIZE, RESULT, ERROR = "call.pkl", "size", "result.{}.pkl", "error.{}.pkl"
+_THREADS = "TF_NUM_INTRAOP_THREADS"
 
 
 def run(
@@ -53,7 +54,7 @@ def run(
         np: The number of processes. Defaults to all slots of `hosts`; without `hosts` to the tasks of a job of Slurm, PBS or
             LSF, else to one process for each GPU.
         hosts: `"node1:4,node2:4"`, with this working directory on all of them. Defaults to this host.
-        env: Environment variables to add.
+        env: Environment variables to add. Without `TF_NUM_INTRAOP_THREADS` the processes share out the cores of this host.
         verbose: Whether to print the line of mpirun, and the starts and ends of processes.
 
     Returns:
@@ -71,7 +72,10 @@ def run(
         _check_that_tfddlrun_can_choose()
     options = (["-np", str(np)] if np is not None else []) + (["-H", hosts] if hosts else [])
     options += ["--verbose"] if verbose else []
-    return run_function(fn, args, kwargs or {}, options, env)
+    added = dict(env or {})
+    if np is not None and not hosts and _THREADS not in {**os.environ, **added}:
+        added[_THREADS] = str(max(1, len(os.sched_getaffinity(0)) // np))
+    return run_function(fn, args, kwargs or {}, options, added)
 
 
 def _check_that_tfddlrun_can_choose() -> None:

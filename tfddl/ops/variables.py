@@ -82,7 +82,7 @@ def gathered(wholes: Iterable[Whole]) -> Iterator[np.ndarray]:
     elements = 0
     for number, whole in enumerate(wholes):
         size = math.prod(whole.shape)
-        if len(together) == _AT_ONCE or elements + size > _ELEMENTS_AT_ONCE:
+        if together and (len(together) == _AT_ONCE or elements + size > _ELEMENTS_AT_ONCE):
             yield from _at_once(together)
             together, elements = [], 0
         together.append(functools.partial(whole.value, number))
@@ -192,7 +192,7 @@ def _at_once(calls: Sequence[Callable[[], T]]) -> list[T]:
         with tf.device(device):
             return call()
 
-    with ThreadPoolExecutor(_AT_ONCE, "tfddl-broadcast") as threads:
+    with ThreadPoolExecutor(_AT_ONCE, "tfddl-variables") as threads:
         futures = [threads.submit(run, call) for call in calls]
     return [future.result() for future in futures]
 

@@ -52,8 +52,9 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     Where several processes of a host have a GPU each, TensorFlow sees one GPU in each process from here on
     (`TFDDL_PIN_GPU=0`: all GPUs). The program may call `tf.config.set_visible_devices` before or after it, to choose.
 
-    The processes of a host share out its cores: each process has as many threads for a TensorFlow operation as cores. To
-    choose, set `TF_NUM_INTRAOP_THREADS`, or call `tf.config.threading.set_intra_op_parallelism_threads` before or after it.
+    The processes of a host share out its cores: each process has as many threads for a TensorFlow operation as cores, if
+    TensorFlow has not started yet. To choose, set `TF_NUM_INTRAOP_THREADS`, or call
+    `tf.config.threading.set_intra_op_parallelism_threads` before or after `init()`.
 
     Args:
         comm: The processes of the job: an mpi4py communicator, or a list of ranks of `MPI.COMM_WORLD` that includes this

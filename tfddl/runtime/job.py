@@ -66,6 +66,7 @@ class Process:
         unanswered: Whether peers did not answer the last `shutdown()`. Then MPI_Finalize might wait for ever.
         finalizes_mpi: Whether tfddl does what mpi4py would do at the end of Python.
         pinning_is_done: Whether `init()` has looked for a GPU of this process: `runtime/gpu.py`.
+        threads: The number of threads that `init()` has put into the environment; empty if none: `runtime/threads.py`.
         survives: Whether this process goes on after the loss of other ranks. MPI cannot be finalized in order then.
         owners: How often each process set (by serial) has had an owner of each kind since `init()`: `ops/names.py`.
         serials: Gives each process set a serial. Sets of different jobs can have the same number, but not the same serial.
@@ -77,6 +78,7 @@ class Process:
     unanswered: bool = False
     finalizes_mpi: bool = False
     pinning_is_done: bool = False
+    threads: str = ""
     survives: bool = False
     owners: Counter[tuple[int, str]] = field(default_factory=Counter)
     serials: Iterator[int] = field(default_factory=lambda: itertools.count(1))

@@ -1,4 +1,4 @@
-"""The cores of a host, shared out among its ranks: each rank computes with as many threads as its part has cores.
+"""The cores of a host, shared out among its ranks: an operation of TensorFlow has as many threads as its rank has cores.
 
 TensorFlow starts a thread for each core that the process may use, whatever else runs on the host. Ranks of one host would
 together start several threads for each core.
@@ -6,19 +6,19 @@ together start several threads for each core.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections import Counter
 from fractions import Fraction
 from typing import Any
 
-from tfddl.runtime.job import Job
+from tfddl.runtime.job import Job, process
 
-_THREADS = "TF_NUM_INTRAOP_THREADS"
+# TensorFlow reads it at its start, and follows it where the program has set no number.
+VARIABLE = "TF_NUM_INTRAOP_THREADS"
 
 
 def part_of(local: Any) -> int:
-    """The number of cores of this rank's part, 1 or more. All ranks of a host call it.
+    """The number of whole cores of this rank's part, 1 or more. All ranks of a host call it.
 
     A core that several ranks may use counts as a fraction of one for each.
 
@@ -31,14 +31,10 @@ def part_of(local: Any) -> int:
 
 
 def limit(job: Job) -> None:
-    """Limits the threads of each TensorFlow operation, unless the program or its environment has done so.
-
-    Without effect if TensorFlow has started already.
-    """
-    if job.cores >= len(os.sched_getaffinity(0)) or os.environ.get(_THREADS):
+    """Limits the threads of TensorFlow's operations, unless the environment has done so. Not if TensorFlow has started."""
+    if os.environ.get(VARIABLE, process.threads) != process.threads:
         return
-    import tensorflow as tf
-
-    if tf.config.threading.get_intra_op_parallelism_threads() == 0:
-        with contextlib.suppress(RuntimeError):
-            tf.config.threading.set_intra_op_parallelism_threads(job.cores)
+    os.environ.pop(VARIABLE, None)
+    process.threads = ""
+    if job.cores < len(os.sched_getaffinity(0)):
+        process.threads = os.environ[VARIABLE] = str(job.cores)

@@ -296,20 +296,44 @@ def test_an_endless_generator_that_is_slower_than_a_step(hvd):
             assert len(read) == times * (2 + _compat.batches_before_training()) * (hvd.rank() == 0)
 
 
+@pytest.mark.parametrize("error", [KeyError, SystemExit])
 @on_ranks(2)
-def test_a_generator_that_raises(hvd):
-    """The error reaches all ranks, which can go on."""
+def test_a_generator_that_raises(hvd, error):
+    """The error reaches all ranks, which can go on. So can they after an error in a callback."""
 
-    def batches():
+    def batches(error):
         yield from [(X, Y)] * 4
-        raise KeyError("no such file")
+        raise error("no such file")
+
+    def fail(batch, logs):
+        raise ZeroDivisionError
 
     with parallel(hvd):
         network = _model()
         with pytest.raises(Exception, match="no such file") as caught:
-            network.fit(batches(), steps_per_epoch=9, verbose=0)
+            network.fit(batches(error), steps_per_epoch=9, verbose=0)
         assert ("The generator of rank 0 raised" in str(caught.value)) == (hvd.rank() > 0)
-        network.fit(X, Y, verbose=0)
+        callbacks = [keras.callbacks.LambdaCallback(on_train_batch_end=fail)]
+        with pytest.raises(ZeroDivisionError):
+            network.fit(batches(error), steps_per_epoch=2, verbose=0, callbacks=callbacks)
+        assert len(network.fit(batches(error), steps_per_epoch=2, verbose=0).history["loss"]) == 1
+
+
+@on_ranks(2)
+def test_generators_that_end_early(hvd):
+    """In the middle of an execution of several steps, too."""
+
+    def batches(count):
+        yield from [(X, Y)] * count
+
+    with parallel(hvd):
+        network = _model(steps_per_execution=2)
+        network.fit(batches(4), verbose=0)
+        network.fit(batches(9), steps_per_epoch=2, epochs=2, verbose=0)
+        assert network.optimizer.iterations == 8
+        with pytest.raises(ValueError):
+            network.fit(batches(0), verbose=0)
+        hvd.barrier()
 
 
 @on_ranks(2)

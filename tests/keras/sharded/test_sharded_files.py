@@ -16,9 +16,15 @@ pytestmark = pytest.mark.skipif(_compat.is_keras_2(), reason="ShardedOptimizer i
 
 @on_ranks(1, 2, 3)
 @pytest.mark.parametrize("scaled", [False, True])
-def test_a_file_loads_without_tfddl(hvd, tmp_path, scaled):
-    """And on any number of ranks; with all slots as the plain optimizer has them."""
+def test_a_file_loads_without_tfddl(hvd, tmp_path, monkeypatch, scaled):
+    """And on any number of ranks; with all slots as the plain optimizer has them, however few are gathered together."""
     import keras
+
+    from tfddl.ops import variables
+
+    if scaled:
+        monkeypatch.setattr(variables, "_AT_ONCE", 3)
+        monkeypatch.setattr(variables, "_ELEMENTS_AT_ONCE", 100)  # a kernel has 200
 
     path = shared(hvd, tmp_path / "model.keras")
 

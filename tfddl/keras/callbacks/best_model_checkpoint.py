@@ -82,7 +82,7 @@ class BestModelCheckpoint(ModelCheckpoint):
                 self.process_set,
             )
         sharded = self.process_set.included() and sharded_optimizers(self.model)
-        if sharded:  # all ranks save, or none
+        if sharded:  # all of them save, or none
             logs.pop(self.monitor, None)
             logs.update({self.monitor: values[first]} if known[first] else {})
         if self._writes() or sharded:

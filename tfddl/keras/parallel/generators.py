@@ -4,9 +4,10 @@ tf.data calls a generator ahead of the training, by a number of batches that dif
 same collectives, each step of the training fetches one batch, in a thread that tf.data does not wait in.
 """
 
+import functools
 import queue
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tfddl import _compat
@@ -29,9 +30,6 @@ class SharedGenerator(Callback):
         self._generator, self._name, self._steps = generator, name, steps_per_execution
         self._is_over = False
         self._fetched: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
-        self._thread = ThreadPoolExecutor(1, "tfddl-generator")
-        # Keras looks at the first batches to learn their structure.
-        self._allow(_compat.batches_before_training())
 
     def batches(self) -> Iterator[Any]:
         """The generator to train on.
@@ -39,6 +37,8 @@ class SharedGenerator(Callback):
         Raises:
             RuntimeError: On every rank but 0, when rank 0's generator raises; on rank 0 its own exception.
         """
+        # Keras looks at the first batches to learn their structure, before the first step.
+        self._allow(_compat.batches_before_training())
         while True:
             batch, error = self._fetched.get()
             if error is not None:
@@ -52,29 +52,30 @@ class SharedGenerator(Callback):
         self._allow(self._steps)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Ends the generator: at the end of `fit` TensorFlow waits for the thread that reads it."""
+        """Ends the generator, after the batches that all ranks fetch."""
+        done = threading.Event()
+        _tasks().put(done.set)
+        done.wait()
         self.close()
 
     def close(self) -> None:
-        """Ends the generator, after the batches that all ranks fetch."""
-        self._thread.shutdown()
+        """Ends the generator at once: at the end of `fit` TensorFlow waits for the thread that reads it."""
         self._fetched.put((None, None))
 
     def _allow(self, batches: int) -> None:
         for _ in range(batches):
-            self._thread.submit(self._fetch)
+            _tasks().put(self._fetch)
 
     def _fetch(self) -> None:
         """Fetches the next batch, None behind the last one. All ranks call it equally often."""
         if self._is_over:
             return
-        batch, error = None, None
+        batch, error, text = None, None, None
         try:
             if basics.rank() == 0:
                 batch, error = self._next()
-            batch, text = broadcast_object(
-                (batch, error and f"{type(error).__name__}: {error}"), name=self._name
-            )
+                text = None if error is None else f"{type(error).__name__}: {error}"
+            batch, text = broadcast_object((batch, text), name=self._name)
             if text and error is None:
                 error = RuntimeError(
                     f"The generator of rank 0 raised: see rank 0's traceback. Received: {text}"
@@ -89,3 +90,20 @@ class SharedGenerator(Callback):
             return next(self._generator, None), None
         except Exception as error:
             return None, error
+        except BaseException as error:  # sys.exit() would end this thread alone
+            return None, RuntimeError(
+                f"The generator ended the program: let it return instead. Received: {error!r}"
+            )
+
+
+@functools.cache
+def _tasks() -> queue.SimpleQueue[Callable[[], None]]:
+    """The tasks of one thread, in order, so that the batches of one `fit` come before those of the next."""
+    tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+    def work() -> None:
+        while True:
+            tasks.get()()
+
+    threading.Thread(target=work, name="tfddl-generator", daemon=True).start()
+    return tasks

@@ -117,7 +117,7 @@ class Poll:
     Args:
         script: The script.
         found: Gets the hosts after each run.
-        failed: Gets the reason when the script fails; not again before it has worked.
+        failed: Gets the reason when the script or `found` fails; not again before both have worked.
         children: Runs the script and what `found` runs.
         every: The seconds between two runs.
     """
@@ -152,7 +152,8 @@ class Poll:
                 works = True
             except Exception as error:  # the thread goes on in any case: a later run may work
                 if works and not self._ended.is_set():
-                    self._failed(str(error))
+                    expected = isinstance(error, (OSError, ValueError))
+                    self._failed(str(error) if expected else f"{type(error).__name__}: {error}")
                 works = False
 
 
