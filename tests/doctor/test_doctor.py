@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 from click.testing import CliRunner
@@ -265,6 +266,25 @@ def test_the_last_line(monkeypatch):
         .output.splitlines()[-1]
         .startswith("2 faults: the line below")
     )
+
+
+def test_ctrl_c_ends_the_job_of_doctor(monkeypatch, tmp_path):
+    """Its processes have a session of their own, so the terminal does not reach them."""
+    code = f"import os, time; open('{tmp_path}/' + str(os.getpid()), 'x'); time.sleep(100)"
+    command = [sys.executable, "-m", "tfddl.launch.run", "-np", "2", sys.executable, "-c", code]
+
+    def interrupted(process, timeout):
+        while len(os.listdir(tmp_path)) < 2:
+            time.sleep(0.05)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        probe.run_process(command, "job", 60.0)
+    end = time.monotonic() + 30
+    while any(os.path.exists(f"/proc/{pid}") for pid in os.listdir(tmp_path)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in os.listdir(tmp_path))
 
 
 def test_a_job_that_fails():

@@ -244,6 +244,37 @@ def test_fit_and_a_loop_agree(hvd, first):
         np.testing.assert_allclose(one, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["LocalSGD", "DiLoCo", "streaming"])
+@pytest.mark.parametrize("first", [False, True])
+@on_ranks(2)
+def test_the_best_weights_are_restored(hvd, first, kind):
+    """Each rank restores its own of the best epoch, between two exchanges, and all end with the mean."""
+    import keras
+
+    model, x, y = model_and_data(hvd)
+    model.compile(keras.optimizers.SGD(0.01), "mse")
+    kept = []
+
+    class Look(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            kept.append(model.get_weights())
+            logs["own"] = [0.0, -1.0, 2.0][epoch]
+
+    options = {"every": 10, "fragments": 2, "delay": 1} if kind == "streaming" else {"every": 5}
+    local = getattr(hvd.callbacks, "LocalSGD" if kind == "LocalSGD" else "DiLoCo")(**options)
+    stopping = keras.callbacks.EarlyStopping("own", mode="min", patience=9, restore_best_weights=True)
+    pair = [stopping, local] if first else [local, stopping]
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), Look(), *pair]
+    model.fit(x, y, batch_size=2, epochs=3, verbose=0, callbacks=callbacks)
+    best = hvd.allgather_object(kept[1])
+    assert not np.array_equal(best[0][0], best[1][0])
+    for weight, *owns in zip(model.get_weights(), *best, strict=True):
+        np.testing.assert_allclose(weight, np.mean(owns, axis=0), rtol=1e-6, atol=1e-6)
+    model.fit(x, y, batch_size=2, verbose=0, callbacks=[callbacks[0], local])
+    found = model.get_weights()[0].tolist()
+    assert hvd.allgather_object(found) == [found] * 2
+
+
 @on_ranks(2)
 def test_weights_that_change_between_two_fits(hvd):
     """The outer gradient is that of the second fit; another model begins with an outer state of its own."""

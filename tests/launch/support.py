@@ -42,7 +42,7 @@ class Running:
         self.mark = uuid.uuid4().hex
         self._started = time.monotonic()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tfddl.launch.run", *arguments],
+            [*options.pop("prefix", []), sys.executable, "-m", "tfddl.launch.run", *arguments],
             stdin=options.pop("stdin", subprocess.DEVNULL),
             stdout=options.pop("stdout", subprocess.PIPE),
             stderr=options.pop("stderr", subprocess.PIPE),

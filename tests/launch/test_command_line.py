@@ -155,6 +155,15 @@ def test_more_processes_than_cores_need_no_option(monkeypatch):
     assert invoke("--dry-run", "-np", "40", "--oversubscribe", "true").output == line
 
 
+def test_more_processes_than_the_slots_of_a_scheduler(monkeypatch, tmp_path):
+    """The hosts then have as many slots as an elastic job needs to know which rank runs where."""
+    (tmp_path / "nodes").write_text("a\nb\n")
+    monkeypatch.setattr(run, "find_mpirun", lambda: OPEN_MPI_5)
+    monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "nodes"))
+    assert "a:4,b:4" in invoke("--dry-run", "-np", "7", "true").output
+    assert "a:1,b:1" in invoke("--dry-run", "-np", "2", "true").output
+
+
 def test_a_scheduler_may_place_ranks_elsewhere(monkeypatch):
     monkeypatch.setattr(run, "find_mpirun", lambda: OPEN_MPI_5)
     monkeypatch.setenv("SLURM_JOB_ID", "7")

@@ -234,15 +234,32 @@ def test_rank_may_end_in_good_order_on_sigterm(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_to_tfddlrun_end_all_ranks(number):
-    with running(
-        ["-np", "2", sys.executable, "-c", "import time; print('up', flush=True); time.sleep(500)"]
-    ) as job:
+    rank = (
+        "import signal, sys, time\n"
+        "def last(*_): time.sleep(1); print('saved', flush=True); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, last)\n"
+        "print('up', flush=True); time.sleep(500)\n"
+    )
+    prefix = ["env", "--default-signal=HUP"]  # the tests may run under nohup
+    with running(["-np", "2", sys.executable, "-c", rank], prefix=prefix) as job:
         for _ in range(2):
             assert b"up" in job.process.stdout.readline()
         job.process.send_signal(number)
+        job.process.send_signal(number)  # as a terminal and tfddl.run() send Ctrl-C: one wish
         ended = job.finish()
     assert ended.code == 128 + number
     assert ended.last_line == f"tfddlrun: stopped by signal {int(number)} ({number.name})"
+    assert ended.stdout.count("saved") == 2
+
+
+def test_nohup_outlives_its_terminal():
+    rank = "import time; print('up', flush=True); time.sleep(2); print('alive', flush=True)"
+    with running(["-np", "2", sys.executable, "-c", rank], prefix=["nohup"]) as job:
+        for _ in range(2):
+            assert b"up" in job.process.stdout.readline()
+        job.process.send_signal(signal.SIGHUP)
+        ended = job.finish()
+    assert (ended.code, ended.stdout.count("alive")) == (0, 2), ended.stderr
 
 
 def test_sigusr1_reaches_the_ranks_that_take_it():
@@ -277,7 +294,7 @@ def seconds_with_a_second_ctrl_c():
             job.process.stdout.readline()
         started = time.monotonic()
         job.process.send_signal(signal.SIGINT)
-        time.sleep(0.5)
+        time.sleep(1)
         job.process.send_signal(signal.SIGINT)
         assert job.finish().code == 130
         return time.monotonic() - started

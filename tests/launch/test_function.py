@@ -95,6 +95,16 @@ def test_what_is_refused():
         tfddl.run(print, args=(generator,), np=2)
 
 
+def test_a_module_beside_the_script(tmp_path):
+    """As `python src/train.py` finds it, from any directory."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/beside.py").write_text("def answer():\n    return 42\n")
+    script = tmp_path / "src/train.py"
+    script.write_text("import beside, tfddl\nassert tfddl.run(beside.answer, np=2) == [42, 42]\n")
+    result = run_script(0, script)
+    assert result.code == 0, result.output
+
+
 def test_in_a_notebook():
     """A notebook replaces sys.stdout, and gets what the processes write."""
     script = """

@@ -6,6 +6,7 @@ hangs is a finding too, and hides no other.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from tfddl.doctor import gpu, host, mpi, software
 from tfddl.doctor.finding import Finding, fault
 
 LIMIT_S = 120.0
+_GRACE_S = 15.0  # in which tfddlrun ends a job
 _MARK = "tfddl doctor: "
 
 PROBES: dict[str, Callable[[], Iterator[Finding]]] = {
@@ -78,6 +80,13 @@ def run_process(command: list[str], subject: str, limit_s: float, cure: str = ""
         output, _ = process.communicate()
         text = f"no answer within {limit_s:.0f} s"
         return [*_findings(output), fault(subject, text, cure or f"look why this hangs: {' '.join(command)}")]
+    except BaseException:  # Ctrl-C
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        raise
     findings = _findings(output)
     if process.returncode and not any(each.state == "fault" for each in findings):
         last = [line for line in output.splitlines() if line.strip() and _MARK not in line][-1:]

@@ -1,5 +1,6 @@
 """The options of a gradient computation: arguments of DistributedOptimizer and of DistributedGradientTape."""
 
+import copy
 import dataclasses
 import math
 import numbers
@@ -103,7 +104,9 @@ class GradientOptions:
     def with_state(self) -> Self:
         """These options, with an instance of the compression if it keeps errors from step to step."""
         if isinstance(self.compression, type) and is_stateful(self.compression):
-            return dataclasses.replace(self, compression=self.compression())
+            found = copy.copy(self)
+            object.__setattr__(found, "compression", self.compression())
+            return found
         return self
 
 

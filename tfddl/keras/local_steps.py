@@ -108,6 +108,10 @@ class LocalSGD:
         if self.steps:
             self._exchange()
 
+    def average(self) -> None:
+        """Gives all ranks the mean of the values that their variables have now. All ranks call it, when training ends."""
+        LocalSGD._exchange(self)
+
     def progress(self) -> dict[str, Any]:
         """How far this object is between two exchanges, for a checkpoint: what JSON takes, equal on all ranks."""
         return {"steps": self.steps, "exchanges": self._exchanges}
@@ -262,6 +266,13 @@ class DiLoCo(LocalSGD):
                 fragment.take(self._mean(fragment.outer_gradient()), 0.0)
             self._exchange_statistics()
         self.steps = 0
+
+    def average(self) -> None:
+        """See `LocalSGD.average`. An exchange under way counts no more, and theta has the old values until `begin`."""
+        if self._under_way is not None:
+            self._under_way[2]()
+            self._under_way = None
+        super().average()
 
     def progress(self) -> dict[str, Any]:
         """See `LocalSGD.progress`."""

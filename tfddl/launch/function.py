@@ -121,7 +121,7 @@ def run_function(
         )
     name = getattr(function, "__name__", repr(function))
     try:
-        call = cloudpickle.dumps((function, tuple(args), dict(kwargs)))
+        call = pickle.dumps(sys.path) + cloudpickle.dumps((function, tuple(args), dict(kwargs)))
     except Exception as error:
         raise TypeError(
             f"{name} and its arguments have to be pickled, to travel to the processes: make what cannot be pickled inside "

@@ -21,7 +21,10 @@ def main(directory: Path) -> None:
     size = next(os.environ[name] for name in SIZE_VARIABLES if name in os.environ)
     _write(directory / SIZE, size.encode(), f"{SIZE}.{rank}")
     try:
-        function, args, kwargs = pickle.loads((directory / CALL).read_bytes())
+        with (directory / CALL).open("rb") as call:
+            path = pickle.load(call)
+            sys.path += [each for each in path if each not in sys.path]  # modules beside the caller's script
+            function, args, kwargs = pickle.load(call)
         result = cloudpickle.dumps(function(*args, **kwargs))
     except Exception as error:
         _fail(directory / ERROR.format(rank), error)

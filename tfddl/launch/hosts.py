@@ -88,6 +88,13 @@ def slots_taken(hosts: Sequence[Host], processes: int | None) -> int:
     return count
 
 
+def with_room(hosts: Sequence[Host], processes: int) -> list[Host]:
+    """The hosts with as many times their slots as the processes need."""
+    slots = sum(host.slots for host in hosts)
+    times = max(1, -(-processes // slots)) if slots else 1
+    return [Host(host.name, host.slots * times) for host in hosts]
+
+
 def all_local(hosts: Sequence[Host]) -> bool:
     """Whether every host is this host."""
     own = socket.gethostname()

@@ -39,6 +39,9 @@ _MPIRUN_LINGERS_S = 3.0
 # Nobody waits for the exit of mpirun after a success, but a loaded machine may need long for it.
 _MPIRUN_LINGERS_AFTER_SUCCESS_S = 60.0
 _HELLO_WITHIN_S = 30.0
+_ONE_SIGNAL_S = (
+    0.5  # Ctrl-C in a terminal also reaches the program that calls tfddl.run(), which sends it once more
+)
 _STRANGERS = 16  # connections without a hello, besides one for each rank
 _MPIRUN_SAID_BYTES = 1 << 16
 
@@ -95,6 +98,7 @@ class Job:
         self._mpirun_signalled = False
         self._stopping = False
         self._interrupted = False  # by a signal to tfddlrun while it was stopping
+        self._signalled_at = -_ONE_SIGNAL_S
         self._order = itertools.count()
         self._stopped_by: Verdict | None = None
 
@@ -166,7 +170,9 @@ class Job:
         ours, theirs = _signal_pipe
         signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, *rank_shim.PASSED_ON.values(), *_SIGNALS):
-            signal.signal(number, lambda *_: None)
+            # `nohup tfddlrun` outlives its terminal.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda *_: None)
         self._selector.register(ours, selectors.EVENT_READ, lambda: self._on_signals(os.read(ours, 512)))
 
     def _on_signals(self, numbers: bytes) -> None:
@@ -174,12 +180,13 @@ class Job:
         for number in numbers:
             if number in passed_on:
                 self._command(passed_on[signal.Signals(number)])
-            elif number not in _SIGNALS:
+            elif number not in _SIGNALS or time.monotonic() < self._signalled_at + _ONE_SIGNAL_S:
                 continue
             elif self._stopping:
                 self._interrupted = True
                 self._kill()
             else:
+                self._signalled_at = time.monotonic()
                 name = signal.Signals(number).name
                 self._stopped_by = Verdict(128 + number, f"tfddlrun: stopped by signal {number} ({name})")
                 self._stop()
@@ -291,6 +298,8 @@ class Job:
             self._print(lambda: self._printer.message(line))
 
     def _close(self, link: Link) -> None:
+        if link not in self._links and link not in self._strangers:
+            return  # closed in this turn already
         self._selector.unregister(link)
         self._links.discard(link)
         self._strangers.pop(link, None)

@@ -96,7 +96,7 @@ class Supervisor:
 
     def __init__(self, connection: socket.socket, stub: int, settings: dict):
         self._connection = connection
-        self._stub, self._stub_process = stub, os.getppid()
+        self._stub, self._stub_process, self._stub_is_gone = stub, os.getppid(), False
         self._settings = settings
         self._selector = selectors.DefaultSelector()
         self._outputs: dict[int, bytes] = {}
@@ -139,10 +139,10 @@ class Supervisor:
             "handed_over": self._elastic and os.path.exists(self._file(HANDED_OVER_FILE, self._pid)),
         }
         self._send(ENDED, json.dumps(ended).encode())
-        if os.environ.get(SURVIVE_VARIABLE) == "1" and is_killed(status):
-            os.kill(
-                self._stub_process, signal.SIGKILL
-            )  # MPI tells the other ranks of this end, and of no exit code
+        if os.environ.get(SURVIVE_VARIABLE) == "1" and is_killed(status) and not self._stub_is_gone:
+            with contextlib.suppress(ProcessLookupError):
+                # MPI tells the other ranks of this end, and of no exit code.
+                os.kill(self._stub_process, signal.SIGKILL)
         self._end_descendants(gently=status == 0 and self._kill_at == float("inf"))
         if self._alone:
             for directory in self._settings["scratch"]:
@@ -286,6 +286,7 @@ class Supervisor:
 
     def _on_stub_gone(self) -> None:
         self._selector.unregister(self._stub)
+        self._stub_is_gone = True
         self._stop(ABORT_S)
 
     def _stop(self, delay: float) -> None:

@@ -20,7 +20,7 @@ from tfddl.launch.elastic.folder import state_folder
 from tfddl.launch.elastic.pool import filled
 from tfddl.launch.elastic.restart import Placement
 from tfddl.launch.hints import hint, hint_before
-from tfddl.launch.hosts import Host, parse_hosts, read_hostfile, slots_taken
+from tfddl.launch.hosts import Host, parse_hosts, read_hostfile, slots_taken, with_room
 from tfddl.launch.mpirun import MPICH, Mpirun, MpirunError, find_mpirun, ssh_variables
 from tfddl.launch.options import HELP, Command, Options, with_options
 from tfddl.launch.rank_files import RankFiles
@@ -173,7 +173,9 @@ def _place(options: Options) -> tuple[int, list[Host]]:
     if not hosts:
         try:
             if options.processes is not None:
-                return options.processes, allocation.hosts_for_mpirun(os.environ)
+                return options.processes, with_room(
+                    allocation.hosts_for_mpirun(os.environ), options.processes
+                )
             choice = allocation.choose(os.environ)
         except ValueError as error:
             raise click.UsageError(str(error)) from None

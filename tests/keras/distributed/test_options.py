@@ -57,6 +57,29 @@ def test_groups_of_variables(hvd, mode):
     np.testing.assert_allclose(support.weights(network), support.weights(whole), rtol=1e-10)
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+@on_ranks(2)
+def test_gradients_alone(hvd, scaled):
+    """`apply` knows the variables of `build`."""
+    variable = keras.Variable([0.0])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    if scaled:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=2.0)
+    optimizer.build([variable])
+    optimizer.apply([tf.constant([4.0 * hvd.rank()])])
+    assert float(variable[0]) == (-1.0 if scaled else -2.0)
+
+
+@on_ranks(2)
+def test_groups_with_a_compression_that_keeps_residuals(hvd):
+    ones, twos = keras.Variable(tf.zeros([64])), keras.Variable(tf.zeros([64]))
+    optimizer = hvd.DistributedOptimizer(
+        keras.optimizers.SGD(1.0), compression=hvd.Compression.int8, groups=[[ones], [twos]]
+    )
+    optimizer.apply([tf.fill([64], 1.0 + hvd.rank()), tf.fill([64], 2.0)], [ones, twos])
+    np.testing.assert_allclose([ones[0], twos[0]], [-1.5, -2.0], rtol=0.02)
+
+
 class Seen(keras.optimizers.SGD):
     """Keeps the types of the gradients that it gets after the reduction."""
 

@@ -1,8 +1,11 @@
 """DataParallel: programs that it refuses, and its rules beside the numbers."""
 
 import contextlib
+import copy
+import gc
 import os
 import time
+import weakref
 
 import keras
 import numpy as np
@@ -276,6 +279,24 @@ def test_only_rank_0_reads_a_generator(hvd):
         _model().fit(batches(), steps_per_epoch=3, epochs=2, verbose=0)
         generator()
     assert bool(read) == (hvd.rank() == 0)
+
+
+@on_ranks(2)
+def test_optimizers_that_are_compiled_again(hvd):
+    """Keras wraps one anew in each compile, and others are copies; those of models that are gone are freed."""
+    optimizer = keras.optimizers.SGD(0.01)
+    with parallel(hvd):
+        network = _model()
+        for _ in range(2):
+            network.compile(keras.optimizers.LossScaleOptimizer(optimizer), "mse")
+            network.fit(X, Y, verbose=0)
+        network.compile(copy.deepcopy(optimizer), "mse")
+        network.fit(X, Y, verbose=0)
+        gone = weakref.ref(network.optimizer)
+        del network
+        keras.utils.clear_session()
+        gc.collect()
+        assert gone() is None
 
 
 @on_ranks(2)

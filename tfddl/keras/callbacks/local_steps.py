@@ -103,7 +103,7 @@ class LocalSGD(LocalStepsCallback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Exchanges what is left. The next `fit` goes on with the outer state."""
-        if self._local is not None:
+        if self._local is not None and self.finishes:
             self._local.finish()
 
     def _has_all_ranks_of_the_exchange(self, optimizer: Any) -> bool:

@@ -60,6 +60,8 @@ class StopTogetherCallback(callback_list.ListedCallback):
         _look_at_order(self.others, self.process_set)
         self._each_batch, self._restores = any(wants_each.values()), any(wants_restored.values())
         self._postponed = False
+        for local_steps in self._local_steps():
+            local_steps.finishes = not self._restores
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Stops all ranks, or postpones a stop of this rank to the end of the epoch."""
@@ -84,7 +86,7 @@ class StopTogetherCallback(callback_list.ListedCallback):
         )
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Gives all ranks the first rank's weights if they have restored weights of different epochs."""
+        """Makes restored weights equal: the mean under LocalSGD and DiLoCo, the first rank's if epochs differ."""
         if not self._restores:
             return
         restoring = self._restoring()
@@ -98,6 +100,13 @@ class StopTogetherCallback(callback_list.ListedCallback):
                 self.process_set,
             )
             broadcast_variables(self._shared_weights(), root, self.process_set)
+            return
+        for local_steps in self._local_steps():
+            if local_steps.current is not None:
+                local_steps.current.average()
+
+    def _local_steps(self) -> list[callback_list.LocalStepsCallback]:
+        return [each for each in self.others if isinstance(each, callback_list.LocalStepsCallback)]
 
     def _exchange(self, part: str, *numbers: float) -> list[dict[int, float]]:
         return all_numbers(*numbers, name=f"{type(self).__name__}.{part}", process_set=self.process_set)

@@ -42,7 +42,14 @@ class PreparingCallback(Callback):
 
 
 class LocalStepsCallback(Callback):
-    """A callback with which each rank trains alone for some steps, so that weights differ meanwhile."""
+    """A callback with which each rank trains alone for some steps, so that weights differ meanwhile.
+
+    Attributes:
+        finishes: Whether an exchange follows the last step. Else another callback restores earlier weights, and
+            `StopTogetherCallback` averages these.
+    """
+
+    finishes = True
 
     @property
     def current(self) -> Any:

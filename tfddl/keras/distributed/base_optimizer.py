@@ -18,6 +18,8 @@ class Distributed(Adopted):
     Keras 3.4 clips, and so reduces, once for each micro-batch.
     """
 
+    _trainable_variables: list[Any]
+
     def scale_loss(self, loss: Any) -> Any:
         """See `keras.optimizers.Optimizer.scale_loss`."""
         plain: Any = super()
@@ -32,8 +34,7 @@ class Distributed(Adopted):
             call is None
         ):  # else a LossScaleOptimizer or a MultiOptimizer has made it, and has given the weight
             grads = loss_weight.weighted_gradients(self, grads)
-        known: Any = plain._trainable_variables if trainable_variables is None else trainable_variables
-        variables = list(known)
+        variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
         if len(variables) != len(grads):
             return plain.apply(grads, trainable_variables)  # Keras raises the error
         if call is None:

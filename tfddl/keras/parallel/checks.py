@@ -1,5 +1,6 @@
 """Programs that DataParallel cannot divide, each with the line to change."""
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import tensorflow as tf
@@ -80,18 +81,18 @@ def _refuse(reason: str) -> NoReturn:
     raise ValueError(f"DataParallel: {reason}")
 
 
-def check_optimizers(model: Any, ours: set[int]) -> None:
+def check_optimizers(model: Any, is_ours: Callable[[Any], bool]) -> None:
     """Refuses an optimizer that the program has distributed.
 
     Args:
         model: The model.
-        ours: The ids of the optimizers that DataParallel has distributed.
+        is_ours: Whether DataParallel has distributed an optimizer.
 
     Raises:
         ValueError: There is one.
     """
     for name, optimizer in model_contents.named_optimizers(model):
-        if id(optimizer) not in ours and is_distributed(optimizer):
+        if is_distributed(optimizer) and not is_ours(optimizer):
             raise ValueError(
                 "DataParallel combines the gradients by itself: give compile() the plain optimizer, without "
                 f"hvd.DistributedOptimizer or hvd.ShardedOptimizer. Received: model.{name} is distributed already"

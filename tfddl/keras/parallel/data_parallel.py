@@ -19,7 +19,7 @@ from tfddl.keras.callbacks.rank_zero_only import rank_zero_only
 from tfddl.keras.consistency import callback_list, model_contents
 from tfddl.keras.distributed import patches
 from tfddl.keras.distributed.distribute import distribute
-from tfddl.keras.distributed.settings import Settings
+from tfddl.keras.distributed.settings import SETTINGS, Settings
 from tfddl.keras.metric_states import merge, snapshot
 from tfddl.keras.parallel import checks, files, losses, part, seeds
 from tfddl.keras.parallel.generators import SharedGenerator
@@ -126,7 +126,6 @@ class _Methods:
         self._fits = 0
         self._order: OrderCallback | None = None  # of the fit that is under way
         self._single_batches = SingleBatches()
-        self._distributed: dict[int, Any] = {}  # by id, which stays theirs as long as they are here
 
     def fit(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         """`Model.fit` on this rank's parts of the global batches."""
@@ -227,13 +226,9 @@ class _Methods:
         return _if_active(plain, files.by_first_rank_of_host(plain))
 
     def _distribute(self, model: Any) -> None:
-        optimizers = [
-            each for each in model_contents.optimizers_of(model) if id(each) not in self._distributed
-        ]
-        checks.check_optimizers(model, set(self._distributed))
-        for optimizer in optimizers:
-            settings = Settings("DataParallel", _OfOneProcess(), 1, False)
-            self._distributed[id(optimizer)] = distribute(optimizer, settings)
+        checks.check_optimizers(model, _is_ours)
+        for optimizer in model_contents.optimizers_of(model):
+            distribute(optimizer, Settings("DataParallel", _OfOneProcess(), 1, False))
 
     @contextmanager
     def _divided(self, model: Any, strategy: PartStrategy | None) -> Iterator[None]:
@@ -250,6 +245,12 @@ class _Methods:
 
 
 _METHODS = _Methods()
+
+
+def _is_ours(optimizer: Any) -> bool:
+    """Whether DataParallel has distributed an optimizer, or the optimizer of which it is a copy, or that is inside it."""
+    settings = vars(_compat.innermost(optimizer)).get(SETTINGS)
+    return settings is not None and isinstance(settings.options, _OfOneProcess)
 
 
 def _warn_of_no_training(parallel: DataParallel) -> None:

@@ -40,10 +40,14 @@ class OrderCallback(Callback):
     def watch(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """A dataset with the same elements, whose hashes are kept."""
         number, self._datasets = self._datasets, self._datasets + 1
+        seen, lock = (
+            self._seen,
+            self._lock,
+        )  # TensorFlow keeps the function, and would keep the model of this callback
 
         def note(index: np.ndarray, rows: np.ndarray, *tensors: np.ndarray) -> np.ndarray:
-            with self._lock:
-                self._seen[number, int(index)] = _digest(tensors), int(rows)
+            with lock:
+                seen[number, int(index)] = _digest(tensors), int(rows)
             return index
 
         def pass_on(index: tf.Tensor, *batch: Any) -> Any:

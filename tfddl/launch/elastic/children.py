@@ -50,7 +50,10 @@ class Children:
             said, errors = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
             _end(process)
-            process.communicate()
+            with contextlib.suppress(
+                subprocess.TimeoutExpired
+            ):  # a process that it has left behind holds the pipes
+                process.communicate(timeout=_GRACE_S)
             return None, "", ""
         finally:
             with self._lock:

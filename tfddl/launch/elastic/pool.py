@@ -95,7 +95,8 @@ class HostPool:
 
     def has_old_commits(self, host: str) -> bool:
         """Whether the job has run on a host, and later without it."""
-        return host in self._used and bool(self._holders) and host not in self._holders
+        holders = self._holders | {each.name for each in self._current.hosts}
+        return host in self._used and bool(self._holders) and host not in holders
 
     def found(self, hosts: list[Host]) -> None:
         """The script has named these hosts. tfddlrun asks new hosts whether they answer."""

@@ -75,7 +75,7 @@ class Session:
             else:
                 after, line = self._after_end(verdict, place)
                 soon = soon + 1 if time.monotonic() - begun < _SOON_S else 0
-            wait = min(2.0 ** (soon - 2), _LONGEST_WAIT_S) if soon > 1 else 0.0
+            wait = min(2.0 ** min(soon - 2, 16), _LONGEST_WAIT_S) if soon > 1 else 0.0
             later = f" in {wait:g} s" if after and wait else ""
             self._say("" if after else self._advise(verdict), line and f"tfddlrun: {line}{later}")
             if verdict.survived and not verdict.lost:
