@@ -39,9 +39,8 @@ _MPIRUN_LINGERS_S = 3.0
 # Nobody waits for the exit of mpirun after a success, but a loaded machine may need long for it.
 _MPIRUN_LINGERS_AFTER_SUCCESS_S = 60.0
 _HELLO_WITHIN_S = 30.0
-_ONE_SIGNAL_S = (
-    0.5  # Ctrl-C in a terminal also reaches the program that calls tfddl.run(), which sends it once more
-)
+# Ctrl-C in a terminal also reaches a program that calls tfddl.run(), which sends the signal once more.
+_ONE_SIGNAL_S = 0.5
 _STRANGERS = 16  # connections without a hello, besides one for each rank
 _MPIRUN_SAID_BYTES = 1 << 16
 

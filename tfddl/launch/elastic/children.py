@@ -50,9 +50,8 @@ class Children:
             said, errors = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
             _end(process)
-            with contextlib.suppress(
-                subprocess.TimeoutExpired
-            ):  # a process that it has left behind holds the pipes
+            # A process that the command has left behind may hold the pipes.
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=_GRACE_S)
             return None, "", ""
         finally:
