@@ -78,7 +78,7 @@ class LocalSGD(LocalStepsCallback):
                     f"With {kind} each rank trains alone: compile the model with a plain optimizer. "
                     f"Received: optimizer={optimizer!r}, a distributed one"
                 )
-        self._begins, self._last = True, 0
+        self._begins, self._last, self.finishes = True, 0, True
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Keras counts batches anew."""
