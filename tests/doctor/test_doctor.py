@@ -274,13 +274,15 @@ def test_ctrl_c_ends_the_job_of_doctor(monkeypatch, tmp_path):
     command = [sys.executable, "-m", "tfddl.launch.run", "-np", "2", sys.executable, "-c", code]
 
     def interrupted(process, timeout):
-        while len(os.listdir(tmp_path)) < 2:
+        end = time.monotonic() + 60
+        while len(os.listdir(tmp_path)) < 2 and time.monotonic() < end:
             time.sleep(0.05)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         probe.run_process(command, "job", 60.0)
+    assert len(os.listdir(tmp_path)) == 2
     end = time.monotonic() + 30
     while any(os.path.exists(f"/proc/{pid}") for pid in os.listdir(tmp_path)) and time.monotonic() < end:
         time.sleep(0.05)

@@ -50,8 +50,8 @@ FAULTS = {
     ),
     "a commit holds the slices of one rank": Fault(
         "tfddl/elastic/variables_state.py",
-        "    wholes = [whole_of(variable) for variable in variables]\n",
-        "    wholes = [None for variable in variables]\n",
+        "list(whole_values(self.variables, _copied))",
+        "list(map(_copied, self.variables))",
         _CHECKPOINT + "test_elastic_states",
     ),
     "slots that are not gathered together with others are lost": Fault(

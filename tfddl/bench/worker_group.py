@@ -167,10 +167,9 @@ class WorkerGroup:
                 if isinstance(answers[rank], str):
                     raise self._error(f"rank {self._ranks.index(rank)}: {answers[rank]}")
             if dead:
+                # For the last message of tfddlrun, which names the first rank that ended.
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(
-                        _END_LIMIT_S
-                    )  # for the last message of tfddlrun, which names the first
+                    self._process.wait(_END_LIMIT_S)
                 names = " and ".join(f"rank {number}" for number in sorted(map(self._ranks.index, dead)))
                 raise self._error(f"{names} died")
         return [answers[rank] for rank in self._ranks]

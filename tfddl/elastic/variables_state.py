@@ -12,7 +12,7 @@ from tfddl import _compat
 from tfddl.elastic.beside_variables import BesideVariables
 from tfddl.elastic.state import ObjectState
 from tfddl.keras.consistency.model_contents import optimizers_of, state_of, variable_id
-from tfddl.ops.variables import broadcast_variables, gathered, whole_of
+from tfddl.ops.variables import broadcast_variables, whole_of, whole_values
 
 
 class TensorFlowState(ObjectState):
@@ -120,7 +120,7 @@ class TensorFlowState(ObjectState):
         self._beside.take_residuals_of_rank_0(self._bcast_object)
 
     def _save_variables(self) -> None:
-        values = _copied(self.variables)
+        values = list(whole_values(self.variables, _copied))
         self._beside.save()  # the last that fails if a rank is lost: a commit is taken as a whole, or not at all
         self._values = values
 
@@ -128,14 +128,9 @@ class TensorFlowState(ObjectState):
         return [tuple((whole_of(variable) or variable).shape) for variable in self.variables]
 
 
-def _copied(variables: Sequence[Any]) -> list[Any]:
-    """Copies on the variables' devices, GPUs too; a whole of which each rank has a slice is copied to the host's memory."""
-    wholes = [whole_of(variable) for variable in variables]
-    values = gathered(filter(None, wholes))
-    return [
-        tf.identity(_compat.tf_variable(variable)) if whole is None else next(values)
-        for variable, whole in zip(variables, wholes, strict=True)
-    ]
+def _copied(variable: Any) -> Any:
+    """A copy on the variable's device, GPUs too."""
+    return tf.identity(_compat.tf_variable(variable))
 
 
 class TensorFlowKerasState(TensorFlowState):

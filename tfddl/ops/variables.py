@@ -72,12 +72,24 @@ def whole_of(variable: Any) -> Whole | None:
     return found
 
 
-def gathered(wholes: Iterable[Whole]) -> Iterator[np.ndarray]:
-    """The whole values, in this order. All ranks that share them read all of them.
+def whole_values(variables: Iterable[Any], plain: Callable[[Any], T]) -> Iterator[T | np.ndarray]:
+    """The values of variables, of which ranks may share some as slices. All ranks read all of them.
+
+    Args:
+        variables: The variables.
+        plain: Gives the value of a variable that is whole itself.
 
     Yields:
-        One array for each whole. Few values at a time are in memory: `_AT_ONCE`, of `_ELEMENTS_AT_ONCE` elements.
+        One value for each variable; an array if the variable holds a slice.
     """
+    pairs = [(variable, whole_of(variable)) for variable in variables]
+    values = _gathered(whole for _, whole in pairs if whole is not None)
+    for variable, whole in pairs:
+        yield plain(variable) if whole is None else next(values)
+
+
+def _gathered(wholes: Iterable[Whole]) -> Iterator[np.ndarray]:
+    """The whole values, in this order. Few at a time are in memory: `_AT_ONCE`, of `_ELEMENTS_AT_ONCE` elements."""
     together: list[Callable[[], np.ndarray]] = []
     elements = 0
     for number, whole in enumerate(wholes):

@@ -31,7 +31,10 @@ def part_of(local: Any) -> int:
 
 
 def limit(job: Job) -> None:
-    """Limits the threads of TensorFlow's operations, unless the environment has done so. Not if TensorFlow has started."""
+    """Limits the threads of TensorFlow's operations, unless the environment has done so.
+
+    Without effect if TensorFlow has started.
+    """
     if os.environ.get(VARIABLE, process.threads) != process.threads:
         return
     os.environ.pop(VARIABLE, None)

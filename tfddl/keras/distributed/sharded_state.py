@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfddl.ops.variables import gathered, whole_of
+from tfddl.ops import variables
+from tfddl.ops.variables import whole_of
 
 
 def whole_values(optimizer: Any) -> Iterator[np.ndarray]:
@@ -15,13 +16,10 @@ def whole_values(optimizer: Any) -> Iterator[np.ndarray]:
     Args:
         optimizer: A sharded optimizer that is built.
 
-    Yields:
+    Returns:
         One array for each variable. Few variables at a time are whole.
     """
-    wholes = [whole_of(variable) for variable in optimizer.variables]
-    values = gathered(filter(None, wholes))
-    for variable, whole in zip(optimizer.variables, wholes, strict=True):
-        yield tf.convert_to_tensor(variable).numpy() if whole is None else next(values)
+    return variables.whole_values(optimizer.variables, lambda each: tf.convert_to_tensor(each).numpy())
 
 
 def load(optimizer: Any, store: Mapping[str, Any]) -> None:
