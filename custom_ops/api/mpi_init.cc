@@ -2,6 +2,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "api/c_api.h"
@@ -32,8 +33,11 @@ int Caught(Function function) {
 
 int tfddl_init(const void* data, const void* control, double warning_s, double limit_s) {
   return Caught([&] {
-    tfddl::StartProcess(tfddl::MakeDataTransport(data), tfddl::MakeMpiTransport(control),
-                        {warning_s, limit_s, 0}, Gpu(), tfddl::MayBusyPoll(data));
+    // Collectives of MPI: all ranks make them in this order.
+    auto transport = tfddl::MakeDataTransport(data);
+    const bool busy_poll = tfddl::MayBusyPoll(data);
+    const tfddl::WatchdogOptions watch = {warning_s, limit_s, tfddl::NextGeneration(control)};
+    tfddl::StartProcess(std::move(transport), tfddl::MakeMpiTransport(control), watch, Gpu(), busy_poll);
   });
 }
 

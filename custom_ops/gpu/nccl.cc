@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -28,6 +29,8 @@ class NcclQueue : public DeviceQueue {
   void ShareGpu() override { shared_ = true; }
   void Abort() override {
     for (auto& [generation, communicator] : communicators_) communicator->Abort();
+    for (const Collective* collective : entered_) devices_->order().Leave(collective);
+    entered_.clear();
     running_.clear();
   }
 
@@ -43,6 +46,7 @@ class NcclQueue : public DeviceQueue {
   bool IsOldest(const Collective* collective) const { return running_.front() == collective; }
   void Leave(const Collective* collective) {
     devices_->order().Leave(collective);
+    entered_.erase(collective);
     running_.erase(std::remove(running_.begin(), running_.end(), collective), running_.end());
   }
 
@@ -57,11 +61,13 @@ class NcclQueue : public DeviceQueue {
   const std::string set_;
   bool shared_ = false;
   ScratchPool scratch_;
+  std::set<const Collective*> entered_;  // not destroyed yet
   std::deque<const Collective*> running_;
   std::map<int64_t, std::unique_ptr<NcclCommunicator>> communicators_;  // by Participants::generation
 };
 
 std::unique_ptr<Collective> NcclQueue::Enter(const Collective* collective, Lane lane, int64_t* time) {
+  entered_.insert(collective);
   if (!shared_) {
     devices_->order().Append(collective);
     return nullptr;

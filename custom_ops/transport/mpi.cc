@@ -139,4 +139,12 @@ std::unique_ptr<Transport> MakeMpiTransport(const void* communicator) {
   return std::make_unique<MpiTransport>(*static_cast<const MPI_Comm*>(communicator));
 }
 
+int64_t NextGeneration(const void* communicator) {
+  static int64_t generation = 0;
+  CheckMpi(MPI_Allreduce(MPI_IN_PLACE, &generation, 1, MPI_INT64_T, MPI_MAX,
+                         *static_cast<const MPI_Comm*>(communicator)),
+           "MPI_Allreduce");
+  return ++generation;
+}
+
 }  // namespace tfddl

@@ -1,6 +1,7 @@
 // The transport over MPI's point-to-point messages. No MPI type appears here, so callers need no mpi.h.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "transport/transport.h"
@@ -20,5 +21,9 @@ std::unique_ptr<Transport> MakeDataTransport(const void* communicator);
 // or 1. All members call this function at the same time. Raises: std::runtime_error for another
 // TFDDL_BUSY_POLL.
 bool MayBusyPoll(const void* communicator);
+
+// The number of the next job, equal on all members: one more than the greatest that this function has
+// returned to any of them. All members call this function at the same time.
+int64_t NextGeneration(const void* communicator);
 
 }  // namespace tfddl

@@ -147,6 +147,30 @@ FAULTS = {
         "if (false && std::exchange(end_written_, true)) return",
         "flight_record_test",
     ),
+    "a forked process loses the program's handler": Fault(
+        "custom_ops/core/trace/flight_record.cc",
+        "if (sigaction(handled, nullptr, &found) == 0 && found.sa_handler == OnSignal) signal",
+        "if (sigaction(handled, nullptr, &found) == 0) signal",
+        "flight_record_test",
+    ),
+    "a process that can open no file takes its peers for dead": Fault(
+        "custom_ops/core/watchdog/liveness.cc",
+        "return errno == ENOENT || errno == ESRCH;",
+        "return true;",
+        "liveness_test",
+    ),
+    "the engine's thread flushes denormal numbers": Fault(
+        "custom_ops/core/engine/engine.cc",
+        "  std::fesetenv(FE_DFL_ENV);",
+        "  ",
+        "poll_test",
+    ),
+    "ranks number their jobs without each other": Fault(
+        "custom_ops/transport/mpi.cc",
+        "MPI_INT64_T, MPI_MAX,\n                         *static_cast<const MPI_Comm*>(communicator)),",
+        "MPI_INT64_T, MPI_MAX,\n                         MPI_COMM_SELF),",
+        "tests/sets/test_init.py::test_another_number_of_jobs_before",
+    ),
     "a forked process keeps the handler of its rank": Fault(
         "custom_ops/core/trace/flight_record.cc",
         "pthread_atfork(nullptr, nullptr, AfterFork)",

@@ -93,6 +93,12 @@ FAULTS = {
         "  return status;\n}\n\nStatus RunCall",
         "nccl_xla_test",
     ),
+    "collectives of a failed job hold up the next one": Fault(
+        "custom_ops/gpu/nccl.cc",
+        "    for (const Collective* collective : entered_) devices_->order().Leave(collective);\n",
+        "",
+        "nccl_faults_test",
+    ),
     "each init looks for a GPU": Fault(
         "tfddl/runtime/gpu.py",
         "    process.pinning_is_done = True\n",

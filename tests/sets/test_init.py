@@ -5,6 +5,7 @@ import tensorflow as tf
 from mpi4py import MPI
 
 from tests.harness import on_ranks, run_script
+from tfddl.runtime.job import process
 
 HEAD = """
 import os
@@ -125,6 +126,21 @@ def test_communicator_of_the_job(hvd):
         hvd.shutdown()
         hvd.init()
         assert hvd.global_process_set.mpi_comm is None
+
+
+@on_ranks(2, 3)
+def test_another_number_of_jobs_before(hvd):
+    """The watchdogs hear each other, so that the ranks know after their last messages that nothing is under way."""
+    world = MPI.COMM_WORLD
+    hvd.shutdown()
+    if world.rank == 0:
+        hvd.init(comm=[0])
+        hvd.shutdown()
+    hvd.init()
+    communicators = process.job.engine_communicators
+    hvd.shutdown()
+    assert all(communicator == MPI.COMM_NULL for communicator in communicators)
+    hvd.init()
 
 
 @on_ranks(3, full=(4,))

@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <cfenv>
 #include <chrono>
 #include <exception>
 #include <numeric>
@@ -99,6 +100,7 @@ std::string Engine::DescribeMembers() const {
 void Engine::Loop() {
   prctl(PR_SET_NAME, "tfddl-engine");
   prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds; the default would add 50 us to every sleep
+  std::fesetenv(FE_DFL_ENV);       // reductions give the same bits on all ranks, whatever the program has set
   int idle_rounds = 0;
   for (;;) {
     Round round;

@@ -23,7 +23,6 @@ struct Process {
 
 std::mutex mutex;  // for calls that change the process; held while they wait
 Process* process = nullptr;
-int64_t generation = 0;
 
 // Never held during a wait. `current` is leaked, because kernels may run until the process ends.
 std::mutex current_mutex;
@@ -118,7 +117,6 @@ void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> co
                   WatchdogOptions options, std::shared_ptr<DevicePlane> plane, bool busy_poll) {
   std::lock_guard<std::mutex> lock(mutex);
   if (process) throw std::logic_error("internal error: tfddl is initialised already");
-  options.generation = ++generation;
   auto fresh = std::make_unique<Process>();
   EngineOptions all;
   all.device_plane = fresh->plane = std::move(plane);

@@ -41,8 +41,12 @@ void OnSignal(int) {
   errno = saved;
 }
 
-// A process that this one forks has no writer, and gets what it would get without tfddl.
-void AfterFork() { signal(handled, SIG_DFL); }
+// A process that this one forks has no writer, and gets what it would get without tfddl. The program may have
+// set a handler of its own since.
+void AfterFork() {
+  struct sigaction found;
+  if (sigaction(handled, nullptr, &found) == 0 && found.sa_handler == OnSignal) signal(handled, SIG_DFL);
+}
 
 double UnixSeconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();

@@ -1,9 +1,10 @@
 #include "core/watchdog/liveness.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 
 #include "base/wire.h"
@@ -16,9 +17,17 @@ struct Stat {
   int64_t started = 0;
 };
 
+// Empty if the file cannot be read; errno says why, and is 0 if the text is not of the known form.
 std::optional<Stat> ReadStat(int64_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  const int file = open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return std::nullopt;
+  char line[4096];  // longer than 52 numbers and a name of 64 characters
+  const ssize_t length = read(file, line, sizeof line);
+  const int failure = length < 0 ? errno : 0;
+  close(file);
+  errno = failure;
+  if (length < 0) return std::nullopt;
+  const std::string text(line, static_cast<size_t>(length));
   const size_t name_end = text.rfind(')');  // the name itself may hold spaces and parentheses
   if (name_end == std::string::npos) return std::nullopt;
   std::istringstream fields(text.substr(name_end + 1));
@@ -69,7 +78,8 @@ ProcessId ProcessId::Decode(const std::string& bytes) {
 
 bool ProcessId::Gone() const {
   const auto stat = ReadStat(pid);
-  return !stat || stat->started != started || stat->state == 'Z' || stat->state == 'X';
+  if (!stat) return errno == ENOENT || errno == ESRCH;  // else this process may lack files or memory
+  return stat->started != started || stat->state == 'Z' || stat->state == 'X';
 }
 
 }  // namespace tfddl

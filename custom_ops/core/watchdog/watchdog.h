@@ -23,7 +23,7 @@ struct WatchdogOptions {
   double warning_s =
       60;  // a request that waits longer is reported, with the ranks that have not submitted it
   double limit_s = 1800;  // a request that waits longer fails the job
-  // The number of this job in the process, equal on all ranks. MPI may reuse the number of a freed
+  // The number of this job, equal on all ranks, and new to each of them. MPI may reuse the number of a freed
   // communicator and deliver late messages of the old one to the new one.
   int64_t generation = 0;
 };

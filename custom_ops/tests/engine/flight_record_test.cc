@@ -110,6 +110,16 @@ void TestFile() {
   int status = 0;
   waitpid(forked, &status, 0);
   CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGUSR1 && !fs::exists(directory / "c"));
+
+  // It keeps a handler that the program has set since.
+  signal(SIGUSR1, [](int) { _exit(7); });
+  const pid_t handling = fork();
+  if (handling == 0) {
+    raise(SIGUSR1);
+    _exit(0);
+  }
+  waitpid(handling, &status, 0);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
   fs::remove_all(directory);
 }
 

@@ -1,6 +1,7 @@
 // Whether a process still exists.
 #include "core/watchdog/liveness.h"
 
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -42,6 +43,12 @@ void TestGone() {
   ++id.started;  // an earlier process with this PID
   CHECK(id.Gone());
   --id.started;
+  rlimit files;
+  CHECK(getrlimit(RLIMIT_NOFILE, &files) == 0);
+  const rlimit none = {0, files.rlim_max};
+  CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  CHECK(!id.Gone());  // this process can open no file
+  CHECK(setrlimit(RLIMIT_NOFILE, &files) == 0);
   CHECK(kill(child, SIGKILL) == 0);
   siginfo_t info;
   CHECK(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);
