@@ -276,6 +276,37 @@ def test_the_best_weights_are_restored(hvd, first, kind):
 
 
 @on_ranks(2)
+def test_executions_of_different_lengths(hvd):
+    """An exchange follows the execution within which it was due, as at the end of an epoch with Keras 2."""
+    import keras
+
+    weights = [tf.Variable([0.0]), tf.Variable([0.0])]
+    one = hvd.DiLoCo(weights, every=4, outer_optimizer=keras.optimizers.SGD(1.0))
+    seen = []
+    for steps in (2, 1, 2, 2, 1, 2, 2):  # together 2, 3, 5, 7, 8, 10, 12
+        for weight in weights:
+            weight.assign_add([float(steps * hvd.rank())])
+        one.step(steps)
+        seen.append(one.progress()["exchanges"])
+    assert seen == [0, 0, 1, 1, 2, 2, 3] and one.steps == 0
+    assert [weight.numpy().tolist() for weight in weights] == [[6.0], [6.0]]
+    options = {"fragments": 2, "delay": 2, "outer_optimizer": keras.optimizers.SGD(1.0)}
+    parts = hvd.DiLoCo(weights, every=6, **options)
+    seen.clear()
+    for steps in (2, 2, 1, 2, 2, 1, 2, 2, 3, 1):  # together 2, 4, 5, 7, 9, 10, 12, 14, 17, 18
+        for weight in weights:
+            weight.assign_add([float(steps * hvd.rank())])
+        parts.step(steps)
+        seen.append(
+            parts.progress()["under_way"]
+        )  # the number of a fragment, and the step at which it counts
+    assert seen == [None, [0, 6], [0, 6], [1, 3], [0, 5], [0, 5], [1, 2], None, [0, 7], [1, 2]]
+    parts.finish()
+    # 6 and, of what rank 1 adds, 5.5 and 7: steps during an exchange do not count.
+    assert [weight.numpy().tolist() for weight in weights] == [[11.5], [13.0]]
+
+
+@on_ranks(2)
 def test_weights_that_change_between_two_fits(hvd):
     """The outer gradient is that of the second fit; another model begins with an outer state of its own."""
     import keras

@@ -3,6 +3,18 @@
 from tests.mutants.fault import Fault
 
 FAULTS = {
+    "a second fit gives all ranks the root's sums of gradients": Fault(
+        "tfddl/keras/callbacks/broadcast.py",
+        "skipped = self._sent | own",
+        "skipped = self._sent",
+        "tests/keras/test_second_fit.py::test_sums_of_gradients",
+    ),
+    "a rank keeps its sums of gradients from other steps": Fault(
+        "tfddl/keras/consistency/own_state.py",
+        "go_on_together = len(set(steps.values())) == 1",
+        "go_on_together = True",
+        "tests/keras/test_second_fit.py::test_a_root_that_is_ahead",
+    ),
     "a part of a batch has the weight of any other": Fault(
         "tfddl/keras/parallel/part.py",
         "tf.where(self.is_whole, alone, own)",
@@ -210,8 +222,8 @@ FAULTS = {
     ),
     "local variables are broadcast": Fault(
         "tfddl/keras/callbacks/broadcast.py",
-        "each for each in everything if not self.keeps(each) and variable_id(each) not in self._sent",
-        "each for each in everything if variable_id(each) not in self._sent",
+        "each for each in everything if not self.keeps(each) and variable_id(each) not in skipped",
+        "each for each in everything if variable_id(each) not in skipped",
         "tests/keras/test_callbacks.py::test_random_layers_and_local_variables_keep_their_own",
     ),
     "variables of the first step are not broadcast": Fault(

@@ -5,6 +5,12 @@ from tests.mutants.fault import Fault
 _TESTS = "tests/keras/test_local_steps.py::"
 
 FAULTS = {
+    "an exchange under way at the next one is lost": Fault(
+        "tfddl/keras/local_steps.py",
+        "(begins or self.steps >= self._under_way[1])",
+        "self.steps >= self._under_way[1]",
+        _TESTS + "test_executions_of_different_lengths",
+    ),
     "int8 rounds to the nearest value": Fault(
         "tfddl/gradients/quantized.py",
         "tf.floor(exact + tf.random.stateless_uniform(tf.shape(blocks), seed))",

@@ -244,13 +244,16 @@ class DiLoCo(LocalSGD):
         """Counts steps that have been taken; begins and ends exchanges if it is time. All ranks call it after each step.
 
         Args:
-            steps: How many; no exchange may begin or end within them.
+            steps: How many, at most `every / fragments`. An exchange that would begin or end within them does so behind
+                them: with `steps_per_execution`, the last execution of an epoch may have taken fewer steps.
         """
-        self.steps += steps
-        if self._under_way is not None and self.steps >= self._under_way[1]:
-            self._end()
         each = self.every // len(self._fragments)
-        if self.steps % each == 0:
+        begun = self.steps // each
+        self.steps += steps
+        begins = self.steps // each > begun
+        if self._under_way is not None and (begins or self.steps >= self._under_way[1]):
+            self._end()
+        if begins:
             number = self.steps // each - 1
             self._begin(number)
             if number + 1 == len(self._fragments):

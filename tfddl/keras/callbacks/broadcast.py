@@ -13,6 +13,7 @@ from tfddl.keras.consistency import (
     callback_list,
     model_check,
     model_contents,
+    own_state,
     setup_check,
     sharded_check,
     steps_check,
@@ -32,8 +33,9 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
 
     It sends the variables of the model and of its optimizers before the first step, and builds the optimizer if necessary.
     Variables that a model makes only in its first step follow after that step. The state of random layers stays each
-    rank's own. After a `keras.callbacks.BackupAndRestore`, placed before this callback, all ranks resume at the root's
-    epoch, and only the root has to find a backup.
+    rank's own, and so do sums of gradients that wait for `gradient_accumulation_steps` and, with Keras 3, an optimizer's
+    state of local variables. After a `keras.callbacks.BackupAndRestore`, placed before this callback, all ranks resume at
+    the root's epoch, and only the root has to find a backup.
 
     It also checks that the gradients of the model are combined and that the ranks take the same steps. It warns if weights
     diverge in a `train_step` of your own, if it changes a learning rate, and if the ranks' backups would not let them resume
@@ -208,9 +210,9 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
     def _broadcast_new(self) -> None:
         """Broadcasts the variables that have not been broadcast yet. All ranks call it."""
         everything = model_contents.all_variables(self.model)
-        variables = [
-            each for each in everything if not self.keeps(each) and variable_id(each) not in self._sent
-        ]
+        own = own_state.own_state(self.model, self.keeps, self._collective("steps_taken"), self.process_set)
+        skipped = self._sent | own
+        variables = [each for each in everything if not self.keeps(each) and variable_id(each) not in skipped]
         check_variables(variables, everything, self._collective("variables"), self.process_set)
         if variables:
             setup_check.check_roles(self.model, self._collective("roles"), self.process_set)

@@ -94,6 +94,11 @@ def state_of(optimizer: Any, variables: Sequence[Any]) -> list[Any]:
     )
 
 
+def is_accumulator(variable: Any) -> bool:
+    """Whether a variable of Keras 3 holds sums of gradients that no rank has sent yet."""
+    return _compat.path(variable).endswith("gradient_accumulator")
+
+
 def compressions_of(optimizers: Iterable[Any], given: Any = None) -> list[StatefulCompressor]:
     """The compressions that keep errors: those of the optimizers, and one more."""
     distributed = [inner for each in optimizers if is_adopted(inner := _compat.innermost(each))]

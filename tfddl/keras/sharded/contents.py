@@ -101,7 +101,7 @@ def entries_of(model: Any, optimizer: Any = None, trains_alone: bool = False) ->
                 kind: Kind = "slice"
             else:
                 # Slices among some of the ranks, as in a cluster with local steps, fit the same arrangement only.
-                kind = "own" if whole or slots_differ or _is_accumulator(variable) else "equal"
+                kind = "own" if whole or slots_differ or model_contents.is_accumulator(variable) else "equal"
                 whole = None
             entry = Entry(f"optimizer.{index}.{number}", variable, kind, whole)
             found.setdefault(_id(variable), entry)
@@ -160,11 +160,6 @@ def written_by(entries: Sequence[Entry], rank: int, ranks: int) -> Iterator[Entr
             loads[writer] += int(np.prod(entry.variable.shape)) + 1
         if writer == rank:
             yield entry
-
-
-def _is_accumulator(variable: Any) -> bool:
-    """Whether a variable holds sums of gradients that no rank has sent yet."""
-    return _compat.path(variable).endswith("gradient_accumulator")
 
 
 def _id(variable: Any) -> int:
