@@ -25,6 +25,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 import tfddl as hvd
+from tfddl.keras.distributed.settings import settings_of
 from tfddl.runtime.asked import asking_again
 
 plan = json.loads(sys.argv[1])  # sizes of the job -> [step, ranks, moment]
@@ -57,7 +58,14 @@ def fall(moment):
 @hvd.elastic.run
 def train(state):
     print("begins", hvd.rank(), hvd.size(), state.step, time.time(), flush=True)
+    if hvd.size() == 2:
+        new, weight = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)), keras.Variable(0.0)
+        new.apply([tf.constant(1.0 + hvd.rank())], [weight])
+        assert weight.numpy() == -1.5
     while state.step < 12:
+        if state.step == 5 and (hvd.rank(), hvd.size()) == (1, 4):
+            # As if rank 1 had begun the first step of an optimizer, and the others had not, when the job failed.
+            assert settings_of(hvd.DistributedOptimizer(keras.optimizers.SGD())).owner
         fall("step")
         rank, size = hvd.rank(), hvd.size()
         counted = float(step(tf.constant(x[rank::size])))

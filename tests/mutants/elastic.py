@@ -5,6 +5,13 @@ from tests.mutants.fault import Fault
 _CUT = "tests/elastic/test_fit.py::test_a_fit_that_was_cut_goes_on"
 
 FAULTS = {
+    "survivors number new optimizers each for itself": Fault(
+        "tfddl/runtime/survival.py",
+        "max(process.owners[key], count)",
+        "max(process.owners[key], owners.get((number, kind), 0))",
+        "tests/elastic/test_survival.py::test_ranks_die_and_the_others_go_on",
+        extent="rest",
+    ),
     "a new host has nothing until the next commit": Fault(
         "tfddl/elastic/state.py",
         "            if found[each] < self._number:\n",
@@ -58,6 +65,7 @@ FAULTS = {
         "                for each in _taken:\n",
         "                for each in _taken[:1]:\n",
         "tests/elastic/test_survival.py::test_ranks_die_and_the_others_go_on",
+        extent="rest",
     ),
     "a program that has dealt its data before goes on": Fault(
         "tfddl/data/shards.py",

@@ -16,8 +16,9 @@ class Fault:
         right: A text that occurs exactly once in the file.
         wrong: The text that replaces it.
         test: The name of a test of the engine, or the node id of a Python test without parameters. The test runs in a
-            thin run of pytest.
+            run of pytest as `extent` says.
         ranks: Number of ranks of the Python test; tests without ranks ignore it.
+        extent: `thin`, or `rest` for a slow test.
     """
 
     file: str
@@ -25,6 +26,7 @@ class Fault:
     wrong: str
     test: str
     ranks: int = 2
+    extent: str = "thin"
 
     @property
     def in_python(self) -> bool:

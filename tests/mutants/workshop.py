@@ -60,14 +60,17 @@ class Workshop:
             done = self._limited(_LIMITS["engine"], [str(self._build / test)])
             if done.returncode != 0:
                 said[test] = done.stdout
-        for ranks in sorted({fault.ranks for fault in faults if fault.in_python}):
-            tests = sorted({fault.test for fault in faults if fault.in_python and fault.ranks == ranks})
-            done = self._pytest(_LIMITS["sound"], ranks, tests, "-rA")
+        by_run: dict[tuple[str, int], set[str]] = {}
+        for fault in faults:
+            if fault.in_python:
+                by_run.setdefault((fault.extent, fault.ranks), set()).add(fault.test)
+        for (extent, ranks), tests in sorted(by_run.items()):
+            done = self._pytest(_LIMITS["sound"], extent, ranks, sorted(tests), "-rA")
             outcomes: dict[str, set[str]] = {}
             for line in done.stdout.splitlines():
                 outcome, _, test = line.partition(" ")
                 outcomes.setdefault(test.split("[")[0].split(" ")[0], set()).add(outcome)
-            # A test of which nothing is said is not part of a thin run.
+            # A test of which nothing is said is not part of the run.
             said |= {test: done.stdout for test in tests if outcomes.get(test) != {"PASSED"}}
         return said
 
@@ -100,7 +103,7 @@ class Workshop:
         variables = {}
         if fault.in_library:
             variables["TFDDL_CACHE_DIR"] = str(self.tree / "build/cache")
-        done = self._pytest(_LIMITS["python"], fault.ranks, [fault.test], "-x", **variables)
+        done = self._pytest(_LIMITS["python"], fault.extent, fault.ranks, [fault.test], "-x", **variables)
         if done.returncode == 1 or done.returncode in _TIMED_OUT:
             return "found"
         return "NOT FOUND" if done.returncode == 0 else f"does not run:\n{done.stdout[-2000:]}"
@@ -120,11 +123,11 @@ class Workshop:
         return done.stdout[-4000:] if done.returncode else ""
 
     def _pytest(
-        self, seconds: int, ranks: int, tests: list[str], *options: str, **variables: str
+        self, seconds: int, extent: str, ranks: int, tests: list[str], *options: str, **variables: str
     ) -> subprocess.CompletedProcess[str]:
         # No bytecode: a file that changes twice in a second, to the same length, would keep its old one.
         environment = {"PYTHONPATH": str(self.tree), "PYTHONDONTWRITEBYTECODE": "1", **variables}
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--thin"]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--{extent}"]
         return self._limited(seconds, [*command, "--ranks", str(ranks), *options, *tests], **environment)
 
     def _limited(

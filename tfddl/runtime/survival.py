@@ -45,12 +45,12 @@ def go_on_without_the_lost(accepts: Callable[[bool], bool]) -> bool:
         return False
     sets = [(number, one) for number, one in sorted(job.sets.items()) if number]
     members = [_renumbered(one.ranks or [], lost) for _, one in sets]
-    owners = Counter(process.owners)
+    owners = _by_number(job, process.owners)
     process.survives = True
     basics.shutdown()
     basics.init(left)
-    process.owners = owners  # the optimizers and tapes of this process go on
     _renew(current(), [(*one, ranks) for one, ranks in zip(sets, members, strict=True)])
+    _count_on(current(), owners)
     return True
 
 
@@ -70,6 +70,25 @@ def _lost(job: Job, left: Any) -> list[int]:
     everybody.Free()
     living.Free()
     return sorted(set(range(job.size)) - set(numbers))
+
+
+def _by_number(job: Job, owners: Counter[tuple[int, str]]) -> dict[tuple[int, str], int]:
+    """The numbers of owners of each kind, by process set."""
+    numbers = {0: 0, **{serial: number for number, serial in job.serials.items()}}
+    return {(numbers[serial], kind): count for (serial, kind), count in owners.items() if serial in numbers}
+
+
+def _count_on(job: Job, owners: dict[tuple[int, str], int]) -> None:
+    """Names new optimizers equally on all ranks, and differently from those of these processes, which go on.
+
+    Some ranks may have begun the first step of an optimizer when the job failed, and others not.
+    """
+    process.owners.clear()
+    for counts in job.communicator.allgather(owners):
+        for (number, kind), count in counts.items():
+            key = job.serials.get(number, 0), kind
+            if number == 0 or number in job.serials:
+                process.owners[key] = max(process.owners[key], count)
 
 
 def _renumbered(ranks: list[int], lost: list[int]) -> list[int]:
