@@ -33,6 +33,10 @@ print("weights", drawn, model.get_weights()[0].ravel().tolist(), __name__, sys.a
         ("python train.py 1", "python -m {} train.py 1"),
         ("/usr/bin/python3.11 -u -W error train.py", "/usr/bin/python3.11 -u -W error -m {} train.py"),
         ("python -m package.train -x", "python -m {} -m package.train -x"),
+        ("python -um package.train -x", "python -u -m {} -m package.train -x"),
+        ("python -uOmpackage.train", "python -uO -m {} -m package.train"),
+        ("python -Wignore -uW error -Bc pass 1", "python -Wignore -uW error -B -m {} -c pass 1"),
+        ("python -u - 1", "python -u -m {} - 1"),
     ],
 )
 def test_the_command_of_a_rank(command, expected):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
+import re
 import runpy
 import sys
 from collections.abc import Sequence
@@ -19,7 +20,8 @@ from typing import Any
 from tfddl.launch.rank_shim import COMMITS_VARIABLE, RANK_VARIABLES
 
 SEED = "TFDDL_SEED"
-_WITH_VALUE = ("-W", "-X")
+# A word of Python's options: flags, and behind them at most one option with a value.
+_OPTIONS = re.compile(r"-(?P<flags>[^-cmWX]*)(?:(?P<last>[cmWX])(?P<value>.*))?", re.DOTALL)
 
 
 def command_of(command: Sequence[str]) -> list[str]:
@@ -35,10 +37,17 @@ def command_of(command: Sequence[str]) -> list[str]:
         raise ValueError(
             f"--auto starts programs of Python: tfddlrun --auto python train.py. Received: {' '.join(command)}"
         )
-    end = 1
-    while end < len(command) and command[end].startswith("-") and command[end][1:2] not in ("m", "c", ""):
-        end += 2 if command[end] in _WITH_VALUE else 1
-    return [*command[:end], "-m", "tfddl.launch.ranks.auto", *command[end:]]
+    done, rest = [command[0]], list(command[1:])
+    while rest and rest[0] != "-" and (words := _OPTIONS.fullmatch(rest[0])):
+        flags, last, value = words.groups()
+        if last in ("c", "m"):
+            # `python -um package` is `python -u -m package`.
+            done += [f"-{flags}"] if flags else []
+            rest[:1] = [f"-{last}", value] if value else [f"-{last}"]
+            break
+        taken = 2 if last and not value else 1
+        done, rest = [*done, *rest[:taken]], rest[taken:]
+    return [*done, "-m", "tfddl.launch.ranks.auto", *rest]
 
 
 class _AfterKeras(MetaPathFinder, Loader):
