@@ -42,7 +42,10 @@ def dry_run(tmp_path, monkeypatch):
 def test_a_file_of_horovodrun(dry_run):
     result = dry_run(HOROVODS, "-np", "2")
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("env TFDDL_TIMELINE=/t/a.json TFDDL_TIMELINE_MARK_CYCLES=1 /v/bin/mpirun")
+    assert result.stdout.startswith(
+        "env TFDDL_BUCKET_MB=32 TFDDL_HIERARCHICAL_ALLREDUCE=0 TFDDL_STALL_LIMIT=inf TFDDL_TIMELINE=/t/a.json "
+        "TFDDL_TIMELINE_MARK_CYCLES=1 /v/bin/mpirun"
+    )
     given = {name: value for name, value in os.environ.items() if name.startswith("TFDDL")}
     assert given == {
         "TFDDL_BUCKET_MB": "32",

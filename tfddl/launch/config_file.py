@@ -23,22 +23,26 @@ _SECTIONS = {
 _NOT_IN_A_FILE = ("config-file", "help", "version", "check-build", "command")
 
 
-def take(context: click.Context, option: click.Parameter, path: Path | None) -> None:
+def take(context: click.Context, option: click.Parameter, path: Path | None) -> dict[str, str]:
     """Callback of the option: the file's values become defaults of the command's options.
+
+    Returns:
+        The variables that it has set for the file. A variable of the shell is nearer to the command, and stays.
 
     Raises:
         click.BadParameter: The file cannot be read, or has a key that is no option.
     """
     if path is None:
-        return
+        return {}
     try:
         settings = read(path)
         variables, rest = horovod_settings.split(settings)
         context.default_map = {**(context.default_map or {}), **_defaults(context.command, rest)}
     except ValueError as error:
         raise click.BadParameter(f"{path}: {error}", context, option) from None
-    for name, value in variables.items():
-        os.environ.setdefault(name, value)  # a variable of the shell is nearer to the command than the file
+    added = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(added)
+    return added
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -84,6 +84,7 @@ class Options:
     slots: int
     elastic_timeout: float
     cooldown: tuple[float, float] | None
+    file_variables: dict[str, str]
     verbose: bool
     dry_run: bool
 
@@ -315,10 +316,10 @@ _OPTIONS = [
     ),
     click.option(
         "--config-file",
+        "file_variables",
         type=_FILE,
         metavar="FILE",
         is_eager=True,
-        expose_value=False,
         callback=config_file.take,
         help="YAML file with values of these options, such as 'num-proc: 4', or a file for horovodrun. The command line "
         "wins over the file.",

@@ -39,7 +39,7 @@ from tfddl.launch.start import Starts
 def main(command: tuple[str, ...], **values: Any) -> None:
     """Entry point of `tfddlrun`."""
     options = Options(**values)
-    added = variables.timeline(options.timeline, options.mark_cycles)
+    added = options.file_variables | variables.timeline(options.timeline, options.mark_cycles)
     added |= variables.spellings(options.horovod, options.no_keras2_spellings)
     added |= variables.given(options.variables)
     _check_elastic(options)
