@@ -25,7 +25,7 @@ from tfddl.launch.elastic.hand_over import HandOver
 from tfddl.launch.elastic.restart import lost_ranks, processes
 from tfddl.launch.elastic.survival import LIMIT_S as SURVIVAL_LIMIT_S
 from tfddl.launch.elastic.survival import Survival
-from tfddl.launch.outcome import Rank, Record, Verdict, judge
+from tfddl.launch.outcome import Rank, Record, Verdict, interrupted, judge
 from tfddl.launch.output import Output as Printer
 from tfddl.launch.rank_files import RankFiles
 
@@ -186,8 +186,7 @@ class Job:
                 self._kill()
             else:
                 self._signalled_at = time.monotonic()
-                name = signal.Signals(number).name
-                self._stopped_by = Verdict(128 + number, f"tfddlrun: stopped by signal {number} ({name})")
+                self._stopped_by = interrupted(number)
                 self._stop()
 
     def _on_mpirun_output(self, stream: str, pipe: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from tfddl.launch import config_file, horovod_settings
 from tfddl.launch.check_build import print_build
 from tfddl.launch.elastic.set_aside import LEAST_S, MOST_S
 from tfddl.launch.mpirun import MpirunError, find_mpirun
+from tfddl.launch.outcome import interrupted
 
 HELP = """Runs COMMAND as several processes that train together.
 
@@ -107,7 +109,7 @@ def _complete_command(*_: Any) -> list[CompletionItem]:
 
 
 class Command(click.Command):
-    """A command that says what to do about options of horovodrun that it lacks."""
+    """A command that says what to do about options of horovodrun that it lacks, and whose exit code shows Ctrl-C."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -117,6 +119,15 @@ class Command(click.Command):
             if said:
                 raise click.UsageError(f"No such option {error.option_name!r}. {said}", ctx) from None
             raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            # Before a job: its loop takes all signals.
+            verdict = interrupted(signal.SIGINT)
+            click.echo(verdict.words, err=True)
+            ctx.exit(verdict.code)
 
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)

@@ -106,6 +106,11 @@ class Record:
     survived: tuple[Rank, ...] = ()  # ranks without which the others went on in their processes
 
 
+def interrupted(number: int) -> Verdict:
+    """The end by a signal to tfddlrun."""
+    return Verdict(128 + number, f"tfddlrun: stopped by {_signal(number)}")
+
+
 def judge(record: Record) -> Verdict:
     """Finds the cause of the end of a job.
 

@@ -54,6 +54,9 @@ class Children:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=_GRACE_S)
             return None, "", ""
+        except KeyboardInterrupt:
+            _end(process)
+            raise
         finally:
             with self._lock:
                 self._running.discard(process)
