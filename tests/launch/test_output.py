@@ -207,6 +207,26 @@ def test_a_full_disk_does_not_end_the_job(full):
         assert text.count("[1] line 99\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("closed", "left"), [(">&-", ["stderr"]), ("2>&-", ["stdout"]), ("<&- >&- 2>&-", [])]
+)
+def test_closed_streams(closed, left):
+    code = "import os, sys; print(1); print(2, file=sys.stderr); os._exit(3)"
+    job = tfddlrun("-np", "1", sys.executable, "-c", code, prefix=["sh", "-c", f'exec "$@" {closed}', "sh"])
+    assert job.code == 3
+    assert [name for name in ("stdout", "stderr") if getattr(job, name)] == left
+
+
+def test_the_exit_code_outlives_the_reader():
+    """The unfinished lines and the last words come after the end of the ranks."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = "import os; os.write(1, b'1'); os.write(2, b'2'); os._exit(3)"
+    with running(["-np", "2", sys.executable, "-c", code], stdout=writer, stderr=writer) as job:
+        os.close(writer)
+        assert job.finish().code == 3
+
+
 def test_a_slow_reader_of_a_pipe_that_does_not_block():
     ours, theirs = os.pipe2(os.O_NONBLOCK)
     os.set_blocking(ours, True)

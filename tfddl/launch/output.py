@@ -7,6 +7,7 @@ bottom. A file or a pipe gets its last state, and one state every ten seconds as
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -95,8 +96,10 @@ class Output:
         self._erase()
         self._drawn = None
         for (rank, stream), rest in sorted(self._pending.items()):
-            if state := visible(rest):
-                self._emit(stream, self._prefix(rank, state) + b"\n")
+            # The other stream may still have a reader.
+            with contextlib.suppress(BrokenPipeError):
+                if state := visible(rest):
+                    self._emit(stream, self._prefix(rank, state) + b"\n")
         self._pending.clear()
 
     def _prefix(self, rank: int, line: bytes) -> bytes:
@@ -151,6 +154,13 @@ class Output:
             f"tfddlrun: cannot write to {stream}, so output of the ranks is lost; the job goes on. "
             f"Received: {error.strerror}\n".encode(),
         )
+
+
+def open_standard_streams() -> None:
+    """Opens the null device in place of streams that are closed, as after `>&-`: a connection would get their numbers."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
 
 
 def _write(file: BinaryIO, data: bytes) -> None:

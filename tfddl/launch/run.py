@@ -23,6 +23,7 @@ from tfddl.launch.hints import hint, hint_before
 from tfddl.launch.hosts import Host, parse_hosts, read_hostfile, slots_taken, with_room
 from tfddl.launch.mpirun import MPICH, Mpirun, MpirunError, find_mpirun, ssh_variables
 from tfddl.launch.options import HELP, Command, Options, with_options
+from tfddl.launch.output import open_standard_streams
 from tfddl.launch.rank_files import RankFiles
 from tfddl.launch.ranks import auto, horovod
 from tfddl.launch.start import Starts
@@ -39,6 +40,7 @@ from tfddl.launch.start import Starts
 def main(command: tuple[str, ...], **values: Any) -> None:
     """Entry point of `tfddlrun`."""
     options = Options(**values)
+    open_standard_streams()
     added = options.file_variables | variables.timeline(options.timeline, options.mark_cycles)
     added |= variables.spellings(options.horovod, options.no_keras2_spellings)
     added |= variables.given(options.variables)

@@ -8,7 +8,6 @@ import io
 import os
 import shlex
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -172,9 +171,9 @@ class Starts:
         prefixed = processes > 1 or options.timestamps or options.elastic
         columns, rows = shutil.get_terminal_size()
         prefix_width = len(f"[{processes - 1}] ") + (len(f"{_now()} ") if stamp else 0) if prefixed else 0
-        terminals = sys.stdout.isatty(), sys.stderr.isatty()
+        terminals = os.isatty(1), os.isatty(2)
         # Without buffers: Python would write what is left in them at exit, and fail again where the disk is full.
-        streams = (io.FileIO(stream.fileno(), "wb", closefd=False) for stream in (sys.stdout, sys.stderr))
+        streams = (io.FileIO(descriptor, "wb", closefd=False) for descriptor in (1, 2))
         printer = Output(*streams, prefixed=prefixed, columns=columns, stamp=stamp)
         if options.verbose:
             printer.message(f"tfddlrun: {shlex.join(line)}")
@@ -217,8 +216,9 @@ def _set(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _say(printer: Output, *texts: str) -> None:
-    for text in texts:
-        if text:
+    for text in filter(None, texts):
+        # The job has ended, and keeps its exit code.
+        with contextlib.suppress(BrokenPipeError):
             printer.message(text)
 
 
