@@ -1,8 +1,13 @@
 """Signals to tfddlrun while it waits: for hosts, or for a reader of its output."""
 
+import os
+import select
 import signal
+import subprocess
+import sys
 import time
 
+from tests.harness.job import REPOSITORY
 from tests.launch.support import running
 
 LIMIT_S = 60.0
@@ -24,3 +29,42 @@ def test_ctrl_c_while_a_script_looks_for_hosts(tmp_path):
         ended = job.finish(LIMIT_S)
     assert ended.code == 130
     assert ended.last_line == "tfddlrun: stopped by signal 2 (SIGINT)"
+
+
+def test_ctrl_c_while_nobody_reads_the_output():
+    """As in `tfddlrun | less`."""
+    reader, writer = os.pipe()
+    code = "while True: print('x' * 999)"
+    try:
+        with running(["-np", "2", sys.executable, "-c", code], stdout=writer, stderr=writer) as job:
+            wait_until(lambda: not select.select([], [writer], [], 0)[1])
+            job.process.send_signal(signal.SIGINT)
+            assert job.process.wait(LIMIT_S) == 130
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+AFTER_THE_END = """
+import io, os, signal
+from tfddl.launch import signals
+from tfddl.launch.channel import Listener
+from tfddl.launch.job import Job
+from tfddl.launch.streams.output import Output
+
+reader, writer = os.pipe2(os.O_NONBLOCK)
+files = io.FileIO(writer, "wb"), io.FileIO(writer, "wb", closefd=False)
+printer = Output(*files, prefixed=True)
+listener = Listener(1, False, [], (False, False), (80, 24))
+Job(["true"], 1, listener, printer, verbose=False, remote=False).run()
+while signals.takes_bytes(files[0], 0.0):
+    printer.message("x" * 999)
+os.kill(os.getpid(), signal.SIGTERM)
+printer.message("the last words")
+assert signals.wait_for_signal(0.1) == signal.SIGTERM
+"""
+
+
+def test_a_signal_while_nobody_reads_the_last_words():
+    """The signal ends the next start of an elastic job."""
+    subprocess.run([sys.executable, "-c", AFTER_THE_END], cwd=REPOSITORY, check=True, timeout=LIMIT_S)

@@ -10,8 +10,8 @@ import time
 import pytest
 
 from tests.launch.support import LIMIT_S, run_script, running, tfddlrun
-from tfddl.launch.output import Output, visible
-from tfddl.launch.rank_files import RankFiles
+from tfddl.launch.streams.output import Output, visible
+from tfddl.launch.streams.rank_files import RankFiles
 
 
 class Terminal(io.BytesIO):

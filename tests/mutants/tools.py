@@ -142,7 +142,7 @@ FAULTS = {
         "tests/launch/test_outcome.py::test_an_mpirun_that_tfddlrun_has_ended_is_no_failure",
     ),
     "a full disk ends the job": Fault(
-        "tfddl/launch/output.py",
+        "tfddl/launch/streams/output.py",
         "self._warn_of_loss(stream, error)",
         "raise",
         "tests/launch/test_output.py::test_a_full_disk_does_not_end_the_job",

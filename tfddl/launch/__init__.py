@@ -16,10 +16,10 @@ Nothing in this package imports TensorFlow or mpi4py, so the launcher starts at 
     rank_shim.py   runs beside every rank: sends its output and exit status to tfddlrun, and ends it on request
     channel.py     tfddlrun's side of that connection
     job.py         starts mpirun, follows all ranks to their ends
+    signals.py     signals to tfddlrun, which end its waits
     outcome.py     finds the rank that failed first, and makes the last message
     hints.py       errors of programs whose cause is how they were started
-    output.py      merges the output of all ranks into one stream of lines
-    rank_files.py  files for the output of each rank
+    streams/       the output of all ranks as one stream of lines, and in a file of each rank
     table.py       tables of numbers, for the commands of other packages too
     reports.py     the output files and required packages of commands that report numbers
 """

@@ -10,28 +10,25 @@ from __future__ import annotations
 import heapq
 import itertools
 import os
-import select
 import selectors
+import shlex
 import signal
 import subprocess
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import IO
+from typing import IO, BinaryIO
 
-from tfddl.launch import rank_shim
+from tfddl.launch import rank_shim, signals
 from tfddl.launch.channel import Ended, GoesOn, Hello, Leaves, Link, Listener, Output, Waits
 from tfddl.launch.elastic.hand_over import HandOver
 from tfddl.launch.elastic.restart import lost_ranks, processes
 from tfddl.launch.elastic.survival import LIMIT_S as SURVIVAL_LIMIT_S
 from tfddl.launch.elastic.survival import Survival
 from tfddl.launch.outcome import Rank, Record, Verdict, interrupted, judge
-from tfddl.launch.output import Output as Printer
-from tfddl.launch.rank_files import RankFiles
+from tfddl.launch.streams.output import Output as Printer
+from tfddl.launch.streams.rank_files import RankFiles
 
-# All starts of an elastic job share the pipe, so that a signal between two of them ends the second.
-_signal_pipe: list[int] = []
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A shim needs GRACE_S to end its rank, then LEFTOVER_S twice. After this time the shim itself or its host is gone.
 _KILL_AFTER_S = rank_shim.GRACE_S + 1
 _ABANDON_AFTER_S = rank_shim.GRACE_S + 2 * rank_shim.LEFTOVER_S + 3
@@ -41,6 +38,8 @@ _MPIRUN_LINGERS_AFTER_SUCCESS_S = 60.0
 _HELLO_WITHIN_S = 30.0
 # Ctrl-C in a terminal also reaches a program that calls tfddl.run(), which sends the signal once more.
 _ONE_SIGNAL_S = 0.5
+# After a signal, for a reader of the output that reads nothing: then the rest is dropped.
+_UNREAD_S = 1.0
 _STRANGERS = 16  # connections without a hello, besides one for each rank
 _MPIRUN_SAID_BYTES = 1 << 16
 
@@ -96,15 +95,19 @@ class Job:
         self._mpirun_said = bytearray()
         self._mpirun_signalled = False
         self._stopping = False
-        self._interrupted = False  # by a signal to tfddlrun while it was stopping
+        self._interrupted = False  # by a signal to tfddlrun
+        self._unread: set[BinaryIO] = set()  # files that have taken no more bytes after that
+        self._over = False  # signals are for the next start
         self._signalled_at = -_ONE_SIGNAL_S
         self._order = itertools.count()
         self._stopped_by: Verdict | None = None
 
     def run(self) -> Verdict:
         """Runs the job. Returns how it ended."""
-        self._watch_signals()
+        self._selector.register(signals.watch(), selectors.EVENT_READ, self._on_signals)
         self._start_mpirun()
+        self._printer.may_write = self._may_write
+        self._tell(shlex.join(self._line))
         self._selector.register(self._listener, selectors.EVENT_READ, self._on_connection)
         if self._hand_over is not None:
             self._selector.register(self._hand_over, selectors.EVENT_READ, self._on_hosts)
@@ -116,6 +119,7 @@ class Job:
                 self._stop()  # without mpirun no rank can go on, nor would its failure be noticed
         while self._turn(0.0):  # reads the last messages
             pass
+        self._over = True
         self._abandon()
         self._listener.close()
         status: int | None = self._mpirun.wait()
@@ -163,31 +167,39 @@ class Job:
     def _time_to_next_plan(self) -> float | None:
         return max(0.0, self._plan[0][0] - time.monotonic()) if self._plan else None
 
-    def _watch_signals(self) -> None:
-        if not _signal_pipe:
-            _signal_pipe.extend(os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC))
-        ours, theirs = _signal_pipe
-        signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, *rank_shim.PASSED_ON.values(), *_SIGNALS):
-            # `nohup tfddlrun` outlives its terminal.
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, lambda *_: None)
-        self._selector.register(ours, selectors.EVENT_READ, lambda: self._on_signals(os.read(ours, 512)))
-
-    def _on_signals(self, numbers: bytes) -> None:
+    def _on_signals(self) -> None:
         passed_on = {number: command for command, number in rank_shim.PASSED_ON.items()}
+        numbers = signals.take()
         for number in numbers:
             if number in passed_on:
                 self._command(passed_on[signal.Signals(number)])
-            elif number not in _SIGNALS or time.monotonic() < self._signalled_at + _ONE_SIGNAL_S:
                 continue
-            elif self._stopping:
-                self._interrupted = True
+            if number not in signals.ENDS or time.monotonic() < self._signalled_at + _ONE_SIGNAL_S:
+                continue
+            self._interrupted = True
+            if self._stopping:
                 self._kill()
             else:
                 self._signalled_at = time.monotonic()
                 self._stopped_by = interrupted(number)
                 self._stop()
+        if self._over:
+            signals.put_back(numbers)
+
+    def _may_write(self, file: BinaryIO) -> bool:
+        """Waits until a file of the printer takes bytes; not long after a signal, since it may have no reader any more.
+
+        Returns:
+            Whether it takes bytes.
+        """
+        while not self._interrupted:
+            if not signals.come_before(file):
+                return True
+            self._on_signals()
+        may = signals.takes_bytes(file, 0.0 if file in self._unread else _UNREAD_S)
+        if not may:
+            self._unread.add(file)
+        return may
 
     def _on_mpirun_output(self, stream: str, pipe: int) -> None:
         data = os.read(pipe, 65536)
@@ -375,20 +387,3 @@ class Job:
             if not self._stopping:
                 self._stopped_by = Verdict(128 + signal.SIGPIPE)
                 self._stop()
-
-
-def wait_for_signal(seconds: float) -> int:
-    """Waits between two jobs. A signal ends the wait, and then the second job.
-
-    Returns:
-        The signal; 0 if there was none.
-    """
-    ours, theirs = _signal_pipe
-    deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0 and select.select([ours], [], [], left)[0]:
-        numbers = os.read(ours, 512)
-        ends = [number for number in numbers if number in _SIGNALS]
-        if ends:
-            os.write(theirs, numbers)
-            return ends[0]
-    return 0

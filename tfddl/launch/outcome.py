@@ -8,8 +8,8 @@ import signal
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tfddl.launch.output import visible
 from tfddl.launch.rank_shim import is_killed
+from tfddl.launch.streams.output import visible
 
 _TAIL_BYTES = 1 << 16
 _TAIL_LINES = 10

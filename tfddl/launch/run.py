@@ -23,10 +23,10 @@ from tfddl.launch.hints import hint, hint_before
 from tfddl.launch.hosts import Host, parse_hosts, read_hostfile, slots_taken, with_room
 from tfddl.launch.mpirun import MPICH, Mpirun, MpirunError, find_mpirun, ssh_variables
 from tfddl.launch.options import HELP, Command, Options, with_options
-from tfddl.launch.output import open_standard_streams
-from tfddl.launch.rank_files import RankFiles
 from tfddl.launch.ranks import auto, horovod
 from tfddl.launch.start import Starts
+from tfddl.launch.streams.output import open_standard_streams
+from tfddl.launch.streams.rank_files import RankFiles
 
 
 @click.command(

@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import io
 import os
-import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,10 +27,10 @@ from tfddl.launch.job import Job
 from tfddl.launch.mpirun import OPEN_MPI, Mpirun, can_survive, command_line, forwarded_variables, scheduled
 from tfddl.launch.options import Options
 from tfddl.launch.outcome import Verdict
-from tfddl.launch.output import Output
-from tfddl.launch.rank_files import RankFiles
 from tfddl.launch.rank_shim import COMMITS_VARIABLE, STATE_VARIABLE, SURVIVE_VARIABLE
 from tfddl.launch.scratch import Scratch, scratch, tcp_settings
+from tfddl.launch.streams.output import Output
+from tfddl.launch.streams.rank_files import RankFiles
 
 _RUN_ON_S = 20.0
 
@@ -175,8 +174,6 @@ class Starts:
         # Without buffers: Python would write what is left in them at exit, and fail again where the disk is full.
         streams = (io.FileIO(descriptor, "wb", closefd=False) for descriptor in (1, 2))
         printer = Output(*streams, prefixed=prefixed, columns=columns, stamp=stamp)
-        if options.verbose:
-            printer.message(f"tfddlrun: {shlex.join(line)}")
         with made as (settings, directories), _set({**settings, **network}):
             listener = Listener(
                 processes, remote, directories, terminals, (max(20, columns - prefix_width), rows)

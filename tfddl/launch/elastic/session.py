@@ -17,8 +17,8 @@ from tfddl.launch.elastic.restart import (
     processes,
 )
 from tfddl.launch.elastic.survival import Survival
-from tfddl.launch.job import wait_for_signal
 from tfddl.launch.outcome import Verdict
+from tfddl.launch.signals import wait_for_signal
 
 # A job that ends sooner each time starts again after a growing wait.
 _SOON_S, _LONGEST_WAIT_S = 30.0, 60.0

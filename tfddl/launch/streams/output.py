@@ -54,6 +54,8 @@ class Output:
         # The rank and stream of the unfinished line on the terminal.
         self._drawn: tuple[int, str] | None = None
         self._lossy: set[str] = set()
+        # Waits until a file takes bytes. Where it returns False, the rest is dropped.
+        self.may_write: Callable[[BinaryIO], bool] = lambda _: True
 
     def write(self, rank: int, stream: str, data: bytes) -> None:
         """Writes bytes that a rank wrote to "stdout" or "stderr"."""
@@ -135,7 +137,7 @@ class Output:
 
     def _emit(self, stream: str, data: bytes) -> None:
         try:
-            _write(self._files[stream], data)
+            self._write(self._files[stream], data)
         except BrokenPipeError:
             # The rest of the buffer goes to the null device, or Python would fail on it again at exit.
             with open(os.devnull, "wb") as nothing:
@@ -143,6 +145,12 @@ class Output:
             raise
         except OSError as error:  # a full disk, for example: it must not end a training of days
             self._warn_of_loss(stream, error)
+
+    def _write(self, file: BinaryIO, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest and self.may_write(file):
+            # A pipe with room takes as many bytes without a wait. None: another process has taken the room.
+            rest = rest[file.write(rest[: select.PIPE_BUF]) or 0 :]
 
     def _warn_of_loss(self, stream: str, error: OSError) -> None:
         if stream in self._lossy:
@@ -161,17 +169,6 @@ def open_standard_streams() -> None:
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
-
-
-def _write(file: BinaryIO, data: bytes) -> None:
-    """Writes all bytes to a file without a buffer, or to one in memory; waits where its reader is slow."""
-    rest = memoryview(data)
-    while rest:
-        written = file.write(rest)
-        if written is None:  # the file does not block, and its reader is slow
-            select.select([], [file], [])
-        else:
-            rest = rest[written:]
 
 
 def visible(line: bytes) -> bytes:

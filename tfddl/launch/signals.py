@@ -1,0 +1,80 @@
+"""Signals to tfddlrun. They end its waits, and its loop reads them from a pipe.
+
+All starts of an elastic job share the pipe, so that a signal between two of them ends the second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from typing import BinaryIO
+
+from tfddl.launch import rank_shim
+
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_pipe: list[int] = []
+
+
+def watch() -> int:
+    """Sends signals, also of children that end, to the pipe.
+
+    Returns:
+        The descriptor that is readable when there are signals to `take`.
+    """
+    if not _pipe:
+        _pipe.extend(os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC))
+    ours, theirs = _pipe
+    signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, *rank_shim.PASSED_ON.values(), *ENDS):
+        # `nohup tfddlrun` outlives its terminal.
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+    return ours
+
+
+def take() -> bytes:
+    """Takes the numbers of the signals that have come."""
+    with contextlib.suppress(BlockingIOError):
+        return os.read(_pipe[0], 512)
+    return b""
+
+
+def put_back(numbers: bytes) -> None:
+    """Leaves signals that end a job to the next one who takes them."""
+    os.write(_pipe[1], bytes(number for number in numbers if number in ENDS))
+
+
+def wait_for_signal(seconds: float) -> int:
+    """Waits between two jobs. A signal ends the wait, and then the second job.
+
+    Returns:
+        The signal; 0 if there was none.
+    """
+    waits = select.poll()
+    waits.register(_pipe[0], select.POLLIN)
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0 and waits.poll(left * 1000):
+        numbers = take()
+        put_back(numbers)
+        ends = [number for number in numbers if number in ENDS]
+        if ends:
+            return ends[0]
+    return 0
+
+
+def come_before(file: BinaryIO) -> bool:
+    """Waits until signals come or a file takes bytes. Returns whether signals have come."""
+    waits = select.poll()
+    waits.register(file, select.POLLOUT)
+    waits.register(_pipe[0], select.POLLIN)
+    return _pipe[0] in dict(waits.poll())
+
+
+def takes_bytes(file: BinaryIO, seconds: float) -> bool:
+    """Waits until a file takes bytes, at most so long. Returns whether it does."""
+    waits = select.poll()
+    waits.register(file, select.POLLOUT)
+    return bool(waits.poll(seconds * 1000))
