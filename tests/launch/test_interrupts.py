@@ -1,4 +1,4 @@
-"""Signals to tfddlrun while it waits: for hosts, or for a reader of its output."""
+"""Signals to tfddlrun while it waits: for hosts, for a reader of its output, or for hosts that remove commits."""
 
 import os
 import select
@@ -13,8 +13,8 @@ from tests.launch.support import running
 LIMIT_S = 60.0
 
 
-def wait_until(condition) -> None:
-    deadline = time.monotonic() + LIMIT_S
+def wait_until(condition, limit: float = LIMIT_S) -> None:
+    deadline = time.monotonic() + limit
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -68,3 +68,34 @@ assert signals.wait_for_signal(0.1) == signal.SIGTERM
 def test_a_signal_while_nobody_reads_the_last_words():
     """The signal ends the next start of an elastic job."""
     subprocess.run([sys.executable, "-c", AFTER_THE_END], cwd=REPOSITORY, check=True, timeout=LIMIT_S)
+
+
+MPIRUN = """#!/bin/sh
+cd "$(dirname "$0")"
+case "$*" in
+  --version) echo 'mpirun (Open MPI) 5.0.11'; exit ;;
+  *' a:1,b:1 '*) exit 3 ;;
+  *' a:1 '*) touch a ;;
+  *' b:1 '*) touch b ;;
+esac
+sleep 60
+"""
+
+
+def test_ctrl_c_while_hosts_that_are_gone_would_remove_commits(tmp_path):
+    """tfddlrun asks all hosts at once, by a stand-in for mpirun."""
+    (tmp_path / "mpirun").write_text(MPIRUN)
+    (tmp_path / "mpirun").chmod(0o755)
+    code = (
+        f"from pathlib import Path; from tfddl.launch import mpirun, run; find = mpirun.find_mpirun; "
+        f"run.find_mpirun = lambda: find([Path({str(tmp_path)!r})]); run.main()"
+    )
+    command = [sys.executable, "-c", code, "--elastic", "-H", "a,b", "true"]
+    with subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL) as job:
+        try:
+            wait_until((tmp_path / "a").exists)
+            wait_until((tmp_path / "b").exists, 15.0)
+            job.send_signal(signal.SIGINT)
+            assert job.wait(15.0) == 3
+        finally:
+            job.kill()

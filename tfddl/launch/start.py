@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from tfddl.launch.channel import Listener
-from tfddl.launch.elastic.children import Children
+from tfddl.launch.elastic.children import Children, run_at_once
 from tfddl.launch.elastic.discovery import Poll, Script
 from tfddl.launch.elastic.folder import commits_folder, forget
 from tfddl.launch.elastic.hand_over import HandOver
@@ -113,7 +113,10 @@ class Starts:
         def prepare(host: Host) -> bool:
             if all_local([host]):
                 return True
-            return self._run_on(host, remove if pool.has_old_commits(host.name) else ["true"], children)
+            line = self._line_on(host, remove if pool.has_old_commits(host.name) else ["true"])
+            with contextlib.suppress(OSError):
+                return children.run(line, _RUN_ON_S)[0] == 0
+            return False
 
         def once(
             place: Placement, hand_over: HandOver, survival: Survival
@@ -138,19 +141,16 @@ class Starts:
                     stack.enter_context(contextlib.closing(poll))
                     poll.start()
                 verdict = Session(once, advise, limits, pool, options.elastic_timeout).run(place)
-            for host in pool.used:  # one by one, since a host may be gone
-                if not all_local([host]):
-                    self._run_on(host, remove, Children())
+            # One mpirun for each host, since a host may be gone.
+            others = [host for host in pool.used if not all_local([host])]
+            run_at_once([self._line_on(host, remove) for host in others], _RUN_ON_S)
         return verdict
 
-    def _run_on(self, host: Host, command: list[str], children: Children) -> bool:
-        """Runs a command on a host. Returns whether it has ended well."""
+    def _line_on(self, host: Host, command: list[str]) -> list[str]:
+        """The mpirun line that runs a command once on a host."""
         interfaces, ssh, more = self.options.interfaces, self.ssh, self.more
         once = [Host(host.name)]
-        line = command_line(self.mpirun, 1, once, command, [], interfaces, ssh, more, supervised=False)
-        with contextlib.suppress(OSError):
-            return children.run(line, _RUN_ON_S)[0] == 0
-        return False
+        return command_line(self.mpirun, 1, once, command, [], interfaces, ssh, more, supervised=False)
 
     def _once(
         self,

@@ -7,7 +7,13 @@ import os
 import signal
 import subprocess
 import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
+from tfddl.launch import signals
+
+_LOOK_S = 0.1
 _GRACE_S = 2.0  # between SIGTERM and SIGKILL
 
 
@@ -67,13 +73,32 @@ class Children:
         with self._lock:
             self._ended = True
             running = list(self._running)
-        for process in running:
-            _end(process)
+        _end(*running)
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def run_at_once(commands: Sequence[list[str]], limit: float) -> None:
+    """Runs commands after the job, at the same time. A signal to tfddlrun ends them.
+
+    Args:
+        commands: The commands. One that fails does not matter.
+        limit: Seconds that each may take.
+    """
+    children = Children()
+    # Signals that have come before were for the job.
+    signals.take()
+    with ThreadPoolExecutor(max(1, len(commands))) as executor:
+        runs = [executor.submit(children.run, command, limit) for command in commands]
+        while not all(run.done() for run in runs) and not signals.wait_for_signal(_LOOK_S):
+            pass
+        children.end()
+
+
+def _end(*processes: subprocess.Popen[str]) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_S)
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+        deadline = time.monotonic() + _GRACE_S
+        for process in processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
