@@ -244,6 +244,19 @@ def test_refuses(monkeypatch, arguments, message):
     assert message in " ".join(result.output.split())
 
 
+def test_a_key_of_ssh_below_a_folder_with_a_space(monkeypatch, tmp_path):
+    """Open MPI and MPICH split the options of ssh at each space, also in quotes."""
+    (tmp_path / "my keys").mkdir()
+    (tmp_path / "my keys" / "key").touch()
+    monkeypatch.chdir(tmp_path / "my keys")
+    result = invoke("--dry-run", "-H", "a", "-i", "key", "true")
+    assert result.exit_code == 2
+    assert (
+        f"without spaces, or name it in ~/.ssh/config as IdentityFile. Received: -i '{tmp_path}/my keys/key'"
+        in (" ".join(result.output.split()))
+    )
+
+
 def test_completion():
     """The shell is offered options, and files for the command."""
     complete = partial(subprocess.run, capture_output=True, text=True, timeout=60, check=True)

@@ -238,7 +238,15 @@ def _check_interfaces(interfaces: str, mpirun: Mpirun) -> None:
 
 def _ssh(options: Options) -> list[str]:
     ssh = ["-p", str(options.ssh_port)] if options.ssh_port else []
-    return ssh + (["-i", str(options.ssh_identity.absolute())] if options.ssh_identity else [])
+    if options.ssh_identity is None:
+        return ssh
+    path = str(options.ssh_identity.absolute())
+    if " " in path:
+        raise click.UsageError(
+            "mpirun splits the options of ssh at spaces: move the key to a path without spaces, or name it in ~/.ssh/config "
+            f"as IdentityFile. Received: -i {path!r}"
+        )
+    return [*ssh, "-i", path]
 
 
 def _split(arguments: str) -> list[str]:
