@@ -16,6 +16,7 @@ Nothing in this package imports TensorFlow or mpi4py, so the launcher starts at 
     rank_shim.py   runs beside every rank: sends its output and exit status to tfddlrun, and ends it on request
     channel.py     tfddlrun's side of that connection
     job.py         starts mpirun, follows all ranks to their ends
+    open_files.py  the limit of open files
     signals.py     signals to tfddlrun, which end its waits
     outcome.py     finds the rank that failed first, and makes the last message
     hints.py       errors of programs whose cause is how they were started

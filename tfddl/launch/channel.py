@@ -8,6 +8,7 @@ order. A connection that ends without a report means that the rank is lost.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hmac
 import json
@@ -186,10 +187,16 @@ class Listener:
         return self._socket.fileno()
 
     def accept(self) -> Link | None:
-        """Accepts the next connection. Returns None if there is none."""
+        """Accepts the next connection. Returns None if there is none.
+
+        Raises:
+            OSError: The limit of open files is too low. The connection still waits.
+        """
         try:
             return Link(self._socket.accept()[0], self._token, self._processes)
-        except OSError:
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
             return None
 
     def environment(self) -> dict[str, str]:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import IO, BinaryIO
 
-from tfddl.launch import rank_shim, signals
+from tfddl.launch import open_files, rank_shim, signals
 from tfddl.launch.channel import Ended, GoesOn, Hello, Leaves, Link, Listener, Output, Waits
 from tfddl.launch.elastic.hand_over import HandOver
 from tfddl.launch.elastic.restart import lost_ranks, processes
@@ -215,7 +215,15 @@ class Job:
             self._print(lambda: self._printer.raw("stderr", data))
 
     def _on_connection(self) -> None:
-        link = self._listener.accept()
+        try:
+            link = self._listener.accept()
+        except OSError as error:
+            self._selector.unregister(self._listener)
+            if not self._stopping:
+                lack = open_files.lack(self._processes, self._files is not None)
+                self._stopped_by = Verdict(1, f"tfddlrun: {lack}: {error.strerror}")
+                self._stop()
+            return
         if link is None:
             return
         self._selector.register(link, selectors.EVENT_READ, lambda: self._on_messages(link))

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from tfddl.launch import allocation, variables
+from tfddl.launch import allocation, open_files, variables
 from tfddl.launch.elastic.discovery import Script, wait_for_hosts
 from tfddl.launch.elastic.folder import state_folder
 from tfddl.launch.elastic.pool import filled
@@ -76,6 +76,10 @@ def main(command: tuple[str, ...], **values: Any) -> None:
         given = [f"{name}={value}" for name, value in added.items()]
         click.echo(shlex.join([*(["env", *given] if given else []), *job.line(placement)]))
         return
+    try:
+        open_files.make_room(count, options.output is not None)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
     with _rank_files(options.output, count) as files, _state_folder(options.state_dir):
         verdict = job.run(
             placement, files, lambda verdict: hint(verdict.errors, count, command, options.horovod)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from tfddl.launch import open_files
 from tfddl.launch.channel import Listener
 from tfddl.launch.elastic.children import Children, run_at_once
 from tfddl.launch.elastic.discovery import Poll, Script
@@ -123,8 +124,9 @@ class Starts:
         ) -> tuple[Verdict, Callable[..., None]]:
             if files is not None:
                 try:
+                    open_files.make_room(place.processes, True)
                     files.add(place.processes)
-                except OSError as error:  # a full disk must not end a training of days
+                except (OSError, ValueError) as error:  # a full disk must not end a training of days
                     pool.say(
                         f"cannot write the output of all ranks to files: make room there. Received: {error}"
                     )
