@@ -1,7 +1,9 @@
 """The script that names the hosts, the hosts that are set aside, and where a job goes on: without processes of a job."""
 
 import os
+import signal
 import threading
+import time
 
 import pytest
 
@@ -35,6 +37,16 @@ def test_lines_of_a_script():
 def test_lines_that_are_no_hosts(text, message):
     with pytest.raises(ValueError, match=message):
         parse(text, 1)
+
+
+def test_a_process_that_a_command_leaves_behind(tmp_path):
+    """It holds the pipes of the command that had to be ended."""
+    held = tmp_path / "held"
+    command = f"setsid sh -c 'echo $$ > {held}; exec sleep 60' & sleep 60"
+    begun = time.monotonic()
+    assert Children().run(["sh", "-c", command], 1.0) == (None, "", "")
+    assert time.monotonic() - begun < 50
+    os.kill(int(held.read_text()), signal.SIGKILL)
 
 
 def test_a_script_that_fails_or_hangs(tmp_path):
@@ -205,7 +217,10 @@ def test_a_host_that_has_failed_comes_back_later(pool):
     assert pool.has_old_commits("b") and not pool.has_old_commits("c")
     pool.now = 21.0
     pool.found([A, B])
-    assert pool.next_placement(ranks) == Placement(4, [A, B])
+    both = pool.next_placement(ranks)
+    assert both == Placement(4, [A, B])
+    pool.starts(both)
+    assert not pool.has_old_commits("b")  # a rank on b may commit before all have said that they run
 
 
 def test_a_host_that_leaves_is_used_when_the_script_names_it_anew(pool):
