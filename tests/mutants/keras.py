@@ -3,6 +3,18 @@
 from tests.mutants.fault import Fault
 
 FAULTS = {
+    "each rank reads the generator of validations": Fault(
+        "tfddl/keras/parallel/data_parallel.py",
+        '(("x", TrainingGenerator), ("validation_data", ValidationGenerator))',
+        '(("x", TrainingGenerator),)',
+        "tests/keras/parallel/test_generators.py::test_validation",
+    ),
+    "a validation reads batches twice": Fault(
+        "tfddl/keras/parallel/generators.py",
+        "        self._allow(self._steps - known)\n",
+        "        self._allow(self._steps)\n",
+        "tests/keras/parallel/test_generators.py::test_validation",
+    ),
     "a second fit gives all ranks the root's sums of gradients": Fault(
         "tfddl/keras/callbacks/broadcast.py",
         "skipped = self._sent | own",
@@ -55,19 +67,19 @@ FAULTS = {
         "tfddl/keras/parallel/generators.py",
         "            if basics.rank() == 0:\n",
         "            if basics.rank() >= 0:\n",
-        "tests/keras/parallel/test_data_parallel.py::test_only_rank_0_reads_a_generator",
+        "tests/keras/parallel/test_generators.py::test_only_rank_0_reads_a_generator",
     ),
     "a generator ends before all ranks have its batches": Fault(
         "tfddl/keras/parallel/generators.py",
         "        done.wait()\n",
         "        self._is_over = True\n",
-        "tests/keras/parallel/test_data_parallel.py::test_an_endless_generator_that_is_slower_than_a_step",
+        "tests/keras/parallel/test_generators.py::test_an_endless_generator_that_is_slower_than_a_step",
     ),
     "the error of a generator stays on rank 0": Fault(
         "tfddl/keras/parallel/generators.py",
         "            if text and error is None:\n",
         "            if False:\n",
-        "tests/keras/parallel/test_data_parallel.py::test_a_generator_that_raises",
+        "tests/keras/parallel/test_generators.py::test_a_generator_that_raises",
     ),
     "every rank writes a model": Fault(
         "tfddl/keras/parallel/files.py",

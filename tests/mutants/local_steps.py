@@ -5,6 +5,12 @@ from tests.mutants.fault import Fault
 _TESTS = "tests/keras/test_local_steps.py::"
 
 FAULTS = {
+    "without a broadcast ranks keep the weights that they have restored": Fault(
+        "tfddl/keras/callbacks/local_steps.py",
+        "        stop.add_to(callbacks, self.process_set)\n",
+        "",
+        _TESTS + "test_the_best_weights_are_restored",
+    ),
     "an exchange under way at the next one is lost": Fault(
         "tfddl/keras/local_steps.py",
         "(begins or self.steps >= self._under_way[1])",

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.keras.callbacks.stop import StopTogetherCallback
+from tfddl.keras.callbacks import stop
 from tfddl.keras.consistency import (
     backup_check,
     callback_list,
@@ -108,12 +108,7 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
     def on_list(self, callbacks: Any) -> None:
         """Adds a StopTogetherCallback to the end of the list if there is none."""
         self._callbacks = callbacks.callbacks
-        if not any(isinstance(each, StopTogetherCallback) for each in callbacks.callbacks):
-            stop = StopTogetherCallback(process_set=self.process_set)
-            stop.set_params(callbacks.params)
-            if getattr(callbacks, "model", None) is not None:
-                stop.set_model(callbacks.model)
-            stop.on_list(callbacks)
+        stop.add_to(callbacks, self.process_set)
 
     def set_model(self, model: Any) -> None:
         """Called by Keras before the train function is made."""

@@ -7,6 +7,7 @@ from typing import Any
 from tfddl import _compat
 from tfddl.keras import fragments as outer
 from tfddl.keras import local_steps
+from tfddl.keras.callbacks import stop
 from tfddl.keras.consistency import callback_list, model_contents
 from tfddl.keras.consistency.callback_list import LocalStepsCallback
 from tfddl.keras.distributed.settings import settings_of
@@ -58,6 +59,10 @@ class LocalSGD(LocalStepsCallback):
         self._of: Any = None  # the model that it trains
         self._begins = False
         self._last = 0
+
+    def on_list(self, callbacks: Any) -> None:
+        """Adds a StopTogetherCallback, since an EarlyStopping may restore other weights on each rank."""
+        stop.add_to(callbacks, self.process_set)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks the model."""

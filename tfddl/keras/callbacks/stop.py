@@ -19,8 +19,8 @@ class StopTogetherCallback(callback_list.ListedCallback):
     """Stops all ranks when one of them sets `model.stop_training`.
 
     A rank that stopped alone would leave the others waiting for its gradients. `fit` puts this callback at
-    the end of every list that holds a `BroadcastGlobalVariablesCallback`; add it to other lists yourself, on
-    all ranks. At the end of each epoch the ranks exchange whether one of them wants to stop.
+    the end of every list that holds a `BroadcastGlobalVariablesCallback`, a `LocalSGD` or a `DiLoCo`; add it to
+    other lists yourself, on all ranks. At the end of each epoch the ranks exchange whether one of them wants to stop.
 
     A stop in the middle of an epoch, as by `TerminateOnNaN`, needs an exchange after each batch. That costs one
     small collective per batch, and happens only if some rank has a callback that could ask for it:
@@ -33,7 +33,7 @@ class StopTogetherCallback(callback_list.ListedCallback):
     Args:
         every_batch: Whether to exchange after each batch. Defaults to `None`: if a callback could need it.
         process_set: The ranks that stop together ("all ranks" above). Defaults to all; the callback that `fit` adds
-            takes the set of the `BroadcastGlobalVariablesCallback`.
+            takes the set of that callback.
 
     Raises:
         ValueError: At the end of an epoch, on every rank, if the ranks' learning rates differ.
@@ -124,6 +124,17 @@ class StopTogetherCallback(callback_list.ListedCallback):
             for slot, weight in enumerate(weights)
             if slot not in local and not any(other.keeps(weight) for other in keepers)
         ]
+
+
+def add_to(callbacks: Any, process_set: ProcessSet) -> None:
+    """Adds a StopTogetherCallback to the end of a `keras.callbacks.CallbackList` that has none."""
+    if any(isinstance(each, StopTogetherCallback) for each in callbacks.callbacks):
+        return
+    stop = StopTogetherCallback(process_set=process_set)
+    stop.set_params(callbacks.params)
+    if getattr(callbacks, "model", None) is not None:
+        stop.set_model(callbacks.model)
+    stop.on_list(callbacks)
 
 
 def _look_at_order(callbacks: list[Any], process_set: ProcessSet) -> None:

@@ -41,7 +41,7 @@ class PreparingCallback(Callback):
         raise NotImplementedError
 
 
-class LocalStepsCallback(Callback):
+class LocalStepsCallback(ListedCallback):
     """A callback with which each rank trains alone for some steps, so that weights differ meanwhile.
 
     Attributes:
@@ -94,7 +94,8 @@ def _complete(callbacks: Any) -> None:
         callback.on_list(callbacks)
     optimizer = getattr(model, "optimizer", None)
     distributed = optimizer is not None and is_distributed(optimizer)
-    if not listed and (ours or distributed):
+    looked_after = any(not isinstance(each, LocalStepsCallback) for each in listed)
+    if not looked_after and (ours or distributed):
         reminder = _Reminder()
         reminder.set_model(model)
         callbacks.callbacks.append(reminder)

@@ -22,7 +22,7 @@ from tfddl.keras.distributed.distribute import distribute
 from tfddl.keras.distributed.settings import SETTINGS, Settings
 from tfddl.keras.metric_states import merge, snapshot
 from tfddl.keras.parallel import checks, files, losses, part, seeds
-from tfddl.keras.parallel.generators import SharedGenerator
+from tfddl.keras.parallel.generators import SharedGenerator, TrainingGenerator, ValidationGenerator
 from tfddl.keras.parallel.order import OrderCallback
 from tfddl.keras.parallel.single_batches import SingleBatches
 from tfddl.keras.parallel.strategy import PartStrategy
@@ -138,8 +138,8 @@ class _Methods:
             order = self._order = OrderCallback(shows_batch=call.arguments.get("verbose", "auto") != 0)
             streams = seeds.StreamsCallback(self._generators)
             added = [BroadcastGlobalVariablesCallback(0), MetricAverageCallback(), streams, order]
-            shared = _share_generator(call)
-            added += [] if shared is None else [shared]
+            shared = _share_generators(call)
+            added += shared
             # The broadcast gives all ranks what BackupAndRestore restores on rank 0.
             first = [each for each in listed if _is_backup(each)]
             rest = [each for each in listed if not _is_backup(each)]
@@ -155,8 +155,8 @@ class _Methods:
                     return plain(*call.args, **call.kwargs)
                 finally:
                     self._order = None
-                    if shared is not None:
-                        shared.close()
+                    for each in shared:
+                        each.close()
 
         return _if_active(plain, fit)
 
@@ -284,13 +284,15 @@ def _moments(layer: Any, plain: Callable[..., Any], inputs: Any, mask: Any) -> t
     return synchronized_moments(inputs, mask, list(layer._reduction_axes))
 
 
-def _share_generator(call: inspect.BoundArguments) -> SharedGenerator | None:
-    data = call.arguments.get("x")
-    if not isinstance(data, types.GeneratorType):
-        return None
+def _share_generators(call: inspect.BoundArguments) -> list[SharedGenerator]:
+    """Has rank 0 read the generators among the arguments of `fit`."""
     steps = _compat.steps_per_execution(call.arguments["self"])
-    shared = SharedGenerator(data, "DataParallel.generator", steps)
-    call.arguments["x"] = shared.batches()
+    shared: list[SharedGenerator] = []
+    for argument, kind in (("x", TrainingGenerator), ("validation_data", ValidationGenerator)):
+        data = call.arguments.get(argument)
+        if isinstance(data, types.GeneratorType):
+            shared.append(kind(data, f"DataParallel.{kind.__name__}", steps))
+            call.arguments[argument] = shared[-1].batches()
     return shared
 
 

@@ -5,6 +5,7 @@ same collectives, each step of the training fetches one batch, in a thread that 
 """
 
 import functools
+import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -15,41 +16,34 @@ from tfddl.keras.consistency.callback_list import Callback
 from tfddl.ops.objects import broadcast_object
 from tfddl.runtime import basics
 
+# Batches, and None or an exception behind the last one.
+_Fetched = queue.SimpleQueue[tuple[Any, Exception | None]]
+
 
 class SharedGenerator(Callback):
-    """The batches of rank 0's generator, on all ranks, and the callback that fetches them.
+    """The batches of rank 0's generator, on all ranks, and the callback of `fit` that fetches them.
 
     Args:
         generator: The program's generator, which only rank 0 reads.
         name: Names the collective.
-        steps_per_execution: int, batches for each call of the train function.
+        steps_per_execution: int, batches for each call of the train or the test function.
     """
 
     def __init__(self, generator: Iterator[Any], name: str, steps_per_execution: int) -> None:
         super().__init__()
         self._generator, self._name, self._steps = generator, name, steps_per_execution
         self._is_over = False
-        self._fetched: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+        self._fetched: _Fetched = queue.SimpleQueue()
 
     def batches(self) -> Iterator[Any]:
-        """The generator to train on.
+        """The generator to give to Keras.
 
         Raises:
             RuntimeError: On every rank but 0, when rank 0's generator raises; on rank 0 its own exception.
         """
         # Keras looks at the first batches to learn their structure, before the first step.
         self._allow(_compat.batches_before_training())
-        while True:
-            batch, error = self._fetched.get()
-            if error is not None:
-                raise error
-            if batch is None:
-                return
-            yield batch
-
-    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Fetches the batches of the next step."""
-        self._allow(self._steps)
+        yield from _batches_of(self._fetched)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Ends the generator, after the batches that all ranks fetch."""
@@ -64,11 +58,12 @@ class SharedGenerator(Callback):
 
     def _allow(self, batches: int) -> None:
         for _ in range(batches):
-            _tasks().put(self._fetch)
+            _tasks().put(functools.partial(self._fetch, self._fetched))
 
-    def _fetch(self) -> None:
+    def _fetch(self, fetched: _Fetched) -> None:
         """Fetches the next batch, None behind the last one. All ranks call it equally often."""
         if self._is_over:
+            fetched.put((None, None))
             return
         batch, error, text = None, None, None
         try:
@@ -83,7 +78,7 @@ class SharedGenerator(Callback):
         except Exception as failure:  # the job has failed, or the batch cannot be pickled
             error = failure
         self._is_over = batch is None or error is not None
-        self._fetched.put((batch, error))
+        fetched.put((batch, error))
 
     def _next(self) -> tuple[Any, Exception | None]:
         try:
@@ -94,6 +89,62 @@ class SharedGenerator(Callback):
             return None, RuntimeError(
                 f"The generator ended the program: let it return instead. Received: {error!r}"
             )
+
+
+class TrainingGenerator(SharedGenerator):
+    """The batches that `fit` trains on."""
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Fetches the batches of the next step."""
+        self._allow(self._steps)
+
+
+class ValidationGenerator(SharedGenerator):
+    """The batches of the validations of `fit`.
+
+    Keras begins each validation with the batches at which it has looked, and loses those that tf.data has read ahead at its
+    end. Here tf.data reads no batch ahead, so that none is lost.
+    """
+
+    def __init__(self, generator: Iterator[Any], name: str, steps_per_execution: int) -> None:
+        super().__init__(generator, name, steps_per_execution)
+        self._first: list[Any] = []
+        self._known = 0  # how many of these are left for this validation
+
+    def batches(self) -> Iterator[Any]:
+        """The generator to give to Keras, which ends behind the batches at which Keras looks."""
+        for batch in itertools.islice(super().batches(), _compat.batches_before_training()):
+            self._first.append(batch)
+            yield batch
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Begins a validation."""
+        self._fetched, self._known = queue.SimpleQueue(), len(self._first)
+        _compat.validate_with(self.model, functools.partial(self._of_one_validation, self._fetched))
+
+    def on_test_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Fetches the batches of the next step."""
+        known = min(self._known, self._steps)
+        self._known -= known
+        self._allow(self._steps - known)
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Ends the thread that reads ahead, for which TensorFlow waits."""
+        self.close()
+
+    def _of_one_validation(self, fetched: _Fetched) -> Iterator[Any]:
+        yield from self._first
+        yield from _batches_of(fetched)
+
+
+def _batches_of(fetched: _Fetched) -> Iterator[Any]:
+    while True:
+        batch, error = fetched.get()
+        if error is not None:
+            raise error
+        if batch is None:
+            return
+        yield batch
 
 
 @functools.cache
