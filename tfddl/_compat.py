@@ -401,7 +401,8 @@ def batches_before_training() -> int:
 def validate_with(model: Any, batches: Callable[[], Iterator[Any]]) -> None:
     """Has the validation of Keras 3's `fit` that begins read from here, in place of its generator."""
     epoch_iterator = model._eval_epoch_iterator
-    epoch_iterator.data_adapter.generator = batches
+    adapter = epoch_iterator.data_adapter
+    adapter.generator = batches if callable(adapter.generator) else batches()  # Keras 3.4 iterates over it
     epoch_iterator._current_iterator = None  # Keras 3.4 would go on with that of the validation before
 
 
