@@ -3,6 +3,18 @@
 from tests.mutants.fault import Fault
 
 FAULTS = {
+    "a name in the gradient of a branch depends on what a rank has traced": Fault(
+        "tfddl/ops/names.py",
+        "any(base.__name__ in names for base in type(graph).__mro__)",
+        "type(graph).__name__ in names",
+        "tests/ops/test_order.py::test_names_in_gradients_of_branches_and_loops",
+    ),
+    "the second use of a name takes the name of another collective": Fault(
+        "tfddl/ops/names.py",
+        "while index and counts[number, found]:",
+        "while False and counts[number, found]:",
+        "tests/ops/test_order.py::test_a_name_like_that_of_a_second_use",
+    ),
     "the last bucket is dropped": Fault(
         "tfddl/gradients/buckets.py",
         "    closed.extend(bucket.members for bucket in open_buckets.values())\n",

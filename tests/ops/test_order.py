@@ -198,3 +198,54 @@ def test_one_name_in_the_branches_of_a_switch(hvd):
     check(first, np.full(2, expected, "float32"))
     check(unused, np.full(2, size, "float32"))
     check(after, np.full(2, size**2, "float32"))
+
+
+@on_ranks(1, 2, 3)
+def test_names_in_gradients_of_branches_and_loops(hvd):
+    """They do not depend on the number of graphs that a rank has traced."""
+    if hvd.rank() == 0:
+        tf.function(lambda x: tf.cond(x > 0, lambda: x, lambda: -x))(tf.constant(1.0))
+
+    @tf.custom_gradient
+    def together(x):
+        return tf.identity(x), lambda upstream: hvd.allreduce(upstream, op=hvd.Sum)
+
+    @tf.function
+    def gradients(x):
+        found = []
+        for _ in range(2):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf.cond(x > 0, lambda: together(together(x)), lambda: together(2 * x))
+            found.append(tape.gradient(y, x))
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x
+            for _ in tf.range(2):
+                y = together(y)
+                y = tf.cond(x > 0, lambda y=y: together(y), lambda y=y: y)
+        return *found, tape.gradient(y, x)
+
+    size = hvd.size()
+    assert [float(each) for each in gradients(tf.constant(1.0))] == [size**2, size**2, size**4]
+    assert [float(each) for each in gradients(tf.constant(-1.0))] == [2 * size, 2 * size, size**2]
+
+
+@on_ranks(2, 3)
+def test_a_name_like_that_of_a_second_use(hvd):
+    """The second 'a' would be 'a.1'. The ranks begin in different orders."""
+
+    def later(x, turn):
+        late = tf.numpy_function(lambda: time.sleep(0.2 * (turn == hvd.rank())), [], [])
+        with tf.control_dependencies([late]):
+            return tf.identity(x)
+
+    @tf.function
+    def sums(x):
+        return [
+            hvd.allreduce(later(x + i, i), name=name, op=hvd.Sum)
+            for i, name in enumerate(("loss", "loss.1", "loss", "a", "a", "a.1"))
+        ]
+
+    found = [float(each) for each in sums(tf.constant(1.0))]
+    assert found == [hvd.size() * (1.0 + i) for i in range(6)]

@@ -18,8 +18,9 @@ from tfddl.runtime.process_sets import serial
 
 _BRANCH = "CondBranchFuncGraph"
 _CONTROL_FLOW = (_BRANCH, "WhileCondFuncGraph", "WhileBodyFuncGraph")
-# TensorFlow calls the branches of the cond `c` of a graph c_true_12 and c_false_13, those of a switch c_branch0_14, ...
-_BRANCH_OF = re.compile(r"_(?:true|false|branch\d+)_\d+$")
+# TensorFlow calls the branches of the cond `c` of a graph c_true_12 and c_false_13, those of a switch c_branch0_14, ..., and
+# the gradients of branches c_true_12_grad_20, ...
+_BRANCH_OF = re.compile(r"_(?:true|false|branch\d+)_\d+(?:(_grad)_\d+)?$")
 _TRACE_NUMBER = re.compile(r"^__(?:inference|forward|backward)_(.*?)_\d+$")
 
 
@@ -56,15 +57,19 @@ def numbered(name: str, process_set: int = 0) -> str:
     if tf.executing_eagerly():
         return name
     graph: Any = tf.compat.v1.get_default_graph()
-    counts = _counts(graph)
-    key = serial(process_set), name
-    index = counts[key]
-    counts[key] += 1
+    counts, number = _counts(graph), serial(process_set)
+    index = counts[number, name]
+    found = f"{name}.{index}" if index else name
+    while index and counts[number, found]:  # the user has named another collective so
+        index += 1
+        found = f"{name}.{index}"
+    used = Counter({(number, found): 1, (number, name): index + 1})
+    counts |= used
     while _is_control_flow(graph):  # after a cond, counting goes on from the branch with the highest count
         graph = graph.outer_graph
         outer = _counts(graph)
-        outer[key] = max(outer[key], index + 1)
-    return f"{name}.{index}" if index else name
+        outer |= used  # the higher count of each name
+    return found
 
 
 def of_gradient(operation: Any, suffix: str = ".gradient") -> tuple[str, int]:
@@ -77,11 +82,8 @@ def _counts(graph: Any) -> Counter[tuple[int, str]]:
     """How often each process set has used each name in `graph`; a branch starts with the counts before its cond."""
     counts: Counter[tuple[int, str]] | None = getattr(graph, "_tfddl_names", None)
     if counts is None:
-        if type(graph).__name__ == _BRANCH:
-            before = _before_conds(graph.outer_graph)
-            counts = Counter(
-                before.setdefault(_BRANCH_OF.sub("", graph.name), Counter(_counts(graph.outer_graph)))
-            )
+        if _is_one_of(graph, _BRANCH):
+            counts = Counter(_before_cond(graph))
         elif _is_control_flow(graph):
             counts = _counts(graph.outer_graph)
         else:
@@ -90,16 +92,23 @@ def _counts(graph: Any) -> Counter[tuple[int, str]]:
     return counts
 
 
-def _before_conds(graph: Any) -> dict[str, Counter[tuple[int, str]]]:
-    """The counts before each cond of `graph`."""
-    before: dict[str, Counter[tuple[int, str]]] | None = getattr(graph, "_tfddl_before_conds", None)
+def _before_cond(branch: Any) -> Counter[tuple[int, str]]:
+    """The counts of the outer graph before the cond, or the gradient of the cond, to which a branch belongs."""
+    outer = branch.outer_graph
+    before: dict[str, Counter[tuple[int, str]]] | None = getattr(outer, "_tfddl_before_conds", None)
     if before is None:
-        before = graph._tfddl_before_conds = {}
-    return before
+        before = outer._tfddl_before_conds = {}
+    cond = _BRANCH_OF.sub(r"\1", branch.name)
+    return before.setdefault(cond, Counter(_counts(outer)))
 
 
 def _is_control_flow(graph: Any) -> bool:
-    return type(graph).__name__ in _CONTROL_FLOW and graph.outer_graph is not None
+    return _is_one_of(graph, *_CONTROL_FLOW) and graph.outer_graph is not None
+
+
+def _is_one_of(graph: Any, *names: str) -> bool:
+    """Whether a graph is of one of these classes: those of gradients are derived from them."""
+    return any(base.__name__ in names for base in type(graph).__mro__)
 
 
 def _enclosing_function() -> Any | None:
