@@ -77,8 +77,8 @@ FAULTS = {
     ),
     "a program of XLA goes on before the result is there": Fault(
         "custom_ops/core/compiled/run_call.cc",
-        "  const Status held = HoldBack(end, context.stream);\n",
-        "  const Status held;\n",
+        "  const Status held = HoldBack(end, context.stream);",
+        "  const Status held;",
         "nccl_xla_test",
     ),
     "a program of XLA overtakes its run before": Fault(
@@ -98,6 +98,19 @@ FAULTS = {
         "    for (const Collective* collective : entered_) devices_->order().Leave(collective);\n",
         "",
         "nccl_faults_test",
+    ),
+    "a program that fails leaves the GPU at its memory": Fault(
+        "custom_ops/core/compiled/run_call.cc",
+        "  const Status held = HoldBack(end, context.stream);  // after an error too: the GPU may still write\n"
+        "  if (!status.ok()) return status;\n",
+        "  if (!status.ok()) return status;\n  const Status held = HoldBack(end, context.stream);\n",
+        "nccl_xla_test",
+    ),
+    "a program that fails leaves calls of other process sets behind": Fault(
+        "custom_ops/core/compiled/run_call.cc",
+        "if (engine && !started->outcome->ended()) engine->Cancel(started->key);",
+        "if (engine && engine == nullptr) engine->Cancel(started->key);",
+        "call_test",
     ),
     "each init looks for a GPU": Fault(
         "tfddl/runtime/gpu.py",

@@ -71,12 +71,11 @@ std::shared_ptr<StartedCall> CallsInFlight::Take(const std::shared_ptr<Engine>& 
   return nullptr;
 }
 
-std::vector<std::shared_ptr<StartedCall>> CallsInFlight::TakeStep(const std::shared_ptr<Engine>& engine,
-                                                                  int64_t step) {
+std::vector<std::shared_ptr<StartedCall>> CallsInFlight::TakeStep(int64_t step) {
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<std::shared_ptr<StartedCall>> taken;
   for (auto it = started_.begin(); it != started_.end();) {
-    if ((*it)->step != step || !IsOf((*it)->engine, engine)) {
+    if ((*it)->step != step) {
       ++it;
       continue;
     }

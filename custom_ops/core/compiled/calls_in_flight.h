@@ -54,10 +54,10 @@ class CallsInFlight {
   // of engines that are gone.
   void Add(std::shared_ptr<StartedCall> started);
 
-  // Removes and returns a call, or all calls of a step. Null when there is none.
+  // Removes and returns a call, or all calls of a step, of all process sets. Null when there is none.
   std::shared_ptr<StartedCall> Take(const std::shared_ptr<Engine>& engine, int64_t step,
                                     const std::string& key);
-  std::vector<std::shared_ptr<StartedCall>> TakeStep(const std::shared_ptr<Engine>& engine, int64_t step);
+  std::vector<std::shared_ptr<StartedCall>> TakeStep(int64_t step);
 
   // For GPUs, where a program may reach a call before the GPU has ended the same call of the run before.
   // Waits for the end of the last call with this name, and keeps `next` as the last one.

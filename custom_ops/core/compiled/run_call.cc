@@ -104,9 +104,10 @@ Status HoldBack(const std::shared_ptr<DeviceEvent>& end, void* stream) {
 }
 
 // The program ends with an error: its other calls have to end too, before its memory is reused.
-Status Abandon(const std::shared_ptr<Engine>& engine, const CallContext& context, Status error) {
-  for (const auto& started : CallsInFlight::Global().TakeStep(engine, context.step)) {
-    if (!started->outcome->ended()) engine->Cancel(started->key);
+Status Abandon(const CallContext& context, Status error) {
+  for (const auto& started : CallsInFlight::Global().TakeStep(context.step)) {
+    const auto engine = started->engine.lock();  // that of its process set
+    if (engine && !started->outcome->ended()) engine->Cancel(started->key);
     if (context.gpu >= 0) HoldBack(started->outcome->WaitForLaunch().second, context.stream);
   }
   return error;
@@ -147,8 +148,8 @@ Status End(Engine* engine, const StartedCall& started, const Call& call, void* c
   }
   engine->Help([&] { return started.outcome->launched_or_ended(); });
   const auto [status, end] = started.outcome->WaitForLaunch();
+  const Status held = HoldBack(end, context.stream);  // after an error too: the GPU may still write
   if (!status.ok()) return status;
-  const Status held = HoldBack(end, context.stream);
   for (size_t i = 0; i < started.out.size(); ++i) {
     if (Elements(call.shapes[i]) > 0 && out[i] != started.out[i]) {
       return Status(Code::kUnknown, "internal error: XLA has moved result " + std::to_string(i) +
@@ -177,7 +178,7 @@ Status StartCall(const std::shared_ptr<Engine>& engine, const Call& call, const 
                  void* const* out, const CallContext& context) {
   std::shared_ptr<StartedCall> started;
   const Status status = Submit(engine, call, in, out, context, &started);
-  if (!status.ok()) return Abandon(engine, context, status);
+  if (!status.ok()) return Abandon(context, status);
   CallsInFlight::Global().Add(std::move(started));
   return status;
 }
@@ -190,7 +191,7 @@ Status FinishCall(const std::shared_ptr<Engine>& engine, const Call& call, void*
   if (!started)
     return Status(Code::kUnknown, "internal error: the program ends a call that it has not started");
   const Status status = End(engine.get(), *started, call, out, context);
-  return status.ok() ? status : Abandon(engine, context, status);
+  return status.ok() ? status : Abandon(context, status);
 }
 
 Status RunCall(const std::shared_ptr<Engine>& engine, const Call& call, const void* const* in,
@@ -198,7 +199,7 @@ Status RunCall(const std::shared_ptr<Engine>& engine, const Call& call, const vo
   std::shared_ptr<StartedCall> started;
   Status status = Submit(engine, call, in, out, context, &started);
   if (status.ok()) status = End(engine.get(), *started, call, out, context);
-  return status.ok() ? status : Abandon(engine, context, status);
+  return status.ok() ? status : Abandon(context, status);
 }
 
 }  // namespace tfddl

@@ -243,6 +243,30 @@ void TestErrorBetween(int size) {
   job.End();
 }
 
+// It ends those of other process sets too.
+void TestErrorInAnotherSet() {
+  Job job(2), set(2);
+  OnRanks(2, [&](int rank) {
+    const auto& engine = job.engines[static_cast<size_t>(rank)];
+    const auto& other = set.engines[static_cast<size_t>(rank)];
+    const CallContext context{30 + rank, -1, nullptr};
+    float value = 1;
+    const void* in = &value;
+    void* out = &value;
+    Call waits = MakeCall(Kind::kAllreduce, rank, 2, {{1}});
+    waits.name = "waits";
+    if (rank == 0) CHECK(StartCall(engine, waits, &in, nullptr, context).ok());
+    Call wrong = Bucket(0, 2, rank, 1);
+    wrong.context = "gradients=the plan of rank " + std::to_string(rank);
+    CHECK(StartCall(other, wrong, &in, nullptr, context).ok());
+    CHECK(FinishCall(other, wrong, &out, context).code() == Code::kFailedPrecondition);
+    CHECK(!FinishCall(engine, waits, &out, context).ok());  // it has been taken, and ends
+    while (!engine->Waiting().empty()) std::this_thread::yield();
+  });
+  job.End();
+  set.End();
+}
+
 // A program that ends early, by an error elsewhere, leaves a started call behind: the call ends by itself,
 // and the next run drops it.
 void TestLeftBehind() {
@@ -280,6 +304,7 @@ void TestAll() {
   for (int size : {1, 2, 3}) TestStarted(size);
   for (int size : {2, 3}) TestErrorBetween(size);
   TestLeftBehind();
+  TestErrorInAnotherSet();
   TestErrors(2);
   TestErrors(3);
   TestWithOneThatIsNotCompiled();

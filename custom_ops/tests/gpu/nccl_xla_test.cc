@@ -33,7 +33,7 @@ struct Program {
 
 void OnRanks(GpuJob* job, const std::function<void(int)>& body) {
   fake::OnThreads(static_cast<int>(job->size()), [&](int rank) {
-    here = {job, static_cast<size_t>(rank), 0};
+    here = {job, static_cast<size_t>(rank), 1000 * rank};  // the ranks have one list of calls here
     job->Use(here.rank);
     body(rank);
   });
@@ -135,6 +135,30 @@ void TestError(int size) {
   job.End();
 }
 
+// The job fails while the GPU works: the stream of the program waits for the end of the work, as XLA reuses
+// the memory then.
+void TestAFailureOfLaunchedWork() {
+  GpuJob job(1);
+  fake::Gate gate;
+  OnRanks(&job, [&](int) {
+    NextRun();
+    Program program("launched", 1, {1});
+    const long recorded = tfddl_fake_calls("cuEventRecord");
+    gate.Close(job.streams[0]);
+    CHECK(program.Start().empty());
+    while (tfddl_fake_calls("cuEventRecord") < recorded + 2) std::this_thread::yield();  // input and end
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the engine tells the program of the launch
+    MyEngine()->Fail("it took too long");
+    while (MyEngine()->recorder().Last()->type != std::string("error")) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the program hears of it, on another thread
+    const long held = tfddl_fake_calls("cuStreamWaitEvent");
+    const std::string error = program.Finish();
+    CHECK(error.empty() || fake::Has(error, "it took too long"));
+    CHECK(tfddl_fake_calls("cuStreamWaitEvent") == held + 1);
+    gate.Open();
+  });
+}
+
 // XLA must not move the results between start and finish.
 void TestMoved() {
   GpuJob job(1);
@@ -191,6 +215,7 @@ void TestAll() {
   }
   for (int size : {2, 3}) TestError(size);
   TestMoved();
+  TestAFailureOfLaunchedWork();
   for (int size : {2, 3}) TestAPeerThatNeverComes(size);
 }
 
