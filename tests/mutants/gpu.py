@@ -89,7 +89,7 @@ FAULTS = {
     ),
     "a program of XLA leaves calls behind": Fault(
         "custom_ops/core/compiled/run_call.cc",
-        "  return status.ok() ? status : Abandon(engine, context, status);\n}\n\nStatus RunCall",
+        "  return status.ok() ? status : Abandon(context, status);\n}\n\nStatus RunCall",
         "  return status;\n}\n\nStatus RunCall",
         "nccl_xla_test",
     ),
