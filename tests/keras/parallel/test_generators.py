@@ -6,6 +6,7 @@ import time
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.harness import on_ranks
 from tests.keras.parallel.programs import generator
@@ -44,6 +45,28 @@ def test_an_endless_generator_that_is_slower_than_a_step(hvd):
         for times in range(1, 4):
             network.fit(batches(), steps_per_epoch=2, verbose=0)
             assert len(read) == times * (2 + _compat.batches_before_training()) * (hvd.rank() == 0)
+
+
+@on_ranks(2)
+def test_a_batch_with_none(hvd):
+    """Without a target, or without weights of the rows; of a generator and of tf.data."""
+
+    class Alone(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, x):
+            out = self.dense(x)
+            self.add_loss(keras.ops.mean(keras.ops.square(out)))
+            return out
+
+    with parallel(hvd):
+        network = Alone()
+        network.compile("sgd")
+        network.fit((each for each in [(X, None)] * 4), steps_per_epoch=2, verbose=0)
+        network.fit(tf.data.Dataset.from_tensor_slices((X, None)).batch(4), verbose=0)
+        small_model().fit((each for each in [(X, Y, None)] * 4), steps_per_epoch=2, verbose=0)
 
 
 @pytest.mark.parametrize("error", [KeyError, SystemExit])

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl.keras.consistency.callback_list import Callback
-from tfddl.keras.parallel.part import rows_of
+from tfddl.keras.parallel.part import is_optional, rows_of
 from tfddl.ops.objects import allgather_object
 from tfddl.runtime import basics
 
@@ -51,7 +51,8 @@ class OrderCallback(Callback):
             return index
 
         def pass_on(index: tf.Tensor, *batch: Any) -> Any:
-            tensors = tf.nest.flatten(batch, expand_composites=True)
+            leaves = [leaf for leaf in tf.nest.flatten(batch) if not is_optional(leaf)]
+            tensors = tf.nest.flatten(leaves, expand_composites=True)
             sampled = tf.equal(tf.bitwise.bitwise_and(index, index - 1), 0)
             noted = tf.cond(
                 sampled,
@@ -59,7 +60,9 @@ class OrderCallback(Callback):
                 lambda: index,
             )
             with tf.control_dependencies([noted]):
-                same = tf.nest.map_structure(tf.identity, batch, expand_composites=True)
+                same = tf.nest.map_structure(
+                    lambda leaf: leaf if is_optional(leaf) else tf.identity(leaf), batch
+                )
             return same if len(same) > 1 else same[0]
 
         # A batch is a tuple, which map() would spread over several arguments.

@@ -68,7 +68,7 @@ def take(data: Any) -> Part:
             rest = leaf.dense_shape[1:]
             start = tf.concat([[low], tf.zeros_like(rest)], 0)
             return tf.sparse.slice(leaf, start, tf.concat([[high - low], rest], 0))
-        return leaf if _is_optional(leaf) else _of_any_length(leaf[low:high])
+        return leaf if is_optional(leaf) else _of_any_length(leaf[low:high])
 
     return Part(high - low, total, tf.nest.map_structure(cut, data))
 
@@ -86,7 +86,7 @@ def rows_of(data: Any) -> tf.Tensor:
     Raises:
         ValueError: A tensor is a scalar, or the first dimensions differ.
     """
-    leaves = [leaf for leaf in tf.nest.flatten(data) if not _is_optional(leaf)]
+    leaves = [leaf for leaf in tf.nest.flatten(data) if not is_optional(leaf)]
     shapes = [leaf.shape for leaf in leaves]
     known = {int(shape[0]) for shape in shapes if shape.rank and shape[0] is not None}
     if len(known) > 1 or not leaves or any(shape.rank == 0 for shape in shapes):
@@ -113,7 +113,8 @@ def _count(leaf: Any) -> tf.Tensor:
     return tf.cast(leaf.nrows() if isinstance(leaf, tf.RaggedTensor) else tf.shape(leaf)[0], tf.int64)
 
 
-def _is_optional(leaf: Any) -> bool:
+def is_optional(leaf: Any) -> bool:
+    """Whether a leaf of a batch is None, or the Optional that tf.data makes of None: it has no rows."""
     return leaf is None or isinstance(leaf, tf.experimental.Optional)
 
 
