@@ -71,6 +71,24 @@ def test_the_traceback_of_the_rank(tmp_path, monkeypatch, capfd):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_exception_that_only_the_rank_can_import(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made/beside_the_rank.py").write_text("class PlantedError(Exception):\n    pass\n")
+
+    def fail(path):
+        import sys
+
+        sys.path.append(path)
+        import beside_the_rank
+
+        raise beside_the_rank.PlantedError("planted")
+
+    with pytest.raises(RuntimeError, match=r"(?s)^fail failed on rank 0:.*PlantedError: planted") as caught:
+        tfddl.run(fail, args=(str(tmp_path / "made"),), np=1)
+    assert caught.value.__cause__ is None
+
+
 def test_number_of_processes_by_default(tmp_path, monkeypatch):
     """As tfddlrun chooses it."""
     monkeypatch.chdir(tmp_path)

@@ -64,7 +64,7 @@ def run(
         ValueError: Nothing says how many processes to start.
         TypeError: `fn` is no function, `args` no tuple or list, or one of them cannot be pickled.
         RuntimeError: A process has failed. The message has its rank and its traceback; the exception that the function has
-            raised is the cause (`__cause__`), if it can be pickled.
+            raised is the cause (`__cause__`), if it can be pickled and this process can import its class.
     """
     if np is not None and np < 1:
         raise ValueError(f"run() starts one process or more: call run(fn, np=2). Received: np={np}")
@@ -157,7 +157,14 @@ def _raise_error(path: Path, name: str) -> None:
     found = {int(each.name.split(".")[1]): pickle.loads(each.read_bytes()) for each in errors}
     text, pickled = next(iter(found.values()))
     same = sorted(rank for rank, (other, _) in found.items() if other == text)
-    raise RuntimeError(f"{name} failed on {in_words(same)}:\n{text}") from pickled and pickle.loads(pickled)
+    raise RuntimeError(f"{name} failed on {in_words(same)}:\n{text}") from _unpickled(pickled)
+
+
+def _unpickled(pickled: bytes | None) -> BaseException | None:
+    try:
+        return pickle.loads(pickled) if pickled else None
+    except Exception:  # only the rank can import the exception's class
+        return None
 
 
 @contextlib.contextmanager
