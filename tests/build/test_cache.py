@@ -132,6 +132,23 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         cached_or_built(tmp_path / "file" / "cache" / "lib.so", lambda: None)
 
 
+def test_files_of_another_user_name_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that cannot be read, and a lock that cannot be written."""
+    library, plain = tmp_path / "lib.so", Path.open
+
+    def refuse(path: Path, *arguments: str, **options: object) -> object:
+        if path.parent == tmp_path:
+            raise PermissionError(13, "Permission denied", str(path))
+        return plain(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert not is_whole(library)
+    forget_failure(library)
+    with pytest.raises(CompileError, match=rf"to {tmp_path}; set TFDDL_CACHE_DIR .* Received: .*lib\.lock"):
+        cached_or_built(library, lambda: None)
+
+
 def test_cache_directory_follows_the_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TFDDL_CACHE_DIR", str(tmp_path / "mine"))
     assert cache_directory() == tmp_path / "mine"

@@ -120,6 +120,21 @@ def test_what_compiles(monkeypatch):
     assert states(software.compiler())["g++"] == states(software.cache())["cache"] == "note"
 
 
+def test_a_cache_in_a_directory_of_another_user(monkeypatch, tmp_path):
+    cache, plain = tmp_path / "home" / "cache", os.stat
+
+    def refuse(path, **options):
+        if path == cache:
+            raise PermissionError(13, "Permission denied", str(path))
+        return plain(path, **options)
+
+    monkeypatch.setenv("TFDDL_CACHE_DIR", str(cache))
+    monkeypatch.setattr(os, "stat", refuse)
+    monkeypatch.setattr(os, "access", returns(False))
+    monkeypatch.setattr(locate, "find_library", returns(None))
+    the_fault(software.cache(), "cache", f"{cache} cannot be written", "export TFDDL_CACHE_DIR=")
+
+
 def test_mpi(monkeypatch):
     assert set(states(mpi.mpi()).values()) == {"ok"}
     monkeypatch.setattr(mpi, "find_mpirun", returns(Mpirun("/v/mpiexec", MPICH, "5.0")))

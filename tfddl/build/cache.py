@@ -74,15 +74,16 @@ def cached_or_built(library: Path, build: Callable[[], object], once: bool = Fal
     """
     if is_whole(library):
         return library
-    try:
-        library.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(library.parent, error) from None
-    if not os.access(library.parent, os.W_OK):
-        raise _unwritable(library.parent, "no permission")
     failed = library.with_suffix(".failed")
     asked = time.time()
-    with locked(library.with_suffix(".lock")) as lock:
+    with contextlib.ExitStack() as held:
+        try:
+            library.parent.mkdir(parents=True, exist_ok=True)
+            if not os.access(library.parent, os.W_OK | os.X_OK):
+                raise PermissionError("no permission")
+            lock = held.enter_context(locked(library.with_suffix(".lock")))
+        except OSError as error:
+            raise _unwritable(library.parent, error) from None
         if is_whole(library):
             return library
         _raise_failure_since(asked, lock)
@@ -101,13 +102,13 @@ def cached_or_built(library: Path, build: Callable[[], object], once: bool = Fal
 
 
 def is_whole(library: Path) -> bool:
-    """Whether a library is there, with all that is loaded of it. To load one that has been cut short ends in a SIGBUS.
+    """Whether a library can be read, and has all that is loaded of it. To load one that has been cut short ends in a SIGBUS.
 
     An ELF file says in its program headers which of its bytes are loaded (elf(5)).
     """
     try:
         content = library.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return False
     try:
         magic, headers_at, count = _ELF64.unpack_from(content)
@@ -121,7 +122,8 @@ def is_whole(library: Path) -> bool:
 
 def forget_failure(library: Path) -> None:
     """Makes the next `cached_or_built(library, ..., once=True)` build again after a failure."""
-    library.with_suffix(".failed").unlink(missing_ok=True)
+    with contextlib.suppress(PermissionError):  # cached_or_built() names the directory
+        library.with_suffix(".failed").unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -144,7 +146,7 @@ def locked(path: Path) -> Iterator[IO[str]]:
         yield lock
 
 
-def _unwritable(directory: Path, reason: object) -> CompileError:
+def _unwritable(directory: Path, reason: OSError) -> CompileError:
     return CompileError(
         f"tfddl cannot write its native library to {directory}; set TFDDL_CACHE_DIR to a directory that "
         f"can be written. Received: {reason}"

@@ -139,8 +139,8 @@ def cache() -> Iterator[Finding]:
         say = note if _is_compiled() else fault
         yield say("cache", str(error), "export TFDDL_CACHE_DIR=/tmp/tfddl-cache")
         return
-    existing = next(path for path in (directory, *directory.parents) if path.exists())
-    if os.access(existing, os.W_OK):
+    existing = next(path for path in (directory, *directory.parents) if os.path.exists(path))
+    if os.access(existing, os.W_OK | os.X_OK):
         yield ok("cache", str(directory))
     elif not _is_compiled():
         yield fault("cache", f"{directory} cannot be written", "export TFDDL_CACHE_DIR=/tmp/tfddl-cache")
