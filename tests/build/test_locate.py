@@ -1,5 +1,6 @@
 """The library of a process: packaged, cached or compiled. Without one there is a clear error."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -120,6 +121,30 @@ tfddl.init()
         in done.stderr
     )
     assert "pip install" not in done.stderr
+
+
+@pytest.mark.parametrize("unwritable", ["build", "build/any/lock"])
+def test_a_checkout_that_cannot_be_written(
+    unwritable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It compiles in a directory for temporary files."""
+    monkeypatch.setattr(locate, "source_directory", lambda: tmp_path / "custom_ops")
+    with locate._build_directory("any") as directory:
+        assert directory == tmp_path / "build" / "any"
+    plain = {name: getattr(Path, name) for name in ("mkdir", "open")}
+
+    def refuse(name: str) -> None:
+        def call(path: Path, *arguments: str, **options: bool) -> object:
+            if path.is_relative_to(tmp_path / unwritable):
+                raise OSError(errno.EROFS, "Read-only file system")
+            return plain[name](path, *arguments, **options)
+
+        monkeypatch.setattr(Path, name, call)
+
+    refuse("mkdir")
+    refuse("open")
+    with locate._build_directory("any") as directory:
+        assert directory is None
 
 
 def test_a_failed_compile_quotes_its_first_error_and_keeps_the_log(

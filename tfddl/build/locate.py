@@ -133,7 +133,9 @@ def _build_xla(version: str) -> Path:
 
 @contextlib.contextmanager
 def _build_directory(name: str) -> Iterator[Path | None]:
-    """A directory of the checkout, where the next build compiles only changed files. None in an installed package.
+    """A directory of the checkout, where the next build compiles only changed files.
+
+    None in an installed package, and in a checkout that this user cannot write.
 
     All versions of the sources share the directory, so it has its own lock.
     """
@@ -141,9 +143,14 @@ def _build_directory(name: str) -> Iterator[Path | None]:
         yield None
         return
     directory = source_directory().parent / "build" / name
-    directory.mkdir(parents=True, exist_ok=True)
-    with locked(directory / "lock"):
-        yield directory
+    with contextlib.ExitStack() as held:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked(directory / "lock"))
+            found: Path | None = directory
+        except OSError:
+            found = None
+        yield found
 
 
 @contextlib.contextmanager
