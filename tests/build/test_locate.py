@@ -1,5 +1,6 @@
 """The library of a process: packaged, cached or compiled. Without one there is a clear error."""
 
+import contextlib
 import errno
 import subprocess
 import sys
@@ -121,6 +122,17 @@ tfddl.init()
         in done.stderr
     )
     assert "pip install" not in done.stderr
+
+
+@pytest.mark.parametrize("value", ["", "ccache clang++", "clang++ --gcc-toolchain='/opt/gcc 13'", "g++"])
+def test_the_compiler_that_cxx_names(value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for program in ("ccache", "clang++", "make", "cmake"):
+        (tmp_path / program).touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", value)
+    missing = pytest.raises(CompileError, match=r"without a C\+\+ compiler \(g\+\+\):")
+    with missing if value == "g++" else contextlib.nullcontext():
+        compiling._find_tools("any")
 
 
 @pytest.mark.parametrize("unwritable", ["build", "build/any/lock"])

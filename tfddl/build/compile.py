@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -151,14 +152,22 @@ def find_cmake() -> str | None:
         return shutil.which("cmake")
 
 
+def find_compiler() -> str | None:
+    """Returns the path of the C++ compiler that CMake takes; None if there is none.
+
+    `CXX` names it, where `ccache g++` and flags behind it are possible; else it is the system's.
+    """
+    named = shlex.split(os.environ.get("CXX", ""))[:1]
+    return next(filter(None, map(shutil.which, named or ("c++", "g++", "clang++"))), None)
+
+
 def _find_tools(library_name: str) -> str:
     """Returns the path of cmake. Checks for a compiler and make."""
     cmake = find_cmake()
-    compilers = [os.environ["CXX"]] if "CXX" in os.environ else ["c++", "g++", "clang++"]
     tools = {
         "cmake (pip install cmake)": cmake,
         "make": shutil.which("make"),
-        "a C++ compiler (g++)": next(filter(shutil.which, compilers), None),
+        "a C++ compiler (g++)": find_compiler(),
     }
     missing = [name for name, path in tools.items() if not path]
     if missing or cmake is None:
