@@ -73,6 +73,23 @@ def test_another_interpreter_is_asked_without_our_variables(
     assert discover.find_in(str(tmp_path / "venv" / "bin" / "python")) == (None, None)
 
 
+def test_an_mpi_in_a_directory_with_a_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = tmp_path / "my mpi" / "libmpi.so.40"
+    library.parent.mkdir()
+    library.write_text("mapped")
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text("import types\nrc = types.SimpleNamespace()")
+    (tmp_path / "mpi4py" / "MPI.py").write_text(f"""
+import mmap, os
+mapped = mmap.mmap(os.open({str(library)!r}, os.O_RDONLY), 0, prot=mmap.PROT_READ)
+def Get_library_version():
+    return "Open MPI v5.0.11"
+""")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
+    assert discover.find_mpi() == Mpi("openmpi", "5.0.11", str(library))
+
+
 def test_an_interpreter_that_fails_is_named() -> None:
     with pytest.raises(DiscoveryError, match=r"/bin/false could not say .* Received: exit code 1"):
         discover.find_in("/bin/false")
@@ -90,14 +107,16 @@ def test_headers_of_another_major_version_are_passed_over(tmp_path: Path) -> Non
     assert mpi_include(Mpi("mpich", "5.0.2", str(library))) == str(tmp_path / "include")
 
 
-def test_headers_from_the_compiler_wrapper(tmp_path: Path) -> None:
-    headers = tmp_path / "elsewhere"
+@pytest.mark.parametrize("quote", ["", "'"])
+@pytest.mark.parametrize("directory", ["elsewhere", "some where"])
+def test_headers_from_the_compiler_wrapper(directory: str, quote: str, tmp_path: Path) -> None:
+    headers = tmp_path / directory
     headers.mkdir()
     (headers / "mpi.h").write_text('#include "mpi-x86_64.h"\n')
     (headers / "mpi-x86_64.h").write_text(OPEN_MPI_HEADER)
     wrapper = tmp_path / "bin" / "mpicc"
     wrapper.parent.mkdir()
-    wrapper.write_text(f"#!/bin/sh\necho gcc -I{headers} -lmpi\n")
+    wrapper.write_text(f'#!/bin/sh\necho "gcc -I/usr/include -I{quote}{headers}{quote} -lmpi"\n')
     wrapper.chmod(0o755)
     assert mpi_include(Mpi("openmpi", "4.1.4", str(tmp_path / "lib" / "libmpi.so.40"))) == str(headers)
 

@@ -233,7 +233,9 @@ def _loaded_mpi() -> Mpi:
     with open("/proc/self/maps") as maps:
         # The process may have opened both. 40 is Open MPI's number since 3.0, 12 is MPICH's since 3.1.
         number = {"openmpi": "40", "mpich": "12"}[vendor]
-        paths = re.findall(rf"(/\S*/libmpi(?:ch)?\.so\.{number}\S*)$", maps.read(), re.MULTILINE)
+        # The sixth field is the path, in which there may be spaces.
+        mapped = [path for line in maps for path in line.rstrip("\n").split(None, 5)[5:]]
+        paths = [path for path in mapped if re.search(rf"/libmpi(?:ch)?\.so\.{number}\S*$", path)]
     if not paths:
         raise DiscoveryError(
             f"mpi4py says it uses {vendor} {version}, but no libmpi.so.{number} is loaded: install mpi4py anew for the MPI "

@@ -56,4 +56,6 @@ def _mpicc_includes(mpicc: str) -> list[Path]:
         shown = subprocess.run([mpicc, "-show"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return [Path(word[2:]) for word in shown.stdout.split() if word.startswith("-I")]
+    # The wrappers do not quote a space in a path.
+    found = re.findall(r"(?:^|\s)-I(.+?)(?=\s+-|\s*$)", shown.stdout, re.MULTILINE)
+    return [Path(path.strip("'\"")) for path in found]
