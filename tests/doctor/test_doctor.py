@@ -110,14 +110,22 @@ def test_native_library(monkeypatch, tmp_path):
 
 def test_what_compiles(monkeypatch):
     monkeypatch.setattr(locate, "find_library", returns(None))
-    monkeypatch.setattr(shutil, "which", lambda name, path=None: None if name == "g++" else "/bin/true")
-    the_fault(software.compiler(), "g++", "the native library is not compiled yet", "apt install g++")
+    present = {"clang++", "make", "cmake"}
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: "/bin/true" if name in present else None)
+    assert set(states(software.compiler()).values()) == {"ok"}
+    for program, missing, cure in (
+        ("make", "make", "apt install make"),
+        ("clang++", "C++ compiler", "apt install g++"),
+    ):
+        present = {"clang++", "make", "cmake"} - {program}
+        the_fault(software.compiler(), missing, "the native library is not compiled yet", cure)
     monkeypatch.setattr(os, "access", returns(False))
     the_fault(software.cache(), "cache", "cannot be written", "export TFDDL_CACHE_DIR=")
     monkeypatch.setattr(software, "cache_directory", raises(CompileError("this user has no home")))
     the_fault(software.cache(), "cache", "no home", "export TFDDL_CACHE_DIR=")
     monkeypatch.setattr(locate, "find_library", returns("there"))
-    assert states(software.compiler())["g++"] == states(software.cache())["cache"] == "note"
+    assert states(software.compiler())["C++ compiler"] == states(software.cache())["cache"] == "note"
 
 
 def test_a_cache_in_a_directory_of_another_user(monkeypatch, tmp_path):

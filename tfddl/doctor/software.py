@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tfddl.build import discover, locate, support
 from tfddl.build.cache import cache_directory
-from tfddl.build.compile import CompileError
+from tfddl.build.compile import CompileError, find_cmake, find_compiler
 from tfddl.doctor.finding import Finding, fault, note, ok
 
 
@@ -120,11 +120,13 @@ def xla() -> Iterator[Finding]:
 def compiler() -> Iterator[Finding]:
     """The programs that compile the library."""
     needed = not _is_compiled()
-    for program, package in (("g++", "apt install g++"), ("cmake", "pip install cmake")):
-        path = shutil.which(program)
-        beside = shutil.which(program, path=os.path.dirname(sys.executable))
-        if path or beside:
-            yield ok(program, f"{_version(path or beside or program)}")
+    for program, path, package in (
+        ("C++ compiler", find_compiler(), "apt install g++"),
+        ("make", shutil.which("make"), "apt install make"),
+        ("cmake", find_cmake(), "pip install cmake"),
+    ):
+        if path:
+            yield ok(program, _version(path))
         elif needed:
             yield fault(program, "none, and the native library is not compiled yet", package)
         else:
