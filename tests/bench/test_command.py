@@ -10,7 +10,7 @@ from tfddl import cli
 from tfddl.bench import adapters, command, param_types, rounds, session
 from tfddl.bench.case import BUS_FACTORS, DTYPES
 from tfddl.bench.gradient_sets import MODELS, SETS
-from tfddl.bench.results import human
+from tfddl.bench.results import human, machine
 
 
 def invoke(*arguments):
@@ -124,3 +124,10 @@ def test_nothing_was_measured(error, monkeypatch, tmp_path):
     result = invoke("allreduce", "--sizes", "4B", *options)
     assert isinstance(result.exception, SystemExit) and result.exit_code == (130 if error else 1)
     assert json.loads(files["json"].read_text())["rows"] == []
+
+
+def test_a_broken_package_has_no_version(tmp_path, monkeypatch):
+    """Without METADATA, as an installation leaves it that has been cut off."""
+    (tmp_path / "broken-1.0.dist-info").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert machine()["packages"]["numpy"]

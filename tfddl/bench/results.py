@@ -115,7 +115,9 @@ def wrong(lines: Sequence[Row]) -> int:
 
 def machine() -> dict[str, Any]:
     """The machine and the versions of packages that the numbers belong to."""
-    versions = {found.metadata["Name"].lower().replace("_", "-"): found.version for found in distributions()}
+    # A broken package has no METADATA, and so no name.
+    named = (found for found in distributions() if "Name" in found.metadata)
+    versions = {found.metadata["Name"].lower().replace("_", "-"): found.version for found in named}
     return {
         "cores": os.cpu_count(),
         "load at start": LOAD_AT_START,
