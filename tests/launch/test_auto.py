@@ -37,6 +37,11 @@ print("weights", drawn, model.get_weights()[0].ravel().tolist(), __name__, sys.a
         ("python -uOmpackage.train", "python -uO -m {} -m package.train"),
         ("python -Wignore -uW error -Bc pass 1", "python -Wignore -uW error -B -m {} -c pass 1"),
         ("python -u - 1", "python -u -m {} - 1"),
+        ("python -u -- train.py -- 1", "python -u -m {} train.py -- 1"),
+        (
+            "python --check-hash-based-pycs always -u train.py",
+            "python --check-hash-based-pycs always -u -m {} train.py",
+        ),
     ],
 )
 def test_the_command_of_a_rank(command, expected):
@@ -44,9 +49,10 @@ def test_the_command_of_a_rank(command, expected):
 
 
 def test_another_program_and_a_wrong_seed(monkeypatch):
-    result = CliRunner().invoke(run.main, ["--auto", "-np", "2", "./train"])
-    assert result.exit_code == 2
-    assert "tfddlrun --auto python train.py. Received: ./train" in result.output
+    for command in ("./train", "python", "python -u", "python -um", "python -u --"):
+        result = CliRunner().invoke(run.main, ["--auto", "-np", "2", "--dry-run", *command.split()])
+        assert result.exit_code == 2
+        assert f"tfddlrun --auto python train.py. Received: {command}" in result.output
     monkeypatch.setenv(auto.SEED, "one")
     result = CliRunner().invoke(run.main, ["--auto", "-np", "2", "python", "train.py"])
     assert result.exit_code == 2

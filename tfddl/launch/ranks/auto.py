@@ -21,7 +21,9 @@ from tfddl.launch.rank_shim import COMMITS_VARIABLE, RANK_VARIABLES
 
 SEED = "TFDDL_SEED"
 # A word of Python's options: flags, and behind them at most one option with a value.
-_OPTIONS = re.compile(r"-(?P<flags>[^-cmWX]*)(?:(?P<last>[cmWX])(?P<value>.*))?", re.DOTALL)
+_OPTIONS = re.compile(
+    r"-(?P<flags>[^-cmWX]*)(?:(?P<last>[cmWX]|-check-hash-based-pycs)(?P<value>.*))?", re.DOTALL
+)
 
 
 def command_of(command: Sequence[str]) -> list[str]:
@@ -31,12 +33,13 @@ def command_of(command: Sequence[str]) -> list[str]:
         command: The user's, such as `["python", "-u", "train.py"]`.
 
     Raises:
-        ValueError: It does not start Python.
+        ValueError: It does not start a program of Python.
     """
+    refusal = ValueError(
+        f"--auto starts programs of Python: tfddlrun --auto python train.py. Received: {' '.join(command)}"
+    )
     if not os.path.basename(command[0]).startswith("python"):
-        raise ValueError(
-            f"--auto starts programs of Python: tfddlrun --auto python train.py. Received: {' '.join(command)}"
-        )
+        raise refusal
     done, rest = [command[0]], list(command[1:])
     while rest and rest[0] != "-" and (words := _OPTIONS.fullmatch(rest[0])):
         flags, last, value = words.groups()
@@ -47,6 +50,10 @@ def command_of(command: Sequence[str]) -> list[str]:
             break
         taken = 2 if last and not value else 1
         done, rest = [*done, *rest[:taken]], rest[taken:]
+    if rest[:1] == ["--"]:
+        rest = rest[1:]
+    if rest in ([], ["-c"], ["-m"]):
+        raise refusal
     return [*done, "-m", "tfddl.launch.ranks.auto", *rest]
 
 
