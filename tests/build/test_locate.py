@@ -175,3 +175,18 @@ def test_a_failed_compile_quotes_its_first_error_and_keeps_the_log(
         "tfddl: compiling its native library for TensorFlow 2.21.0 and Open MPI 5 (once;"
     )
     assert not list(tmp_path.glob("*.so"))
+
+
+def test_a_library_that_cannot_be_copied_leaves_no_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copy_half(source: Path, target: Path) -> None:
+        target.write_text(HEADER)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(compiling, "_definitions", lambda *_: [])
+    monkeypatch.setattr(compiling, "_find_tools", lambda _: "true")
+    monkeypatch.setattr(compiling.shutil, "copyfile", copy_half)
+    with pytest.raises(OSError, match="No space left"):
+        compile_library(None, OPEN_MPI, tmp_path)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".log"]

@@ -101,8 +101,12 @@ def _compile(
             raise CompileError("tfddl's C++ sources changed while they were compiled; start again.")
         # The build directory may be on another file system: copy, then rename, which is atomic.
         partial = output_dir / f".{library.name}.{os.getpid()}"
-        shutil.copyfile(build / f"lib{cmake_target}.so", partial)
-        partial.replace(library)
+        try:
+            shutil.copyfile(build / f"lib{cmake_target}.so", partial)
+            partial.replace(library)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
     log.unlink()
     return library
 
