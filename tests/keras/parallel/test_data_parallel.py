@@ -15,6 +15,8 @@ from tests.harness import on_ranks
 from tests.keras import support
 from tests.keras.parallel.programs import batch_normalization
 from tests.keras.parallel.small import X, Y, parallel, small_model
+from tfddl.keras.parallel import files
+from tfddl.runtime import basics
 
 
 def fixed_batch_size(hvd):
@@ -232,6 +234,23 @@ def test_rank_0_writes(hvd, tmp_path):
     ]
     with open(f"{directory}/log.csv") as log:
         assert len(log.readlines()) == 3
+
+
+@on_ranks(3)
+def test_hosts_that_share_a_home_download_once(hvd, tmp_path, monkeypatch):
+    """Ranks 0 and 1 are as on hosts of their own."""
+    monkeypatch.setattr(basics, "local_rank", lambda: hvd.rank() // 2)
+    home = hvd.broadcast_object(str(tmp_path), 0)
+    turns = []
+
+    def get_file():
+        turns.append(sorted(os.listdir(home)))
+        time.sleep(0.2)
+        with open(f"{home}/{hvd.rank()}", "w"):
+            return hvd.rank()
+
+    assert files.by_first_rank_of_host(get_file)() == hvd.rank()
+    assert turns == [["0", "1"][: hvd.rank()]]
 
 
 @on_ranks(2)

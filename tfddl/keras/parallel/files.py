@@ -1,4 +1,4 @@
-"""Files: rank 0 writes them, and the first rank of each host downloads them."""
+"""Files: rank 0 writes them, and downloads them before the first ranks of other hosts do."""
 
 import functools
 from collections.abc import Callable
@@ -46,13 +46,16 @@ def after_rank_0(plain: Callable[..., Any], is_training: Callable[[], bool]) -> 
 
 
 def by_first_rank_of_host(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that downloads a file unless it is there: each host's first rank calls it before the others do."""
+    """A function that downloads a file unless it is there: once on each host, or once in a home that the hosts share.
+
+    Rank 0 calls it first, then the first rank of each host, then the others.
+    """
 
     @functools.wraps(plain)
     def download(*arguments: Any, **options: Any) -> Any:
         call = functools.partial(plain, *arguments, **options)
-        mine = basics.local_rank() == 0
-        result = first(mine, call, _NAME)
-        return result if mine else call()
+        turn = 0 if basics.rank() == 0 else 1 if basics.local_rank() == 0 else 2
+        results = [first(turn == each, call, _NAME) for each in range(2)]
+        return results[turn] if turn < 2 else call()
 
     return download
