@@ -219,9 +219,9 @@ def test_rank_0_writes(hvd, tmp_path):
         ]
         network.fit(X, Y, verbose=0, epochs=2, callbacks=callbacks)
         network.save(path.format("last"))
-        keras.saving.savesmall_model(network, path.format(f"model{hvd.rank()}"))
+        keras.saving.save_model(network, path.format(f"model{hvd.rank()}"))
         network.save_weights(f"{directory}/rank{hvd.rank()}.weights.h5")
-        again = keras.models.loadsmall_model(path.format("last"))
+        again = keras.models.load_model(path.format("last"))
         np.testing.assert_array_equal(again.get_weights()[0], network.get_weights()[0])
         with pytest.raises(Exception, match="no-such"):
             network.save(f"{directory}/no-such/model.keras")
