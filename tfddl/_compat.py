@@ -458,6 +458,17 @@ def in_xla_context() -> bool:
     return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
 
 
+def graphs() -> list[Any]:
+    """The graphs that are being built, from the innermost to the outermost; none in eager mode."""
+    graph, found = tf.compat.v1.get_default_graph(), []
+    while graph is not None:
+        found.append(graph)
+        graph = getattr(graph, "outer_graph", None)
+    with tf.init_scope():
+        eager = tf.executing_eagerly()
+    return found[:-1] if eager else found  # the last one is a default graph then, in which nothing is built
+
+
 def session() -> Any:
     """A session for the current graph of TF1: the default session, that of Keras 2, or a new one."""
     present = tf.compat.v1.get_default_session()

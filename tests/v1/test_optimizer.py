@@ -300,3 +300,20 @@ def test_eager_tape_after_minimize(hvd):
     optimizer.minimize(lambda: first * (hvd.rank() + 1.0), var_list=[first])
     optimizer.apply_gradients([(tf.constant(hvd.rank() + 1.0), second)])
     np.testing.assert_allclose([first.numpy(), second.numpy()], [-(hvd.size() + 1) / 2] * 2)
+
+
+@on_ranks(2, full=(1,))
+def test_eager_tape_after_minimize_in_a_function(hvd):
+    """A trace of `compute_gradients` says nothing about eager mode, and its gradients may be applied in a branch."""
+    weight = tf.Variable(0.0)
+    optimizer = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0), op=hvd.Sum)
+
+    @tf.function
+    def step(applies):
+        pairs = optimizer.compute_gradients(lambda: weight * (hvd.rank() + 1.0), var_list=[weight])
+        if applies:
+            optimizer.apply_gradients(pairs)
+
+    step(tf.constant(True))
+    optimizer.apply_gradients([(tf.constant(hvd.rank() + 1.0), weight)])
+    np.testing.assert_allclose(weight.numpy(), -2 * hvd.size() * (hvd.size() + 1) / 2)

@@ -1,11 +1,13 @@
 """`DistributedOptimizer` for a `tf.compat.v1.train.Optimizer`."""
 
 import dataclasses
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from tfddl import _compat
 from tfddl.gradients import reduced_marks, reduction
 from tfddl.gradients.gradient_options import GradientOptions
 from tfddl.ops import names
@@ -19,7 +21,7 @@ _SETTINGS = "_tfddl_settings"
 _made: dict[type, type] = {}
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Settings:
     """How one optimizer combines its gradients.
 
@@ -27,14 +29,19 @@ class Settings:
         name: The first part of the reduction's name.
         options: How to combine.
         accumulation: Adds up the gradients of several passes; None for one pass.
-        computed: Whether `compute_gradients` has been called, which returns reduced gradients.
+        computed: Where `compute_gradients` has been called, which returns reduced gradients: see `place`.
     """
 
     name: str
     options: GradientOptions
     accumulation: Accumulation | None
-    computed: bool = False
+    computed: weakref.WeakSet[Any] = dataclasses.field(default_factory=weakref.WeakSet)
     _owner: str | None = None
+
+    def place(self) -> Any:
+        """The outermost graph that is being built; in eager mode, which builds none, these settings."""
+        graphs = _compat.graphs()
+        return graphs[-1] if graphs else self
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Reduces the gradients that are not reduced yet."""
@@ -60,8 +67,8 @@ def distribute(
 
     `compute_gradients`, and so `minimize`, returns reduced gradients, which you may clip before `apply_gradients`.
     `apply_gradients` reduces the gradients of `tf.gradients` or a `tf.GradientTape` if `compute_gradients` has not been
-    called; in eager mode, not since the last `apply_gradients`. After `compute_gradients` other gradients in a graph stay
-    the rank's own, and a warning names them.
+    called in the same graph or `tf.function`; in eager mode, not since the last `apply_gradients`. After
+    `compute_gradients` other gradients in the graph stay the rank's own, and a warning names them.
 
     Args:
         optimizer: A `tf.compat.v1.train.Optimizer`.
@@ -111,7 +118,7 @@ class _Distributed:
         """See `tf.compat.v1.train.Optimizer.compute_gradients`."""
         plain: Any = super()
         settings: Settings = vars(self)[_SETTINGS]
-        settings.computed = True
+        settings.computed.add(settings.place())
         gradients, variables = _unzip(plain.compute_gradients(*arguments, **options))
         if settings.accumulation is None:
             gradients = settings.reduce(gradients, variables)
@@ -132,12 +139,12 @@ class _Distributed:
             return settings.accumulation.apply(
                 lambda: plain.apply_gradients(pairs, global_step, *arguments, **options), global_step
             )
-        if not settings.computed and not reduced_marks.comes_from_a_reduction(gradients):
-            gradients = settings.reduce(gradients, variables)
-        elif settings.computed:
+        if settings.place() in settings.computed:
             _warn_of_unreduced(gradients, variables, settings)
+        elif not reduced_marks.comes_from_a_reduction(gradients):
+            gradients = settings.reduce(gradients, variables)
         if tf.executing_eagerly():
-            settings.computed = False
+            settings.computed.discard(settings)
         pairs = list(zip(gradients, variables, strict=True))
         return plain.apply_gradients(pairs, global_step, *arguments, **options)
 
