@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.harness import on_ranks
+from tests.harness import on_ranks, run_script
 
 STEPS = 20
 SHAPES = [(12, 10), (3, 3, 2, 6), (10,), (2, 2), ()]
@@ -283,3 +283,34 @@ def test_ranks_that_have_joined(hvd):
             with pytest.raises(tf.errors.InvalidArgumentError, match=r"some have called hvd\.join"):
                 step(tf.constant(matrix, tf.float32))
         hvd.join()
+
+
+DIFFERENT = """
+import os
+from mpi4py import MPI
+
+rank = MPI.COMM_WORLD.rank
+os.environ["ONEDNN_MAX_CPU_ISA"] = "SSE41" if rank == 0 else "DEFAULT"
+import numpy as np
+import tensorflow as tf
+import tfddl as hvd
+
+hvd.init()
+weight = tf.Variable(tf.zeros([777, 333]))
+compression = hvd.PowerSGD(rank=4)
+def combine(gradient):
+    with hvd.DistributedGradientTape(tf.GradientTape(), compression=compression) as tape:
+        loss = tf.reduce_sum(weight * gradient)
+    return tape.gradient(loss, weight)
+
+for step in (combine, tf.function(combine)):
+    gradient = tf.constant(np.random.default_rng(rank).normal(size=weight.shape).astype("float32"))
+    found = hvd.allgather(step(gradient)[tf.newaxis]).numpy()
+    assert (found[0] == found[1]).all(), abs(found[0] - found[1]).max()
+"""
+
+
+def test_power_sgd_on_different_processors():
+    """TensorFlow's matmuls round by the instruction set, to which oneDNN has a limit here on rank 0."""
+    result = run_script(2, DIFFERENT, fresh=True, limit=60)
+    assert result.code == 0, result.output

@@ -87,4 +87,10 @@ FAULTS = {
         '"", reduction.process_set, *[each.shape.num_elements() for each in reduction.tensors]',
         _OPTIMIZERS + "test_copies_begin_without_residuals",
     ),
+    "PowerSGD multiplies its factors by a matmul": Fault(
+        "tfddl/gradients/power_sgd.py",
+        "[_product(*pair) for pair",
+        "[tf.matmul(*pair, transpose_b=True) for pair",
+        _TESTS + "test_power_sgd_on_different_processors",
+    ),
 }

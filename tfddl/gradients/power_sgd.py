@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
 from typing import Any, NamedTuple
 
@@ -102,7 +103,7 @@ def reduce(reduction: Reduction, compression: PowerSGD) -> list[tf.Tensor]:
         *coefficients, times = reduction.allreduce(
             second, [list(range(len(second)))], f"{reduction.name}.coefficients"
         )
-        products = [tf.matmul(*pair, transpose_b=True) for pair in zip(bases, coefficients, strict=True)]
+        products = [_product(*pair) for pair in zip(bases, coefficients, strict=True)]
         for slot, product in zip(shapes, products, strict=True):
             results[slot] = tf.cast(tf.reshape(product, tensors[slot].shape), tensors[slot].dtype)
         finite = error_feedback.all_finite([*means, *coefficients, *(results[slot] for slot in shapes)])
@@ -113,6 +114,21 @@ def reduce(reduction: Reduction, compression: PowerSGD) -> list[tf.Tensor]:
     else:
         state.traffic = error_feedback.traffic(reduction, [], travelling)
     return [results[slot] for slot in range(len(tensors))]
+
+
+def _product(p: tf.Tensor, q: tf.Tensor) -> tf.Tensor:
+    """P Q^T, with the same bits on all processors: the kernel of a matmul, and so its rounding, depends on the processor."""
+
+    def add(total: tf.Tensor, pair: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        with tf.control_dependencies([total]):  # one product in memory at a time
+            return total + _outer(*pair)
+
+    first, *rest = zip(tf.unstack(p, axis=1), tf.unstack(q, axis=1), strict=True)
+    return functools.reduce(add, rest, _outer(*first))
+
+
+def _outer(column: tf.Tensor, row: tf.Tensor) -> tf.Tensor:
+    return column[:, tf.newaxis] * row
 
 
 class _Factors(NamedTuple):

@@ -1,7 +1,9 @@
 """Makes XLA round alike on hosts whose processors have different instruction sets.
 
 With a larger instruction set XLA fuses more multiplications with additions, so a compiled optimizer would give the
-ranks different weights. TensorFlow's own kernels give all ranks the same weights.
+ranks different weights. TensorFlow's own kernels for elementwise operations, such as the update of a weight, round alike
+on all processors. Its matmuls do not, so an optimizer that multiplies matrices, such as Muon, gives the ranks different
+weights there.
 """
 
 from __future__ import annotations
