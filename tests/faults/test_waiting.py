@@ -56,6 +56,12 @@ def test_a_rank_that_is_slow_is_no_such_wait():
     assert DIFFERENT not in result.output
 
 
+def test_a_limit_of_0_is_none():
+    script = start(limit=0) + "if hvd.rank() == 1: time.sleep(1)\nhvd.allreduce(x, name='a')\n"
+    result = run(2, script)
+    assert result.code == 0, result.output
+
+
 def test_a_stopped_rank_that_goes_on():
     """SIGSTOP, as by a debugger or a batch system: it is silent, is waited for, and the job ends well."""
     script = (

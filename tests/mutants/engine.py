@@ -225,4 +225,10 @@ FAULTS = {
         "if (code > 999 && size > 1) MPI_Abort",
         "tests/faults/test_exit.py::test_an_exit_code_that_python_does_not_tell",
     ),
+    "a limit of 0 ends the job at once": Fault(
+        "tfddl/runtime/basics.py",
+        "1800.0) or _FOREVER",
+        "1800.0)",
+        "tests/faults/test_waiting.py::test_a_limit_of_0_is_none",
+    ),
 }

@@ -254,7 +254,8 @@ def _describe(MPI: Any, world: Any, engine: tuple[Any, Any], limits: tuple[float
 
 
 def _stall_limits() -> tuple[float, float]:
-    return _seconds("TFDDL_STALL_WARNING", 60.0), _seconds("TFDDL_STALL_LIMIT", 1800.0)
+    limit = _seconds("TFDDL_STALL_LIMIT", 1800.0) or _FOREVER  # 0 is no limit, as in Horovod
+    return _seconds("TFDDL_STALL_WARNING", 60.0), limit
 
 
 def _seconds(variable: str, default: float) -> float:
