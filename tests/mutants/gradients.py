@@ -179,4 +179,10 @@ FAULTS = {
         "        return self\n",
         "tests/v1/test_optimizer.py::test_eager_tape_after_minimize_in_a_function",
     ),
+    "rows without elements have no gradient": Fault(
+        "tfddl/ops/blocks.py",
+        "    result = tf.math.unsorted_segment_sum(blocks, tf.where(present)[:, 0], tf.shape(like, tf.int64)[0])\n",
+        "    result = tf.scatter_nd(tf.where(present), blocks, tf.shape(like, tf.int64))\n",
+        "tests/ops/test_gradients.py::test_rows_without_elements",
+    ),
 }

@@ -125,6 +125,14 @@ def test_second_order(hvd, mode):
     check_close(second, 6 * total(seeds) * total(weights) * y)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@on_ranks(1, 2, 3)
+def test_rows_without_elements(hvd, mode):
+    x = tf.ones([6, 0, 2])
+    for function, rows in ((hvd.alltoall, 6), (hvd.reducescatter, 6 // hvd.size())):
+        check_close(gradient(mode, function, x, tf.ones([rows, 0, 2])), x.numpy())
+
+
 @on_ranks(2)
 def test_gradients_of_several_ops_do_not_share_names(hvd):
     @tf.function

@@ -18,6 +18,7 @@ def put_back(blocks: tf.Tensor, came: tf.Tensor, went: tf.Tensor, like: tf.Tenso
         A tensor of the shape of `like`, with zeros for rows that do not come back or were not sent.
     """
     present = tf.repeat(tf.equal(tf.cast(came, tf.int64), tf.cast(went, tf.int64)), went)
-    result = tf.scatter_nd(tf.where(present), blocks, tf.shape(like, tf.int64))
+    # Not tf.scatter_nd, which refuses rows without elements.
+    result = tf.math.unsorted_segment_sum(blocks, tf.where(present)[:, 0], tf.shape(like, tf.int64)[0])
     result.set_shape(like.shape)
     return result
