@@ -185,4 +185,11 @@ FAULTS = {
         "    result = tf.scatter_nd(tf.where(present), blocks, tf.shape(like, tf.int64))\n",
         "tests/ops/test_gradients.py::test_rows_without_elements",
     ),
+    "sets of disjoint communicators cannot leave": Fault(
+        "tfddl/runtime/registration.py",
+        "            own.ranks, own._family = ranks, family\n            family.append(own)\n",
+        "            own.ranks, own._family = ranks, [own]\n",
+        "tests/sets/test_init.py::test_sets_from_communicators_leave_together",
+        ranks=3,
+    ),
 }

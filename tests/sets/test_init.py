@@ -5,6 +5,7 @@ import tensorflow as tf
 from mpi4py import MPI
 
 from tests.harness import on_ranks, run_script
+from tests.sets.support import sum_of_ones
 from tfddl.runtime.job import process
 
 HEAD = """
@@ -106,6 +107,25 @@ def test_sets_from_communicators(hvd):
         if communicator != MPI.COMM_NULL:
             communicator.Free()
     hvd.init()
+
+
+@on_ranks(3, full=(4,))
+def test_sets_from_communicators_leave_together(hvd):
+    """In one call of all ranks, for which a rank with COMM_NULL passes its object as well."""
+    world = MPI.COMM_WORLD
+    for color in (world.rank % 2, 0 if world.rank == 0 else MPI.UNDEFINED):
+        communicator = world.Split(color)
+        mine = hvd.add_process_set(hvd.ProcessSet(communicator))
+        outsider = hvd.add_process_set([0, 1])
+        if mine.ranks:
+            sum_of_ones(hvd, mine)
+        assert hvd.remove_process_set(mine)
+        assert not mine.registered() and outsider.registered()
+        assert not hvd.remove_process_set(mine)
+        again = hvd.add_process_set([0])
+        assert hvd.remove_process_set(again) and hvd.remove_process_set(outsider)
+        if communicator != MPI.COMM_NULL:
+            communicator.Free()
 
 
 @on_ranks(3, full=(4,))

@@ -39,6 +39,8 @@ class ProcessSet:
         self.process_set_id: int | None = None
         self.ranks: list[int] | None = None
         self.mpi_comm: Any = None
+        self._family: list[ProcessSet] = []
+        """The sets that one call has added, of all ranks' disjoint communicators. They leave together."""
         if is_communicator(ranks_or_comm):
             self.mpi_comm = ranks_or_comm
             return

@@ -57,6 +57,9 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Takes a process set out of the job. All ranks call it, members or not, in the same order.
 
+    Sets that one call has made of disjoint communicators leave together: each rank passes its own, also the one of
+    `MPI.COMM_NULL`.
+
     Args:
         process_set: A set that `init` or `add_process_set` has added.
 
@@ -74,23 +77,20 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         raise TypeError(
             f"remove_process_set takes a ProcessSet: pass what add_process_set returned. Received: {process_set!r}"
         )
-    if process_set is global_process_set or not process_set.registered():
+    family = [one for one in process_set._family if one.registered()]
+    if not family:
         return False
     job = _require("remove_process_set")
     with job.lock:
-        number, native = process_set.process_set_id, library.native()
-        assert number is not None
-        busy = native.tfddl_set_in_flight(number).decode()
+        native = library.native()
+        busy = next(
+            filter(None, (native.tfddl_set_in_flight(one.process_set_id) for one in family)), b""
+        ).decode()
         objection = f"{busy} still in flight: wait for it first" if busy else ""
-        mine = Proposal("remove_process_set", [("ranks", process_set.ranks or [])], objection)
+        mine = Proposal("remove_process_set", [("ranks", one.ranks or []) for one in family], objection)
         agreed_groups(mine, _gather(job, mine))
-        if native.tfddl_remove_set(number, min(_REMOVAL_LIMIT, job.limits[1])) != 0:
-            raise RuntimeError(f"remove_process_set: {native.tfddl_last_error().decode()}")
-        communicator = job.communicators.pop(number, None)
-        if communicator is not None:
-            communicator.Free()
-        del job.sets[number]
-        process_set.process_set_id = None
+        for one in family:
+            _remove(job, one)
     return True
 
 
@@ -132,9 +132,12 @@ def _add(job: Job, call: str, process_sets: list[ProcessSet], objection: str) ->
     groups = agreed_groups(mine, _gather(job, mine))
     _refuse_known(job, [ranks for slot in groups for ranks in slot])
     for slot, process_set in enumerate(process_sets):
+        family: list[ProcessSet] = []
+        process_set._family = family
         for ranks in groups[slot]:
             own = process_set if slots[slot][1] == ranks else ProcessSet(ranks)
-            own.ranks = ranks
+            own.ranks, own._family = ranks, family
+            family.append(own)
             _register(job, call, own)
     return process_sets
 
@@ -201,6 +204,19 @@ def _register(job: Job, call: str, process_set: ProcessSet) -> None:
     process_set.process_set_id = number
     if communicator is not None:
         job.communicators[number] = communicator
+
+
+def _remove(job: Job, process_set: ProcessSet) -> None:
+    """Ends the engine of a set on whose removal all ranks have agreed."""
+    number, native = process_set.process_set_id, library.native()
+    assert number is not None
+    if native.tfddl_remove_set(number, min(_REMOVAL_LIMIT, job.limits[1])) != 0:
+        raise RuntimeError(f"remove_process_set: {native.tfddl_last_error().decode()}")
+    communicator = job.communicators.pop(number, None)
+    if communicator is not None:
+        communicator.Free()
+    del job.sets[number]
+    process_set.process_set_id = None
 
 
 def _bounded(job: Job, call: str) -> AbstractContextManager[None]:
