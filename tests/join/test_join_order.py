@@ -87,6 +87,34 @@ def test_in_a_function(hvd):
         check(last, np.array(0, "int32"))
 
 
+@on_ranks(2, full=(1, 3))
+def test_in_a_branch(hvd):
+    """A join in a branch or in a function in it runs after the collectives before the branch, and before those after it."""
+
+    @tf.function
+    def nested():
+        return hvd.join()
+
+    def body(last, join):
+        y = hvd.allreduce(tf.ones([1000]), op=hvd.Sum, name="before")
+        rank = tf.constant(-1)
+        if last:
+            rank = join()
+        return y, rank, hvd.allreduce(tf.ones([3]), op=hvd.Sum, name="after")
+
+    for join in (hvd.join, nested):
+        step = tf.function(partial(body, join=join))
+        for _ in range(3):
+            y, rank, after = step(tf.constant(True))
+            check(y, np.full(1000, hvd.size(), "float32"))
+            check(after, np.full(3, hvd.size(), "float32"))
+            assert 0 <= int(rank) < hvd.size()
+        assert int(step(tf.constant(False))[1]) == -1
+        graph = step.get_concrete_function(tf.constant(True)).graph
+        *_, behind = (op for op in graph.get_operations() if op.type == "TfddlAllreduce")
+        assert [op.type for op in behind.control_inputs] == ["If"]
+
+
 @on_ranks(1, 2, 3)
 def test_in_a_session(hvd):
     with tf.Graph().as_default() as graph:

@@ -32,7 +32,8 @@ def join(*, average_over: str = "size", process_set: ProcessSet = global_process
     error. Collectives that this rank has called before, in any thread, run first; new ones are refused while it waits. Once
     all ranks have joined, the join is over, and all ranks may go on, for example with the next epoch.
 
-    In a `tf.function` or a graph of TF1 it runs after all collectives that were called there before.
+    In a `tf.function` or a graph of TF1 it runs after all collectives that were called there before, also from inside a
+    branch (`if`, `tf.cond`). In a loop it does not hold back the collectives of the next round: join after the loop.
 
     Args:
         average_over: The divisor of averages while some ranks have joined, the same on all ranks: `"size"`, the number of
@@ -70,7 +71,10 @@ def join(*, average_over: str = "size", process_set: ProcessSet = global_process
         )
     if tf.executing_eagerly():
         return int(native.join(average_over, number))
-    before = [op for op in tf.compat.v1.get_default_graph().get_operations() if op.type.startswith("Tfddl")]
+    # Of a branch also the collectives of the graphs around it: TensorFlow lets the whole branch wait for them.
+    before = [
+        op for graph in _compat.graphs() for op in graph.get_operations() if op.type.startswith("Tfddl")
+    ]
     with tf.control_dependencies(before):
         return native.join(average_over, number)
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
+from tfddl import _compat
 from tfddl.ops.devices import device_for
 from tfddl.runtime import library, xla
 
@@ -180,8 +181,8 @@ def join(average_over: str, process_set: int = 0) -> tf.Tensor:
     result: tf.Tensor = library.ops().tfddl_join(
         tensor_name="hvd.join()", average_over=average_over, process_set=process_set
     )
-    if not tf.executing_eagerly():
-        result.graph._tfddl_joins = True
+    for graph in _compat.graphs():
+        graph._tfddl_joins = True
     return result
 
 
