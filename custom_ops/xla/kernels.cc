@@ -55,9 +55,10 @@ class AlltoallKernel : public CallKernel {
     std::vector<int64_t> splits;
     const bool known = even_ || context->ConstantInputAsIntVector(1, &splits).ok();
     if (known && !even_ && static_cast<int64_t>(splits.size()) != call->size) {
-      return absl::InvalidArgumentError("'" + call->name + "': splits must have one number for each of the " +
-                                        std::to_string(call->size) +
-                                        " ranks. Received: " + std::to_string(splits.size()) + " numbers");
+      return absl::InvalidArgumentError(
+          "'" + call->name + "': splits must have one number for each of the " + std::to_string(call->size) +
+          " ranks: give 0 to those that get no rows. Received: " + std::to_string(splits.size()) +
+          " numbers");
     }
     const bool equal =
         std::all_of(splits.begin(), splits.end(), [&](int64_t split) { return split * call->size == rows; });

@@ -119,6 +119,35 @@ def test_backups_that_do_not_resume_together(hvd, tmp_path):
 
 
 @on_ranks(2)
+def test_files_that_several_ranks_write(hvd, tmp_path):
+    shared = hvd.broadcast_object(str(tmp_path), 0)
+
+    def files(folder):
+        return [
+            keras.callbacks.ModelCheckpoint(f"{folder}/x.keras"),
+            keras.callbacks.CSVLogger(f"{folder}/x.csv"),
+        ]
+
+    for first in (True, False):
+        with support.logged() as said:
+            train(hvd, *(files(shared) if first or hvd.rank() == 0 else files(tmp_path / "own")), epochs=1)
+        told = [
+            text for text in said if "write one file at the same time" in text and "on ranks 0, 1" in text
+        ]
+        assert len(told) == 2 * (first and hvd.rank() == 0), said
+
+
+@on_ranks(2, 3)
+def test_a_broadcast_on_one_rank(hvd):
+    network = support.model()
+    network.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+    mine = support.shard(support.data(hvd.size()), hvd.rank(), hvd.size())
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)] if hvd.rank() == 0 else []
+    with pytest.raises(ValueError, match=r"callbacks.* rank.* no BroadcastGlobalVariablesCallback"):
+        network.fit(*mine, callbacks=callbacks, verbose=0)
+
+
+@on_ranks(2)
 def test_a_search_of_keras_tuner_is_told_what_to_do(hvd):
     told = "In a search of KerasTuner give all ranks the same seed.* Received: "
     network = support.model()

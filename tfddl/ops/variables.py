@@ -130,9 +130,10 @@ def broadcast_variables(
         >>> weight.numpy()
         array([1.], dtype=float32)
     """
-    if _compat.is_variable(variables):
+    if _compat.is_variable(variables) or not isinstance(variables, Iterable):
         raise TypeError(
-            f"broadcast_variables takes a list of variables: pass [variable]. Received: variables={variables!r}"
+            "broadcast_variables takes a list of variables: pass [variable], or model.variables. "
+            f"Received: variables={variables!r}"
         )
     group = "broadcast_variables"
     if _in_tf1_graph():  # sessions may run two graphs at a time
