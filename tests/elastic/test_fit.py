@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.elastic.test_states import model_of
-from tests.harness import long, on_ranks, run_script
+from tests.harness import long, on_ranks, run_script, slow
 from tfddl import _compat
 
 TFDDLRUN = [sys.executable, "-m", "tfddl.launch.run", "--elastic"]
@@ -250,6 +250,67 @@ def test_data_that_one_rank_cannot_read(hvd, tmp_path, monkeypatch):
     for found, error in ((missing, ".*/not/there"), (dataset.take(0), "StopIteration")):
         with pytest.raises(ValueError, match=rf"call model\.build\(.*Received: .*, rank 1: {error}"):
             model.fit(found if hvd.rank() == 1 else dataset, verbose=0, callbacks=callbacks)
+
+
+@on_ranks(1, 2)
+@pytest.mark.skipif(_compat.is_keras_2(), reason="Keras 2 begins each epoch anew")
+@pytest.mark.parametrize("kind", ["arrays", slow("pydataset")])
+def test_each_epoch_of_each_fit_has_an_order_of_its_own(hvd, kind, tmp_path, monkeypatch):
+    """A program that starts again goes on with the order of the commit, whatever seed DataParallel has drawn now."""
+    import keras
+
+    from tfddl.elastic import commits, fit_state
+
+    class Batches(keras.utils.PyDataset):
+        num_batches = 20
+
+        def __getitem__(self, index):
+            return x[:2], x[:2, :1]
+
+    class Cut(Exception):
+        pass
+
+    def start(seed, cut=None):
+        """Two models, each in two calls of `fit`, to the third batch of epoch `cut`. Returns the order of each epoch."""
+        commits._kinds.clear()
+        fit_state.trainings.clear()
+        orders = []
+
+        def note(epoch, logs=None):
+            dataset = elastic._data._dataset
+            orders.append((dataset._deal() if kind == "arrays" else dataset._deal(20)).tolist())
+
+        def end(batch, logs=None):
+            if len(orders) == cut and batch == 2:
+                raise Cut
+
+        parallel = hvd.DataParallel(seed=seed)
+        try:
+            for _ in range(2):
+                model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+                model.compile(keras.optimizers.SGD(), "mse")
+                elastic = hvd.callbacks.ElasticCallback(2)
+                noting = keras.callbacks.LambdaCallback(on_epoch_begin=note, on_train_batch_end=end)
+                data = {"x": x, "y": x[:, :1], "batch_size": 4} if kind == "arrays" else {"x": Batches()}
+                for first in (0, 2):
+                    model.fit(
+                        **data, initial_epoch=first, epochs=first + 2, verbose=0, callbacks=[elastic, noting]
+                    )
+        except Cut:
+            pass
+        finally:
+            parallel.stop()
+        return orders
+
+    x = np.ones((40, 3), "float32")
+    monkeypatch.setenv("TFDDL_COMMITS", str(hvd.broadcast_object(str(tmp_path / "whole"), 0)))
+    whole = start(seed=1)
+    assert len(whole) == len(set(map(str, whole))) == 8
+    assert hvd.allgather_object(whole) == [whole] * hvd.size()
+    monkeypatch.setenv("TFDDL_COMMITS", str(hvd.broadcast_object(str(tmp_path / "cut"), 0)))
+    assert start(seed=1, cut=6) == whole[:6]
+    rest = start(seed=2)
+    assert len(rest) == 3 and rest[0] == whole[5] and not [each for each in rest[1:] if each in whole]
 
 
 @on_ranks(1, 2)

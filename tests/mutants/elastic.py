@@ -24,6 +24,12 @@ FAULTS = {
         "self._dataset.epoch, self._dataset.start = order, 0",
         _CUT,
     ),
+    "each call of fit has the order of the first one": Fault(
+        "tfddl/elastic/fit_state.py",
+        "(*seeds, self._number, self._fits)",
+        "(*seeds, self._number)",
+        "tests/elastic/test_fit.py::test_each_epoch_of_each_fit_has_an_order_of_its_own",
+    ),
     "a commit in the middle of gradient accumulation": Fault(
         "tfddl/elastic/fit.py",
         "self._since >= self._commit_every and passes_done(self.model.optimizer) == 0",

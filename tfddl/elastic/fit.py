@@ -47,7 +47,8 @@ class ElasticCallback(PreparingCallback):
             accumulation the commit comes with the next update. Defaults to 100.
         scale_learning_rate: Whether the learning rate is multiplied by the new number of ranks over the old one, because the
             global batch changes by that factor (the linear scaling rule, arXiv 1706.02677).
-        seed: int, of the order of rows. Defaults to 0.
+        seed: int, of the orders of rows: each epoch of each `fit` has its own. Under `DataParallel` they also depend on that
+            seed. Defaults to 0.
 
     Raises:
         ValueError: `commit_every` is not positive. In `fit`: there is another ElasticCallback, a `BackupAndRestore` or a
@@ -91,10 +92,10 @@ class ElasticCallback(PreparingCallback):
             )
             return
         hand_over.watch_sigterm()
-        self._data = fit_data.take(arguments, self._seed)
         first, epochs = arguments.get("initial_epoch", 0), arguments.get("epochs", 1)
         state = training.state
-        self._found = training.begin_fit(first, self._data.order)
+        self._found = training.begin_fit(first, (*DataParallel.seeds(), self._seed))
+        self._data = fit_data.take(arguments, state.seed)
         if training.is_over:
             first = epochs
         elif self._found:
@@ -104,6 +105,8 @@ class ElasticCallback(PreparingCallback):
                 self._data.go_on(state.order + 1, 0)
             self._factor = basics.size() / state.size if self._scales else 1.0
             self._scale(model)
+        else:
+            state.order = self._data.order
         state.size = basics.size()
         arguments["initial_epoch"] = first
         self._others = [each for each in callbacks_of(arguments) if each is not self]

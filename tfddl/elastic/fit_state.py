@@ -49,7 +49,8 @@ class Training:
     """All calls of `fit` for one model and optimizer.
 
     Attributes:
-        state: Their state: `fit` is the number of the call, `histories` are the metrics of all calls.
+        state: Their state: `fit` is the number of the call, `seed` determines its orders, `histories` are the metrics of all
+            calls.
     """
 
     def __init__(self, model: Any) -> None:
@@ -59,6 +60,7 @@ class Training:
             epoch=0,
             done=0,
             order=0,
+            seed=0,
             size=basics.size(),
             over=False,
             stopped=False,
@@ -67,7 +69,7 @@ class Training:
             counts=[],
         )
         self.model, self.optimizer = model, model.optimizer
-        self._fits = 0
+        self._number, self._fits = len(trainings), 0
         self._restored = self.state.restore_from(Commits.of_state(f"ElasticCallback {self.state.kind()}"))
         self.state.sync()
 
@@ -94,15 +96,25 @@ class Training:
         self._fits -= 1
         self._restored = True
 
-    def begin_fit(self, first: int, order: int) -> bool:
-        """Counts a call of `fit`. Returns whether a commit of this or a later call has been restored."""
+    def begin_fit(self, first: int, seeds: tuple[int, ...]) -> bool:
+        """Counts a call of `fit`.
+
+        Args:
+            first: The first epoch.
+            seeds: Numbers for the orders of all calls. The seed of a call also depends on its number, and goes on with the
+                commit: a program that starts again may have drawn other numbers.
+
+        Returns:
+            Whether a commit of this or a later call has been restored.
+        """
         self._fits += 1
         if self._restored and self._fits <= self.state.fit:
             self.state.restore_variables()  # the program may have changed them between two calls
             return True
         self._restored = False
         state = self.state
-        state.fit, state.epoch, state.done, state.order = self._fits, first, 0, order
+        state.fit, state.epoch, state.done = self._fits, first, 0
+        state.seed = int(np.random.SeedSequence((*seeds, self._number, self._fits)).generate_state(1)[0])
         state.over = state.stopped = False
         state.callbacks = {}
         return False

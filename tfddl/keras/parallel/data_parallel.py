@@ -111,6 +111,11 @@ class DataParallel:
         """Whether a DataParallel is active in a job of several ranks."""
         return cls._active is not None and basics.size() > 1
 
+    @classmethod
+    def seeds(cls) -> tuple[int, ...]:
+        """The seed of the active DataParallel, also in a job of one rank. Empty without one."""
+        return () if cls._active is None else (cls._active.seed,)
+
 
 class _OfOneProcess(GradientOptions):
     """One process leaves the rows of an embedding's gradient as they are, and so its Adam squares each."""
