@@ -59,6 +59,22 @@ def test_no_step_at_all_is_an_error(arguments, text):
         data.steps_per_epoch(*arguments)
 
 
+def test_a_change_of_any_row_is_seen(monkeypatch):
+    from tfddl.data import arrays
+
+    monkeypatch.setenv("TFDDL_COMMITS", "/not/there")
+    monkeypatch.setattr(arrays, "_BLOCK_BYTES", 160)
+    whole = np.zeros((100, 2))
+    part = data.shard_arrays(whole, rank=1, size=2)
+    for row in range(50):
+        assert arrays.whole_of(part, (1, 2)) is whole
+        part[row, 1] = 1
+        assert arrays.whole_of(part, (1, 2)) is None
+        part[row, 1] = 0
+    empty = data.shard_arrays(np.zeros((4, 0)), rank=1, size=2)
+    assert arrays.whole_of(empty, (1, 2)) is not None
+
+
 @on_ranks(1, 2, 3)
 def test_the_job_is_the_default(hvd):
     assert hvd.data.steps_per_epoch(100, 10) == 10 // hvd.size()

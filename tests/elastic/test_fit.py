@@ -186,10 +186,11 @@ def test_sharded_py_dataset_deals_the_rest(hvd):
 
 
 @on_ranks(2)
-def test_the_data_of_fit(hvd):
+def test_the_data_of_fit(hvd, tmp_path, monkeypatch):
     """Arrays of `shard` become whole again; the validation split is a fixed part of the rows."""
     from tfddl.elastic import fit_data
 
+    monkeypatch.setenv("TFDDL_COMMITS", str(tmp_path))
     x, y = np.arange(40.0).reshape(20, 2), np.arange(20)
     parts = dict(zip(("x", "y"), hvd.data.shard(x, y), strict=True))
     arguments = {**parts, "batch_size": 4, "validation_split": 0.25, "epochs": 2}
@@ -207,8 +208,12 @@ def test_the_data_of_fit(hvd):
     ]
     for arguments in others:
         assert type(fit_data.take(arguments, seed=0)) is fit_data.FitData
-    parts["x"] /= 2  # in place: rows of the other rank stay as they are
-    assert type(fit_data.take(dict(parts), seed=0)) is fit_data.FitData
+    if hvd.rank() == 1:
+        parts["y"][3] = 0  # in place: rows of the other rank stay as they are
+    arguments = dict(parts, batch_size=4)
+    data = fit_data.take(arguments, seed=0)
+    assert type(data) is fit_data.FitData and data.warns_of == "rank 0: OrderedData; rank 1: other arrays"
+    assert arguments == {**parts, "batch_size": 4}
     dataset = tf.data.Dataset.range(8)
     for arguments in ({"x": dataset}, {"x": dataset, "steps_per_epoch": 3}):
         assert fit_data.take(arguments, seed=0).done_after(2) == 4

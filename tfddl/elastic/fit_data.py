@@ -13,18 +13,26 @@ from tfddl.data.py_dataset import PyDataset, ShardedPyDataset
 from tfddl.data.rows import RowsDataset
 from tfddl.keras.distributed import patches
 from tfddl.keras.parallel.data_parallel import DataParallel
+from tfddl.ops.objects import allgather_object
 from tfddl.runtime import basics
+from tfddl.runtime.agreement import by_rank, differ
 from tfddl.runtime.log import warn
 
 
 class FitData:
     """Data of which nothing is known: the epoch that goes on begins anew, with all of its batches.
 
+    Args:
+        warns_of: The data in words, if a warning is to say what follows from it.
+
     Attributes:
         order: Determines the order of the epoch, where it is random.
     """
 
     order = 0
+
+    def __init__(self, warns_of: str = "") -> None:
+        self.warns_of = warns_of
 
     def go_on(self, order: int, done: int) -> bool:
         """Leaves out what is done of the first epoch.
@@ -58,6 +66,7 @@ class OrderedData(FitData):
     """
 
     def __init__(self, dataset: RowsDataset | ShardedPyDataset) -> None:
+        super().__init__()
         self._dataset = dataset
 
     @property
@@ -87,6 +96,7 @@ class CountedData(FitData):
     """
 
     def __init__(self, ranks: int, skips: bool) -> None:
+        super().__init__()
         self._ranks, self._skips, self._done = ranks, skips, 0
         self._whole: tuple[Any, Any, Any] | None = None
         self._left: int | None = None
@@ -131,7 +141,7 @@ def _shorten(iterator: Any) -> None:
 
 
 def take(arguments: dict[str, Any], seed: int) -> FitData:
-    """Finds out what data `fit` gets, and replaces it where an order that all ranks share is possible.
+    """Finds out what data `fit` gets, and replaces it where an order that all ranks share is possible. All ranks call it.
 
     Args:
         arguments: Those of `fit`; changed.
@@ -139,6 +149,25 @@ def take(arguments: dict[str, Any], seed: int) -> FitData:
     """
     if _compat.is_keras_2():
         return FitData()
+    changed = dict(arguments)
+    data = _take_alone(changed, seed)
+    kinds = dict(enumerate(allgather_object(data.warns_of or type(data).__name__, name="elastic.data")))
+    if differ(kinds):  # the ranks would commit at different batches
+        data = FitData(by_rank(kinds))
+    else:
+        arguments.clear()
+        arguments.update(changed)
+    if data.warns_of:
+        warn(
+            "After a loss this fit would begin the epoch anew, so that some rows would count twice in the weights. Let fit "
+            "have the NumPy arrays that hvd.data.shard returns, without a step in between, an hvd.data.ShardedPyDataset, "
+            f"or a tf.data.Dataset. Received: {data.warns_of}"
+        )
+    return data
+
+
+def _take_alone(arguments: dict[str, Any], seed: int) -> FitData:
+    """Does what `take` does, as if the other ranks had the same data."""
     data = arguments.get("x")
     # Under DataParallel each rank builds the batches of all.
     share = (0, 1) if DataParallel.divides() else (basics.rank(), basics.size())
@@ -156,8 +185,7 @@ def _of_py_dataset(data: Any, arguments: dict[str, Any], seed: int) -> FitData:
         return FitData()
     if not isinstance(data, ShardedPyDataset):
         if basics.size() > 1 and not DataParallel.divides():
-            _warn_of_new_begin("a PyDataset that is not an hvd.data.ShardedPyDataset")
-            return FitData()
+            return FitData("a PyDataset that is not an hvd.data.ShardedPyDataset")
         shuffle = bool(arguments.get("shuffle", True))
         data = arguments["x"] = ShardedPyDataset(data, shuffle=shuffle, seed=seed, rank=0, size=1)
     arguments["shuffle"] = False  # of this rank's batches, in an order of its own
@@ -171,12 +199,10 @@ def _of_arrays(arguments: dict[str, Any], seed: int, share: tuple[int, int]) -> 
     if (given[1] is None and given[2] is not None) or not leaves:
         return FitData()
     if not all(isinstance(leaf, (np.ndarray, tf.Tensor)) for leaf in leaves):
-        _warn_of_new_begin("a generator, or another object without a known order")
-        return FitData()
+        return FitData("a generator, or another object without a known order")
     wholes = [np.asarray(leaf) if share[1] == 1 else whole_of(leaf, share) for leaf in leaves]
     if any(whole is None for whole in wholes):
-        _warn_of_new_begin("other arrays")
-        return FitData()
+        return FitData("other arrays")
     rows = {len(whole) for whole in wholes}
     if len(rows) > 1 or 0 in rows or any(whole.dtype.kind in "OSU" for whole in wholes):
         return FitData()  # Keras has the words for errors in them
@@ -205,11 +231,3 @@ def _as_tuples(data: Any) -> Any:
     if isinstance(data, dict):
         return {name: _as_tuples(each) for name, each in data.items()}
     return tuple(map(_as_tuples, data)) if isinstance(data, (list, tuple)) else data
-
-
-def _warn_of_new_begin(received: str) -> None:
-    warn(
-        "After a loss this fit would begin the epoch anew, so that some rows would count twice in the weights. Let fit have "
-        "the NumPy arrays that hvd.data.shard returns, without a step in between, an hvd.data.ShardedPyDataset, or a "
-        f"tf.data.Dataset. Received: {received}"
-    )
