@@ -148,6 +148,64 @@ def test_uncertain_order_is_refused(change, text):
     data.shard(change(numbers(9)), rank=0, size=1)  # Nothing to overlap with.
 
 
+def shuffled(start, **options):
+    return tf.data.Dataset.range(8 * start, 8 * start + 8).shuffle(8, **options)
+
+
+def augmented(x):
+    return x + tf.random.uniform((), maxval=2, dtype=tf.int64)
+
+
+INSIDE = {
+    "interleave": lambda dataset, **options: dataset.interleave(
+        lambda x: shuffled(x, **options), cycle_length=1
+    ),
+    "parallel": lambda dataset, **options: dataset.interleave(
+        lambda x: shuffled(x, **options), num_parallel_calls=2
+    ),
+    "nested": lambda dataset, **options: dataset.flat_map(
+        lambda x: numbers(2).flat_map(lambda y: shuffled(x + y, **options))
+    ),
+    "map": lambda dataset, **options: dataset.map(lambda x: shuffled(x, **options)).flat_map(
+        lambda inner: inner
+    ),
+    "sampled": lambda dataset, **options: dataset.flat_map(
+        lambda x: tf.data.Dataset.sample_from_datasets([numbers(4), numbers(4)], **options)
+    ),
+    "filter": lambda dataset, **options: dataset.filter(lambda x: tf.random.uniform((), **options) < 0.5),
+}
+
+
+@pytest.mark.parametrize("kind", INSIDE)
+def test_an_uncertain_order_inside_of_a_function_is_refused(kind):
+    change = INSIDE[kind]
+    tf.random.set_seed(None)
+    with pytest.raises(ValueError, match="shuffled without a seed"):
+        data.shard(change(numbers(9)), rank=0, size=2)
+    data.shard(change(numbers(9), seed=5), rank=0, size=2)
+    tf.random.set_seed(0)
+    data.shard(change(numbers(9), seed=0), rank=0, size=2)
+    tf.random.set_seed(1)
+    data.shard(change(numbers(9)), rank=0, size=2)
+
+
+def test_random_numbers_that_leave_elements_in_their_places():
+    tf.random.set_seed(None)
+    dataset = numbers(9).map(augmented).flat_map(lambda x: numbers(2).map(augmented))
+    order = dataset.map(lambda x: tf.random.shuffle([x, x])).flat_map(lambda x: shuffled(x[0], seed=x[1]))
+    data.shard(order, rank=0, size=2)
+
+
+@on_ranks(2)
+def test_seeds_inside_of_a_function_that_differ_by_rank(hvd):
+    for kind in ("interleave", "filter"):
+        tf.random.set_seed(1 + hvd.rank())
+        with pytest.raises(
+            ValueError, match=r"rank 0: shuffle 1 with seeds \(1, 5\); rank 1: shuffle 1 with seeds \(2, 5\)"
+        ):
+            hvd.data.shard(INSIDE[kind](numbers(9), seed=5))
+
+
 def test_the_option_for_uncertain_order_is_refused():
     options = tf.data.Options()
     options.deterministic = False

@@ -33,6 +33,12 @@ FAULTS = {
         "return count // size",
         "tests/data/test_shard.py::test_repeat_covers_everything",
     ),
+    "a shuffle in a nested function stays unseen": Fault(
+        "tfddl/data/order.py",
+        "(graph.node, *(each.node_def for each in graph.library.function))",
+        "(graph.node,)",
+        "tests/data/test_shard.py::test_an_uncertain_order_inside_of_a_function_is_refused",
+    ),
     "an unseeded shuffle is shared out": Fault(
         "tfddl/data/order.py",
         "    if (0, 0) in _seeds(steps):\n",

@@ -1,6 +1,7 @@
 """Checks that all ranks see the elements of a tf.data.Dataset in one order; else shards would overlap and miss elements."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import tensorflow as tf
 
@@ -12,6 +13,18 @@ _ADVICE = (
     "all ranks the same seed, shuffle(n, seed=...), before tf.random.set_seed or keras.utils.set_random_seed is "
     "called with a seed that differs from rank to rank: it changes the order of a seeded shuffle too."
 )
+
+_Seeds = tuple[int | None, int | None]
+_NOT_0 = 2**31 - 1
+# The first of the two inputs that are seeds.
+_SEED_INPUTS = {
+    "RandomDataset": 0,
+    "RandomDatasetV2": 0,
+    "ShuffleAndRepeatDataset": 2,
+    "ShuffleAndRepeatDatasetV2": 2,
+    "ShuffleDataset": 2,
+    "ShuffleDatasetV3": 2,
+}
 
 
 def check_deterministic(dataset: tf.data.Dataset) -> None:
@@ -28,8 +41,9 @@ def check_deterministic(dataset: tf.data.Dataset) -> None:
         )
     if (0, 0) in _seeds(steps):
         raise ValueError(
-            f"The dataset is shuffled without a seed (tf.data.Dataset.list_files shuffles too), so that the "
-            f"ranks' shards would overlap. {_ADVICE} Received: {dataset!r}"
+            "The dataset is shuffled without a seed, perhaps in a function of flat_map or interleave, or by a filter "
+            "with random numbers (tf.data.Dataset.list_files shuffles too), so that the ranks' shards would overlap. "
+            f"{_ADVICE} Received: {dataset!r}"
         )
 
 
@@ -62,10 +76,43 @@ def _pipeline(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
         yield from _pipeline(source)
 
 
-def _seeds(steps: Iterator[tf.data.Dataset] | list[tf.data.Dataset]) -> list[tuple[int, int]]:
+def _seeds(steps: Iterable[tf.data.Dataset]) -> list[_Seeds]:
     """The seeds of each shuffle: the graph's and the op's; both are 0 without a seed."""
-    shuffles = (step for step in steps if hasattr(step, "_seed2"))
-    return [(int(step._seed), int(step._seed2)) for step in shuffles]
+    found: list[_Seeds] = []
+    for step in steps:
+        if hasattr(step, "_seed2"):
+            found.append((int(step._seed), int(step._seed2)))
+        for function in step._functions():
+            found += _seeds_inside(function, chooses=hasattr(step, "_predicate"))
+    return found
+
+
+def _seeds_inside(function: Any, chooses: bool) -> Iterator[_Seeds]:
+    """The seeds of each shuffle in a function that returns datasets, and of random numbers in one that chooses elements.
+
+    Other functions only change elements: their random numbers, as of an augmentation, leave each its place.
+    """
+    results = tf.nest.flatten(function.output_structure)
+    if not chooses and not any(isinstance(each, tf.data.DatasetSpec) for each in results):
+        return
+    graph = function.function.graph.as_graph_def()
+    for nodes in (graph.node, *(each.node_def for each in graph.library.function)):
+        names = {node.name: node for node in nodes}
+        for node in nodes:
+            if (first := _SEED_INPUTS.get(node.op)) is not None:
+                yield _seed(names, node.input[first]), _seed(names, node.input[first + 1])
+            elif chooses and "seed2" in node.attr:
+                yield node.attr["seed"].i, node.attr["seed2"].i
+
+
+def _seed(nodes: dict[str, Any], name: str) -> int | None:
+    """The seed that an input of a node is; None if the function computes it."""
+    node = nodes.get(name.partition(":")[0])
+    if node is not None and node.op == "SelectV2":  # TensorFlow has another number for the seeds 0 and 0
+        return _seed(nodes, node.input[2]) or _NOT_0
+    return (
+        int(tf.make_ndarray(node.attr["value"].tensor)) if node is not None and node.op == "Const" else None
+    )
 
 
 def _unordered(step: tf.data.Dataset) -> bool:
