@@ -318,6 +318,27 @@ def test_each_epoch_of_each_fit_has_an_order_of_its_own(hvd, kind, tmp_path, mon
     assert len(rest) == 3 and rest[0] == whole[5] and not [each for each in rest[1:] if each in whole]
 
 
+@on_ranks(2)
+def test_all_ranks_keep_what_a_callback_of_rank_0_has_found(hvd, tmp_path, monkeypatch):
+    """Rank 0 and its host may be lost, and the best file outlives them."""
+    import keras
+
+    from tfddl.elastic import fit_state
+
+    monkeypatch.setenv("TFDDL_COMMITS", str(tmp_path / "commits"))
+    model = model_of(hvd)
+    x = np.full((8, 3), 1.0 + hvd.rank(), "float32")
+    best = keras.callbacks.ModelCheckpoint(str(tmp_path / "best.keras"), "loss", save_best_only=True)
+    stop = keras.callbacks.EarlyStopping("loss")
+    callbacks = [hvd.callbacks.ElasticCallback(), hvd.callbacks.rank_zero_only(best), stop]
+    history = model.fit(x, x[:, :1], batch_size=8, verbose=0, callbacks=callbacks).history
+    kept = fit_state.trainings[id(model), id(model.optimizer)].state.content()[0]["callbacks"]
+    losses = hvd.allgather_object(history["loss"][0])
+    assert losses[0] != losses[1]
+    assert kept["ModelCheckpoint", 0]["best"] == losses[0]
+    assert kept["EarlyStopping", 0]["best"] == losses[hvd.rank()]  # its own
+
+
 @on_ranks(1, 2)
 def test_a_fit_that_was_cut_goes_on(hvd, tmp_path, monkeypatch):
     """With steps_per_execution, accumulation, the learning rate scaled, and the counts of callbacks."""

@@ -36,6 +36,12 @@ FAULTS = {
         "range(0, len(part), 2 * rows)",
         "tests/data/test_arrays.py::test_a_change_of_any_row_is_seen",
     ),
+    "the best value of rank 0's ModelCheckpoint dies with its host": Fault(
+        "tfddl/elastic/fit.py",
+        "return of_rank_0 | changed",
+        "return changed",
+        "tests/elastic/test_fit.py::test_all_ranks_keep_what_a_callback_of_rank_0_has_found",
+    ),
     "each rank chooses the kind of its data alone": Fault(
         "tfddl/elastic/fit_data.py",
         "    if differ(kinds):",

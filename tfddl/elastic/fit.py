@@ -17,6 +17,7 @@ from tfddl.keras.distributed import patches
 from tfddl.keras.distributed.status import passes_done
 from tfddl.keras.local_steps import LocalSGD
 from tfddl.keras.parallel.data_parallel import DataParallel
+from tfddl.ops.objects import broadcast_object
 from tfddl.runtime import basics
 from tfddl.runtime.asked import may_survive
 from tfddl.runtime.log import warn
@@ -151,7 +152,7 @@ class ElasticCallback(PreparingCallback):
         if self._restores_local_steps:
             self._states.restore(self._training.state.callbacks)
         elif may_survive() and not self._training.is_over:  # a loss may come before the first commit
-            self._training.state.callbacks = self._states.changed()
+            self._training.state.callbacks = self._changed()
             self._training.state.save()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -216,7 +217,7 @@ class ElasticCallback(PreparingCallback):
         self._since = 0
         state = self._training.state
         state.order = self._data.order
-        state.callbacks = self._states.changed()
+        state.callbacks = self._changed()
         state.stopped = bool(self.model.stop_training)
         try:
             with hand_over.possible():
@@ -224,6 +225,12 @@ class ElasticCallback(PreparingCallback):
         except HostsUpdatedInterrupt:
             hand_over.end_if_agreed()
             raise
+
+    def _changed(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """What callbacks have found out; all ranks keep that of callbacks on rank 0 alone, for they may outlive it."""
+        changed = self._states.changed()
+        of_rank_0: dict[tuple[str, int], dict[str, Any]] = broadcast_object(changed, name="elastic.callbacks")
+        return of_rank_0 | changed
 
     def _scale(self, model: Any) -> None:
         if self._factor != 1.0:
