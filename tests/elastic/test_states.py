@@ -1,5 +1,7 @@
 """States, `run` and callbacks of elastic training."""
 
+import signal
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -119,3 +121,25 @@ def test_what_is_refused(hvd):
         hvd.elastic.CommitStateCallback(hvd.elastic.ObjectState(), 0)
     with pytest.raises(NotImplementedError, match=r"State needs save\(\)"):
         hvd.elastic.State().commit()
+
+
+@on_ranks(1)
+def test_no_room_for_the_files_that_supervisors_read(hvd, tmp_path, monkeypatch):
+    """The training goes on; SIGTERM ends the rank, since its supervisor would not."""
+    from tfddl.elastic import hand_over, survive
+
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TFDDL_COMMITS", str(tmp_path / "file" / "commits"))
+    monkeypatch.setenv("TFDDL_JOB", "job")
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        hand_over.watch_sigterm()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        survive._tell()
+        monkeypatch.setenv("TFDDL_COMMITS", str(tmp_path / "commits"))
+        hand_over.watch_sigterm()
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        survive._tell()
+        assert len(list((tmp_path / "commits").iterdir())) == 2
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -79,11 +79,11 @@ def watch_sigterm() -> None:
             os.kill(supervisor, signal.SIGTERM)
 
     path = Path(_file(rank_shim.CATCHES_FILE, session))
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.write_text(
-        str(rank)
-    )  # before the handler: the supervisor kills a rank that would not die of SIGTERM
-    signal.signal(signal.SIGTERM, leave)
+    with contextlib.suppress(OSError):  # without room for the file this rank dies of SIGTERM
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_text(str(rank))
+        # After the file: the supervisor kills a rank that would not die of SIGTERM.
+        signal.signal(signal.SIGTERM, leave)
 
 
 def _file(kind: str, session: int | None = None) -> str:

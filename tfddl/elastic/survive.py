@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -56,7 +57,8 @@ def _tell() -> None:
     """Tells tfddlrun, by its supervisor, that this rank goes on, and with how many others."""
     folder, job = (os.environ.get(name, "") for name in (rank_shim.COMMITS_VARIABLE, rank_shim.JOB_VARIABLE))
     path = Path(rank_shim.rank_file(folder, job, rank_shim.GOES_ON_FILE, os.getsid(0)))
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = path.with_suffix(".part")
-    part.write_text(str(basics.size()))
-    part.rename(path)
+    with contextlib.suppress(OSError):  # without room for the file tfddlrun starts the job again
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part.write_text(str(basics.size()))
+        part.rename(path)
