@@ -340,6 +340,32 @@ def test_all_ranks_keep_what_a_callback_of_rank_0_has_found(hvd, tmp_path, monke
 
 
 @on_ranks(1, 2)
+def test_a_loop_over_models_keeps_one_commit_of_each(hvd, tmp_path, monkeypatch):
+    from tfddl.elastic import commits, fit_state
+
+    folder = hvd.broadcast_object(tmp_path / "commits", 0)
+    monkeypatch.setenv("TFDDL_COMMITS", str(folder))
+    x = np.ones((8, 3), "float32")
+
+    def start():
+        """Trains the first model, the second, and the first again. Returns the weights, and the commits after each."""
+        commits._kinds.clear()
+        fit_state.trainings.clear()
+        models, kept = [model_of(hvd), model_of(hvd)], []
+        callbacks = [hvd.callbacks.ElasticCallback()]
+        for model in (models[0], models[1], models[0]):
+            model.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=0, callbacks=callbacks)
+            hvd.barrier()
+            kept.append(sorted(len(list(each.glob("commit-*"))) for each in folder.iterdir()))
+            hvd.barrier()
+        return [each.tolist() for model in models for each in model.get_weights()], kept
+
+    weights, kept = start()
+    assert kept == [[2], [1, 2], [1, 2]]
+    assert start() == (weights, [[1, 2]] * 3)  # skips each fit
+
+
+@on_ranks(1, 2)
 def test_a_fit_that_was_cut_goes_on(hvd, tmp_path, monkeypatch):
     """With steps_per_execution, accumulation, the learning rate scaled, and the counts of callbacks."""
     import keras

@@ -105,6 +105,12 @@ class Commits:
                 f"beginning: make room in {self._folder.parent}. Received: {error}"
             )
 
+    def keep_newest(self) -> None:
+        """Removes the older commits, on the rank that writes."""
+        if self.are_written_here:
+            for old in self._complete()[1:]:
+                self._path(*old).unlink(missing_ok=True)
+
     def newest_number(self) -> int:
         """The number of the newest commit whose content is whole; 0 if there is none."""
         return next((number for number, checksum in self._complete() if self._is_whole(number, checksum)), 0)

@@ -36,6 +36,12 @@ class _State(TensorFlowKerasState):
         """The call of `fit` in which the state was saved."""
         return int(self._saved_state["fit"])
 
+    def free(self) -> None:
+        """Keeps the newest commit alone, until the state is saved again."""
+        self._values = []
+        for commits in self._commits:
+            commits.keep_newest()
+
     def set_counts(self) -> None:
         """Gives the random layers the saved counts."""
         for variable, count in zip(self._streams(), self.counts, strict=False):
@@ -107,6 +113,9 @@ class Training:
         Returns:
             Whether a commit of this or a later call has been restored.
         """
+        for other in trainings.values():
+            if other is not self and other.is_newest and other.state.over:
+                other.state.free()
         self._fits += 1
         if self._restored and self._fits <= self.state.fit:
             self.state.restore_variables()  # the program may have changed them between two calls
