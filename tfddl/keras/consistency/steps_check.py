@@ -56,9 +56,9 @@ def check_plan(params: dict[str, Any], model: Any, name: str, process_set: Proce
     } | {name: os.environ.get(name) for name in _VARIABLES}
     check_same(
         [f"{key}={value}" for key, value in plan.items()],
-        "The ranks have different callbacks, or different numbers of batches, epochs or steps: give all ranks the same number of batches, or "
-        "pass steps_per_epoch to fit; and use the same epochs, steps_per_execution, gradient_accumulation_steps and "
-        "TFDDL_* variables.",
+        "The ranks have different callbacks, or different numbers of batches, epochs or steps: give all ranks the same "
+        "callbacks of tfddl and the same number of batches, or pass steps_per_epoch to fit; and use the same epochs, "
+        "steps_per_execution, gradient_accumulation_steps and TFDDL_* variables.",
         name,
         process_set,
     )
