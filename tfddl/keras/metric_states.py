@@ -116,7 +116,8 @@ class Layout:
         """Raises a ValueError on every rank if the ranks have different layouts."""
         check_same(
             [*self.logs, *(f"metric {state}" for state in self.states)],
-            "MetricAverageCallback needs the same metrics on all ranks: give every rank validation data, or none.",
+            "MetricAverageCallback needs the same metrics on all ranks: compile the same ones, give every rank validation "
+            "data or none, and give callbacks that add to logs to all ranks.",
             f"{name}.keys",
             process_set,
         )
