@@ -245,9 +245,9 @@ def test_fit_and_a_loop_agree(hvd, first):
 
 
 @pytest.mark.parametrize("kind", ["LocalSGD", "DiLoCo", "streaming"])
-@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize(("first", "sends"), [(False, True), (True, True), (False, False)])
 @on_ranks(2)
-def test_the_best_weights_are_restored(hvd, first, kind):
+def test_the_best_weights_are_restored(hvd, first, sends, kind):
     """Each rank restores its own of the best epoch, between two exchanges, and all end with the mean."""
     import keras
 
@@ -265,7 +265,7 @@ def test_the_best_weights_are_restored(hvd, first, kind):
     stopping = keras.callbacks.EarlyStopping("own", mode="min", patience=9, restore_best_weights=True)
     pair = [stopping, local] if first else [local, stopping]
     hvd.broadcast_variables(model.variables, root_rank=0)
-    callbacks = [] if first else [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)] if sends else []
     callbacks += [Look(), *pair]
     model.fit(x, y, batch_size=2, epochs=3, verbose=0, callbacks=callbacks)
     best = hvd.allgather_object(kept[1])

@@ -136,16 +136,6 @@ def test_files_that_several_ranks_write(hvd, tmp_path):
         assert len(told) == count * (hvd.rank() == 0), said
 
 
-@on_ranks(2, 3)
-def test_a_broadcast_on_one_rank(hvd):
-    network = support.model()
-    network.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
-    mine = support.shard(support.data(hvd.size()), hvd.rank(), hvd.size())
-    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)] if hvd.rank() == 0 else []
-    with pytest.raises(ValueError, match=r"callbacks.* rank.* no BroadcastGlobalVariablesCallback"):
-        network.fit(*mine, callbacks=callbacks, verbose=0)
-
-
 @on_ranks(2)
 def test_a_search_of_keras_tuner_is_told_what_to_do(hvd):
     told = "In a search of KerasTuner give all ranks the same seed.* Received: "

@@ -50,8 +50,8 @@ FAULTS = {
     ),
     "a model that has ended keeps its older commits": Fault(
         "tfddl/elastic/commits.py",
-        "for old in self._complete()[1:]:\n                self._path(*old).unlink(missing_ok=True)",
-        "for old in self._complete()[2:]:\n                self._path(*old).unlink(missing_ok=True)",
+        "for old in self._complete()[1:]:\n                    self._path(*old).unlink(missing_ok=True)",
+        "for old in self._complete()[2:]:\n                    self._path(*old).unlink(missing_ok=True)",
         "tests/elastic/test_fit.py::test_a_loop_over_models_keeps_one_commit_of_each",
     ),
     "each rank chooses the kind of its data alone": Fault(

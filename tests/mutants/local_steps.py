@@ -7,7 +7,7 @@ _TESTS = "tests/keras/test_local_steps.py::"
 FAULTS = {
     "without a broadcast ranks keep the weights that they have restored": Fault(
         "tfddl/keras/callbacks/local_steps.py",
-        "        stop.add_to(callbacks, self.process_set)\n",
+        "        stop.add_to(callbacks, self.process_set, trains_alone=True)\n",
         "",
         _TESTS + "test_the_best_weights_are_restored",
     ),

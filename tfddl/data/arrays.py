@@ -11,8 +11,9 @@ import numpy as np
 from tfddl.data import shards
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
-_COMMITS_VARIABLE = "TFDDL_COMMITS"  # set in an elastic job; others ask for no whole array
+_COMMITS_VARIABLE = "TFDDL_COMMITS"  # set in an elastic job; only ElasticCallback needs the whole array
 _BLOCK_BYTES = 1 << 24
+_READ_ONLY = -1  # no checksum
 
 _wholes: dict[int, tuple[Any, tuple[int, int], int]] = {}
 
@@ -82,7 +83,12 @@ def _remember(part: np.ndarray, whole: np.ndarray, share: tuple[int, int]) -> No
 
 
 def _checksum(part: np.ndarray) -> int:
-    """A checksum of all rows: a program that changes its part in place leaves the rows of other ranks as they are."""
+    """A checksum of all rows. If a program changes its part in place, the whole array no longer fits.
+
+    Of a part that cannot be changed, as in a file that is mapped into memory, no row is read.
+    """
+    if not part.flags.writeable:
+        return _READ_ONLY
     rows = max(1, _BLOCK_BYTES * len(part) // max(1, part.nbytes))  # `tobytes` copies them
     return functools.reduce(
         lambda checksum, first: zlib.crc32(part[first : first + rows].tobytes(), checksum),

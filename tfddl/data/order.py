@@ -88,9 +88,9 @@ def _seeds(steps: Iterable[tf.data.Dataset]) -> list[_Seeds]:
 
 
 def _seeds_inside(function: Any, chooses: bool) -> Iterator[_Seeds]:
-    """The seeds of each shuffle in a function that returns datasets, and of random numbers in one that chooses elements.
+    """The seeds of each shuffle in a function that returns datasets, and of random numbers in a predicate.
 
-    Other functions only change elements: their random numbers, as of an augmentation, leave each its place.
+    Random numbers in other functions, such as an augmentation, do not move elements.
     """
     results = tf.nest.flatten(function.output_structure)
     if not chooses and not any(isinstance(each, tf.data.DatasetSpec) for each in results):

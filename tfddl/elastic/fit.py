@@ -227,7 +227,7 @@ class ElasticCallback(PreparingCallback):
             raise
 
     def _changed(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """What callbacks have found out; all ranks keep that of callbacks on rank 0 alone, for they may outlive it."""
+        """The results of this rank's callbacks, and of callbacks that only rank 0 has: rank 0 may be lost."""
         changed = self._states.changed()
         of_rank_0: dict[tuple[str, int], dict[str, Any]] = broadcast_object(changed, name="elastic.callbacks")
         return of_rank_0 | changed

@@ -23,7 +23,7 @@ class FitData:
     """Data of which nothing is known: the epoch that goes on begins anew, with all of its batches.
 
     Args:
-        warns_of: The data in words, if a warning is to say what follows from it.
+        warns_of: The name of the data in the warning; empty for no warning.
 
     Attributes:
         order: Determines the order of the epoch, where it is random.

@@ -38,6 +38,8 @@ class _State(TensorFlowKerasState):
 
     def free(self) -> None:
         """Keeps the newest commit alone, until the state is saved again."""
+        if not self._values:
+            return
         self._values = []
         for commits in self._commits:
             commits.keep_newest()

@@ -62,7 +62,7 @@ class LocalSGD(LocalStepsCallback):
 
     def on_list(self, callbacks: Any) -> None:
         """Adds a StopTogetherCallback, since an EarlyStopping may restore other weights on each rank."""
-        stop.add_to(callbacks, self.process_set)
+        stop.add_to(callbacks, self.process_set, trains_alone=True)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks the model."""

@@ -33,7 +33,7 @@ class StopTogetherCallback(callback_list.ListedCallback):
     Args:
         every_batch: Whether to exchange after each batch. Defaults to `None`: if a callback could need it.
         process_set: The ranks that stop together ("all ranks" above). Defaults to all; the callback that `fit` adds
-            takes the set of that callback.
+            takes the set of the callback that asked for it.
 
     Raises:
         ValueError: At the end of an epoch, on every rank, if the ranks' learning rates differ.
@@ -44,6 +44,7 @@ class StopTogetherCallback(callback_list.ListedCallback):
         callback_list.watch()
         self.every_batch = every_batch
         self.process_set = check_type(process_set)
+        self.compares_rates = True
         self.others: list[Any] = []
         self._each_batch, self._restores, self._postponed = False, False, False
 
@@ -78,6 +79,8 @@ class StopTogetherCallback(callback_list.ListedCallback):
         wanted = self._postponed or self.model.stop_training
         wants, rates = self._exchange("epoch", wanted, 0.0 if rate is None else rate)
         self._postponed, self.model.stop_training = False, any(wants.values())
+        if not self.compares_rates:
+            return
         check_equal(
             rates,
             "The ranks have set different learning rates, which would make their weights diverge: put "
@@ -126,11 +129,19 @@ class StopTogetherCallback(callback_list.ListedCallback):
         ]
 
 
-def add_to(callbacks: Any, process_set: ProcessSet) -> None:
-    """Adds a StopTogetherCallback to the end of a `keras.callbacks.CallbackList` that has none."""
+def add_to(callbacks: Any, process_set: ProcessSet, trains_alone: bool = False) -> None:
+    """Adds a StopTogetherCallback to the end of a `keras.callbacks.CallbackList` that has none.
+
+    Args:
+        callbacks: The list.
+        process_set: The ranks that stop together.
+        trains_alone: Whether each rank trains alone for some steps. Then no exchange follows a batch, and learning rates
+            may differ.
+    """
     if any(isinstance(each, StopTogetherCallback) for each in callbacks.callbacks):
         return
-    stop = StopTogetherCallback(process_set=process_set)
+    stop = StopTogetherCallback(False if trains_alone else None, process_set)
+    stop.compares_rates = not trains_alone
     stop.set_params(callbacks.params)
     if getattr(callbacks, "model", None) is not None:
         stop.set_model(callbacks.model)

@@ -9,7 +9,7 @@ from tfddl.keras.consistency import model_contents
 from tfddl.ops.objects import allgather_object
 from tfddl.runtime import basics
 from tfddl.runtime.agreement import in_words
-from tfddl.runtime.log import warn
+from tfddl.runtime.log import warn, warn_once
 from tfddl.runtime.process_sets import ProcessSet
 
 
@@ -45,7 +45,7 @@ def warn_of_backups(callbacks: list[Any], broadcast: Any, name: str, process_set
             process_set,
         )
     for file, ranks in _shared([(rank, host, files) for rank, host, _, files, _ in found]):
-        warn(
+        warn_once(  # a program may call fit many times
             "Several ranks write one file at the same time, which can break it: let one rank write, as "
             "hvd.callbacks.rank_zero_only(ModelCheckpoint(...)) does. "
             f"Received: {file} on {in_words(ranks)}",
@@ -54,7 +54,7 @@ def warn_of_backups(callbacks: list[Any], broadcast: Any, name: str, process_set
 
 
 def _files(callbacks: list[Any]) -> list[str]:
-    """The files that callbacks of Keras write. Those of tfddl write on one rank."""
+    """The files that callbacks of Keras write. Callbacks of tfddl write on one rank."""
     found = []
     for each in callbacks:
         for kind, attribute in (("ModelCheckpoint", "filepath"), ("CSVLogger", "filename")):
@@ -64,7 +64,14 @@ def _files(callbacks: list[Any]) -> list[str]:
 
 
 def _shared(names: list[tuple[int, str, list[str]]]) -> list[tuple[str, list[int]]]:
-    """Names of files that several ranks of a host have, and these ranks; of rank, host and names of each rank."""
+    """Finds the names that several ranks of one host have.
+
+    Args:
+        names: The rank, the host and the names of each rank.
+
+    Returns:
+        Each name with its ranks.
+    """
     users: dict[tuple[str, str], list[int]] = {}
     for rank, host, own in names:
         for name in own:

@@ -5,10 +5,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.keras.consistency import model_contents, sharded_check, steps_check
+from tfddl.keras.consistency import model_contents, sharded_check
 from tfddl.keras.distributed import patches
-from tfddl.keras.distributed.adoption import is_adopted
-from tfddl.keras.distributed.settings import settings_of
 from tfddl.keras.distributed.status import is_distributed
 from tfddl.keras.keras2 import addons
 from tfddl.ops.variables import has_broadcast
@@ -92,7 +90,7 @@ def _complete(callbacks: Any) -> None:
     for optimizer in () if model is None else model_contents.optimizers_of(model):
         addons.check_members(optimizer)
     listed = [callback for callback in callbacks.callbacks if isinstance(callback, ListedCallback)]
-    for callback in listed:
+    for callback in sorted(listed, key=lambda each: isinstance(each, LocalStepsCallback)):  # these last
         callback.on_list(callbacks)
     optimizer = getattr(model, "optimizer", None)
     distributed = optimizer is not None and is_distributed(optimizer)
@@ -128,9 +126,6 @@ class _Reminder(Callback):
     """Warns if the ranks train from different weights, which no error would show."""
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        optimizer = getattr(self.model, "optimizer", None)
-        if optimizer is not None and is_adopted(_compat.innermost(optimizer)):
-            steps_check.check_that_none_compares(settings_of(optimizer).options.process_set)
         if basics.is_initialized() and basics.size() > 1 and not self._has_broadcast():
             warn(
                 "fit has no BroadcastGlobalVariablesCallback, and hvd.broadcast_variables has not been called for this "

@@ -1,6 +1,6 @@
 """The state of optimizers that stays each rank's own when training goes on, in a second `fit`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from tfddl import _compat
@@ -12,8 +12,8 @@ from tfddl.runtime.process_sets import ProcessSet
 def own_state(model: Any, keeps: Callable[[Any], bool], name: str, process_set: ProcessSet) -> set[int]:
     """Finds the state that a broadcast would spoil. All ranks call it.
 
-    It is the state of variables that stay each rank's own, and, if all ranks have taken equally many steps, their sums of
-    gradients that have not been applied yet. With different numbers of steps all ranks need the sums of one of them.
+    Local variables keep their state. If all ranks have taken equally many steps, each rank also keeps its sums of gradients
+    that have not been applied yet. Else all ranks take the sums of the root.
 
     Args:
         model: The model.
@@ -27,24 +27,26 @@ def own_state(model: Any, keeps: Callable[[Any], bool], name: str, process_set: 
     optimizers = list(model_contents.optimizers_of(model))
     (steps,) = all_numbers(sum(map(_compat.steps_taken, optimizers)), name=name, process_set=process_set)
     go_on_together = len(set(steps.values())) == 1
+    kept = [each for each in model.variables if keeps(each) and not _compat.is_seed_state(each)]
     return {
         model_contents.variable_id(variable)
         for optimizer in optimizers
-        for variable, of in _state(optimizer, model)
-        if (go_on_together and model_contents.is_accumulator(variable)) or (of and all(map(keeps, of)))
+        for variable in model_contents.state_of(optimizer, model.variables)
+        if (go_on_together and model_contents.is_accumulator(variable)) or _is_state_of(variable, kept, model)
     }
 
 
-def _state(optimizer: Any, model: Any) -> Iterator[tuple[Any, list[Any]]]:
-    """Yields the variables of an optimizer, each with the variables of the model of which it holds the state.
+def _is_state_of(state: Any, kept: list[Any], model: Any) -> bool:
+    """Whether a variable of an optimizer holds the state of one of the variables `kept`, and of no other one.
 
-    Keras 3 begins its name with the path of that variable. Variables of Keras 2 are yielded without.
+    Keras 3 begins its name with the path of that variable; the longest path that fits counts.
     """
-    paths = (
-        []
-        if _compat.is_keras_2()
-        else [(_compat.path(each).replace("/", "_"), each) for each in model.variables]
-    )
-    for variable in model_contents.state_of(optimizer, model.variables):
-        found = [path for path, _ in paths if variable.name.startswith(f"{path}_")]
-        yield variable, [each for path, each in paths if found and path == max(found, key=len)]
+    if _compat.is_keras_2() or not any(state.name.startswith(_prefix(each)) for each in kept):
+        return False
+    fitting = [each for each in model.variables if state.name.startswith(_prefix(each))]
+    longest = max(map(len, map(_prefix, fitting)))
+    return all(any(each is one for one in kept) for each in fitting if len(_prefix(each)) == longest)
+
+
+def _prefix(variable: Any) -> str:
+    return _compat.path(variable).replace("/", "_") + "_"

@@ -15,27 +15,6 @@ _VARIABLES = ("TFDDL_BUCKET_MB", weights_check.VARIABLE)
 """Ranks with different values of them would run different collectives."""
 
 
-PLAN = "BroadcastGlobalVariablesCallback.steps"
-"""Names the comparison of plans."""
-
-
-def check_that_none_compares(process_set: ProcessSet) -> None:
-    """Checks that all ranks train without BroadcastGlobalVariablesCallback, whose `check_plan` would wait for this rank.
-
-    Args:
-        process_set: The ranks that train.
-
-    Raises:
-        ValueError: On every rank, if some have one.
-    """
-    check_same(
-        ["no BroadcastGlobalVariablesCallback"],
-        "Some ranks have a BroadcastGlobalVariablesCallback in fit's callbacks: give all ranks the same callbacks of tfddl.",
-        PLAN,
-        process_set,
-    )
-
-
 def check_plan(params: dict[str, Any], model: Any, name: str, process_set: ProcessSet) -> None:
     """Compares the numbers that Keras knows before training. All ranks call it.
 
@@ -56,9 +35,9 @@ def check_plan(params: dict[str, Any], model: Any, name: str, process_set: Proce
     } | {name: os.environ.get(name) for name in _VARIABLES}
     check_same(
         [f"{key}={value}" for key, value in plan.items()],
-        "The ranks have different callbacks, or different numbers of batches, epochs or steps: give all ranks the same "
-        "callbacks of tfddl and the same number of batches, or pass steps_per_epoch to fit; and use the same epochs, "
-        "steps_per_execution, gradient_accumulation_steps and TFDDL_* variables.",
+        "The ranks have different numbers of batches, epochs or steps: give all ranks the same number of batches, or "
+        "pass steps_per_epoch to fit; and use the same epochs, steps_per_execution, gradient_accumulation_steps and "
+        "TFDDL_* variables.",
         name,
         process_set,
     )
