@@ -70,9 +70,9 @@ $(VENV)/ready: setup.cfg setup.py pyproject.toml constraints.txt
 	       "if yours has another name: make PYTHON=/path/to/python" >&2; exit 1; }
 	@for tool in g++ make; do command -v $$tool >/dev/null || { echo "tfddl needs $$tool" >&2; exit 1; }; done
 	@echo "setting up $(VENV) with $(PYTHON); the first time takes a few minutes"
-	@# One that was never ready may be of a Python with which its setup failed.
-	test -x $(BIN)/python && { test -e $@ || test "$$($(BIN)/python -V)" = "$$($(PYTHON) -V)"; } || \
-	  $(PYTHON) -m venv --clear $(VENV)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -e $@ || test "$$($(BIN)/python -V)" = "$$($(PYTHON) -V)" || { \
+	  echo "$(VENV) is of $$($(BIN)/python -V), not of $$($(PYTHON) -V): rm -r $(VENV), then the same command again" >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --upgrade -c constraints.txt pip  # an old one may search for versions without end
 	$(BIN)/python -m pip install --quiet -c constraints.txt setuptools wheel cmake
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[$(EXTRAS)]'

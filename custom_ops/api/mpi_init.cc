@@ -35,9 +35,10 @@ int tfddl_init(const void* data, const void* control, double warning_s, double l
   return Caught([&] {
     // Collectives of MPI: all ranks make them in this order.
     auto transport = tfddl::MakeDataTransport(data);
+    auto messages = tfddl::MakeMpiTransport(control);  // from here on its errors return
     const bool busy_poll = tfddl::MayBusyPoll(data);
     const tfddl::WatchdogOptions watch = {warning_s, limit_s, tfddl::NextGeneration(control)};
-    tfddl::StartProcess(std::move(transport), tfddl::MakeMpiTransport(control), watch, Gpu(), busy_poll);
+    tfddl::StartProcess(std::move(transport), std::move(messages), watch, Gpu(), busy_poll);
   });
 }
 

@@ -17,8 +17,9 @@ def under(limit: str) -> list[str]:
 
 def test_the_limit_is_raised():
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    enough = 1 << 16 if most == resource.RLIM_INFINITY else min(most, 1 << 16)
     job = tfddlrun("-np", "1", "sh", "-c", "ulimit -n", prefix=under("-S -n 60"))
-    assert (job.code, job.stdout) == (0, f"{most}\n")
+    assert (job.code, job.stdout) == (0, f"{enough}\n")
 
 
 @pytest.mark.parametrize(

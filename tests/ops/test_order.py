@@ -232,6 +232,25 @@ def test_names_in_gradients_of_branches_and_loops(hvd):
 
 
 @on_ranks(2, 3)
+def test_two_gradients_of_a_cond(hvd):
+    """The ranks take different branches, whose gradients need values of the forward pass."""
+
+    @tf.custom_gradient
+    def together(x):
+        return tf.identity(x), lambda upstream: hvd.allreduce(upstream, op=hvd.Sum)
+
+    @tf.function
+    def gradients(x):
+        y = tf.cond(x > 0, lambda: together(x * x), lambda: together(x * x * x))
+        return [*tf.gradients(y, x), *tf.gradients(3.0 * y, x)]
+
+    x = 1.0 if hvd.rank() == 0 else -2.0
+    slope = 2 * x if x > 0 else 3 * x * x
+    found = [float(each) for each in gradients(tf.constant(x))]
+    assert found == [hvd.size() * slope, 3 * hvd.size() * slope]
+
+
+@on_ranks(2, 3)
 def test_a_name_like_that_of_a_second_use(hvd):
     """The second 'a' would be 'a.1'. The ranks begin in different orders."""
 

@@ -122,7 +122,7 @@ def is_whole(library: Path) -> bool:
 
 def forget_failure(library: Path) -> None:
     """Makes the next `cached_or_built(library, ..., once=True)` build again after a failure."""
-    with contextlib.suppress(PermissionError):  # cached_or_built() names the directory
+    with contextlib.suppress(OSError):  # cached_or_built() names the directory
         library.with_suffix(".failed").unlink(missing_ok=True)
 
 

@@ -159,7 +159,7 @@ def find_cmake() -> str | None:
 def find_compiler() -> str | None:
     """Returns the path of the C++ compiler that CMake takes; None if there is none.
 
-    `CXX` names it, where `ccache g++` and flags behind it are possible; else it is the system's.
+    `CXX` may hold a launcher and flags, as in `ccache g++ -m64`. Without `CXX` it is c++, g++ or clang++.
     """
     named = shlex.split(os.environ.get("CXX", ""))[:1]
     return next(filter(None, map(shutil.which, named or ("c++", "g++", "clang++"))), None)

@@ -57,5 +57,5 @@ def _mpicc_includes(mpicc: str) -> list[Path]:
     except (OSError, subprocess.TimeoutExpired):
         return []
     # The wrappers do not quote a space in a path.
-    found = re.findall(r"(?:^|\s)-I(.+?)(?=\s+-|\s*$)", shown.stdout, re.MULTILINE)
+    found = re.findall(r"(?:^|\s)-I\s*(.+?)(?=\s+-|\s*$)", shown.stdout, re.MULTILINE)
     return [Path(path.strip("'\"")) for path in found]

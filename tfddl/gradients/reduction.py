@@ -35,7 +35,7 @@ def reduce_gradients(
 
     The gradients are put into buckets (see `tfddl.gradients.buckets`), and one op reduces each bucket. All ranks have to
     bring the same number of gradients, with the same kinds, dtypes and shapes; else all ranks get the same error. A rank
-    without any gradient calls no collective, and the others wait for its next call: it may have nothing left to combine.
+    without any gradient calls no collective, and the others wait for its next call.
 
     A `tf.IndexedSlices`, for example an embedding's gradient, becomes one with the rows of all ranks; rows of the same
     index are added up (see `tfddl.ops.sparse`). XLA knows fixed shapes only, so in a function that XLA compiles it always

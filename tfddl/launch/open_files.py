@@ -5,25 +5,32 @@ from __future__ import annotations
 import contextlib
 import resource
 
-# Those of a job without ranks: pipes, mpirun, connections of strangers.
+# Open files of tfddlrun besides those of the ranks: pipes, mpirun, connections of strangers.
 _OTHERS = 64
+# mpirun and the ranks inherit the limit, and some programs close each number up to it.
+_ENOUGH = 1 << 16
 
 
 def make_room(processes: int, with_files: bool) -> None:
-    """Raises the limit as far as this user may.
+    """Raises the limit if it is low.
 
     Args:
         processes: The number of ranks.
         with_files: Whether each rank has files of its own.
 
     Raises:
-        ValueError: That is not enough.
+        ValueError: This user may not raise it far enough.
     """
-    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed, (limit, most) = _needed(processes, with_files), resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return
+    wanted = max(limit, needed, _ENOUGH)
+    if most != resource.RLIM_INFINITY:
+        wanted = min(most, wanted)
     with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        limit = most
-    if limit != resource.RLIM_INFINITY and limit < _needed(processes, with_files):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+        limit = wanted
+    if limit < needed:
         raise ValueError(lack(processes, with_files))
 
 

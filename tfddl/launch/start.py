@@ -126,7 +126,9 @@ class Starts:
                 try:
                     open_files.make_room(place.processes, True)
                     files.add(place.processes)
-                except (OSError, ValueError) as error:  # a full disk must not end a training of days
+                except ValueError as error:
+                    pool.say(str(error))
+                except OSError as error:  # a full disk must not end a training of days
                     pool.say(
                         f"cannot write the output of all ranks to files: make room there. Received: {error}"
                     )

@@ -33,7 +33,8 @@ def join(*, average_over: str = "size", process_set: ProcessSet = global_process
     all ranks have joined, the join is over, and all ranks may go on, for example with the next epoch.
 
     In a `tf.function` or a graph of TF1 it runs after all collectives that were called there before, also from inside a
-    branch (`if`, `tf.cond`). In a loop it does not hold back the collectives of the next round: join after the loop.
+    branch (`if`, `tf.cond`). Call it in the outermost function: TensorFlow traces a function inside of another one once, and
+    the order holds for that trace alone. In a loop it does not hold back the collectives of the next round: join after it.
 
     Args:
         average_over: The divisor of averages while some ranks have joined, the same on all ranks: `"size"`, the number of
@@ -71,7 +72,7 @@ def join(*, average_over: str = "size", process_set: ProcessSet = global_process
         )
     if tf.executing_eagerly():
         return int(native.join(average_over, number))
-    # Of a branch also the collectives of the graphs around it: TensorFlow lets the whole branch wait for them.
+    # In a branch the join also waits for the collectives of the outer graphs.
     before = [
         op for graph in _compat.graphs() for op in graph.get_operations() if op.type.startswith("Tfddl")
     ]

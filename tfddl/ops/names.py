@@ -18,9 +18,7 @@ from tfddl.runtime.process_sets import serial
 
 _BRANCH = "CondBranchFuncGraph"
 _CONTROL_FLOW = (_BRANCH, "WhileCondFuncGraph", "WhileBodyFuncGraph")
-# TensorFlow calls the branches of the cond `c` of a graph c_true_12 and c_false_13, those of a switch c_branch0_14, ..., and
-# the gradients of branches c_true_12_grad_20, ...
-_BRANCH_OF = re.compile(r"_(?:true|false|branch\d+)_\d+(?:(_grad)_\d+)?$")
+_CONDS = ("Case", "If", "StatelessCase", "StatelessIf")
 _TRACE_NUMBER = re.compile(r"^__(?:inference|forward|backward)_(.*?)_\d+$")
 
 
@@ -93,13 +91,16 @@ def _counts(graph: Any) -> Counter[tuple[int, str]]:
 
 
 def _before_cond(branch: Any) -> Counter[tuple[int, str]]:
-    """The counts of the outer graph before the cond, or the gradient of the cond, to which a branch belongs."""
+    """The counts of the outer graph before the cond, or the gradient of a cond, to which a branch belongs.
+
+    TensorFlow adds the op of the cond to the outer graph when it has built all branches.
+    """
     outer = branch.outer_graph
-    before: dict[str, Counter[tuple[int, str]]] | None = getattr(outer, "_tfddl_before_conds", None)
+    before: dict[int, Counter[tuple[int, str]]] | None = getattr(outer, "_tfddl_before_conds", None)
     if before is None:
         before = outer._tfddl_before_conds = {}
-    cond = _BRANCH_OF.sub(r"\1", branch.name)
-    return before.setdefault(cond, Counter(_counts(outer)))
+    number = sum(operation.type in _CONDS for operation in outer.get_operations())
+    return before.setdefault(number, Counter(_counts(outer)))
 
 
 def _is_control_flow(graph: Any) -> bool:
@@ -107,7 +108,7 @@ def _is_control_flow(graph: Any) -> bool:
 
 
 def _is_one_of(graph: Any, *names: str) -> bool:
-    """Whether a graph is of one of these classes: those of gradients are derived from them."""
+    """Whether a graph is of one of these classes. The classes of gradient graphs derive from them."""
     return any(base.__name__ in names for base in type(graph).__mro__)
 
 

@@ -83,8 +83,9 @@ def _count_on(job: Job, owners: dict[tuple[int, str], int]) -> None:
 
     Some ranks may have begun the first step of an optimizer when the job failed, and others not.
     """
+    of_all_ranks = job.communicator.allgather(owners)
     process.owners.clear()
-    for counts in job.communicator.allgather(owners):
+    for counts in of_all_ranks:
         for (number, kind), count in counts.items():
             key = job.serials.get(number, 0), kind
             if number == 0 or number in job.serials:

@@ -106,7 +106,7 @@ Status HoldBack(const std::shared_ptr<DeviceEvent>& end, void* stream) {
 // The program ends with an error: its other calls have to end too, before its memory is reused.
 Status Abandon(const CallContext& context, Status error) {
   for (const auto& started : CallsInFlight::Global().TakeStep(context.step)) {
-    const auto engine = started->engine.lock();  // that of its process set
+    const auto engine = started->engine.lock();  // the engine of the call's process set
     if (engine && !started->outcome->ended()) engine->Cancel(started->key);
     if (context.gpu >= 0) HoldBack(started->outcome->WaitForLaunch().second, context.stream);
   }

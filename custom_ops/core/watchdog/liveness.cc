@@ -78,7 +78,7 @@ ProcessId ProcessId::Decode(const std::string& bytes) {
 
 bool ProcessId::Gone() const {
   const auto stat = ReadStat(pid);
-  if (!stat) return errno == ENOENT || errno == ESRCH;  // else this process may lack files or memory
+  if (!stat) return errno == ENOENT || errno == ESRCH;  // other errors say nothing about the peer
   return stat->started != started || stat->state == 'Z' || stat->state == 'X';
 }
 

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tfddl.launch import signals
 
 _LOOK_S = 0.1
+_AT_ONCE = 32
 _GRACE_S = 2.0  # between SIGTERM and SIGKILL
 
 
@@ -86,7 +87,7 @@ def run_at_once(commands: Sequence[list[str]], limit: float) -> None:
     children = Children()
     # Signals that have come before were for the job.
     signals.take()
-    with ThreadPoolExecutor(max(1, len(commands))) as executor:
+    with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(commands)))) as executor:
         runs = [executor.submit(children.run, command, limit) for command in commands]
         while not all(run.done() for run in runs) and not signals.wait_for_signal(_LOOK_S):
             pass
