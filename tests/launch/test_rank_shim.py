@@ -1,8 +1,13 @@
 """The supervisor of a rank, without mpirun and tfddlrun."""
 
+import json
 import os
+import socket
 import subprocess
 import sys
+import time
+
+from tfddl.launch import rank_shim
 
 ENDED_BEFORE_ANYONE_LOOKS = """
 import os, socket, subprocess
@@ -31,3 +36,32 @@ def test_a_rank_that_ended_before_its_supervisor_looked():
         timeout=60,
     )
     assert (ended.stdout, ended.stderr) == ("7\n", "")
+
+
+def test_output_that_tfddlrun_reads_late():
+    """A command that comes unread loses nothing of what tfddlrun has not read yet."""
+    count = 1 << 24
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        settings = {
+            "hosts": ["127.0.0.1"],
+            "port": server.getsockname()[1],
+            "token": "",
+            "job": "",
+            "scratch": [],
+        }
+        settings |= {"terminal": [False, False], "columns": 80, "rows": 24}
+        environment = os.environ | {"OMPI_COMM_WORLD_RANK": "0", rank_shim.VARIABLE: json.dumps(settings)}
+        command = [sys.executable, "-I", "-S", rank_shim.__file__, "head", "-c", str(count), "/dev/zero"]
+        with subprocess.Popen(command, env=environment) as shim:
+            server.settimeout(60)
+            link, _ = server.accept()
+            link.settimeout(60)
+            time.sleep(1.0)  # the shim waits for room to send
+            link.send(rank_shim.LOOK * 2000)
+            received = bytearray()
+            while data := link.recv(1 << 16):
+                received += data
+                time.sleep(0.001)
+            link.close()
+            assert shim.wait(60) == 0
+    assert received.count(0) > count and received.endswith(b'"handed_over": false}')

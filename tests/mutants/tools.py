@@ -3,6 +3,12 @@
 from tests.mutants.fault import Fault
 
 FAULTS = {
+    "tfddlrun loses what it reads late": Fault(
+        "tfddl/launch/rank_shim.py",
+        "    _finish(connection)\n    return status\n",
+        "    return status\n",
+        "tests/launch/test_rank_shim.py::test_output_that_tfddlrun_reads_late",
+    ),
     "each rank has a thread for each core of the host": Fault(
         "tfddl/runtime/threads.py",
         "Fraction(1, users[core])",

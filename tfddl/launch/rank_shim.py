@@ -444,6 +444,18 @@ def _follow(supervisor: int, mpirun: int, signals: set[signal.Signals]) -> int:
             return os.waitstatus_to_exitcode(status)
 
 
+def _finish(connection: socket.socket) -> None:
+    """Waits until tfddlrun has read everything and closes the connection.
+
+    After a command that has come unread, the kernel would reset the connection, and tfddlrun would lose what it has not
+    read.
+    """
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(4096):
+            pass
+
+
 def main(command: list[str]) -> int:
     """Runs the command as one rank. Returns the exit code for mpirun."""
     found = os.environ.pop(VARIABLE, None)
@@ -474,7 +486,9 @@ def main(command: list[str]) -> int:
     nothing = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # mpirun waits for the end of both streams; the death of the stub must end them
         os.dup2(nothing, stream)
-    return Supervisor(connection, alive, settings).run(command)
+    status = Supervisor(connection, alive, settings).run(command)
+    _finish(connection)
+    return status
 
 
 if __name__ == "__main__":
