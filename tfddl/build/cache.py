@@ -102,7 +102,7 @@ def cached_or_built(library: Path, build: Callable[[], object], once: bool = Fal
 
 
 def is_whole(library: Path) -> bool:
-    """Whether a library can be read, and has all that is loaded of it. To load one that has been cut short ends in a SIGBUS.
+    """Whether a library can be read and is complete. Loading a truncated library ends in a SIGBUS.
 
     An ELF file says in its program headers which of its bytes are loaded (elf(5)).
     """

@@ -11,7 +11,7 @@ import numpy as np
 from tfddl.data import shards
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
-_COMMITS_VARIABLE = "TFDDL_COMMITS"  # set in an elastic job; only ElasticCallback needs the whole array
+_COMMITS_VARIABLE = "TFDDL_COMMITS"  # of tfddlrun, whose modules lie above this one
 _BLOCK_BYTES = 1 << 24
 _READ_ONLY = -1  # no checksum
 
@@ -60,6 +60,7 @@ def shard_arrays(
     end = shards.shard_size(lengths[0], size, "drop", "rows") * size
     parts = tuple(array[rank:end:size] for array in arrays)
     for part, array in zip(parts, arrays, strict=True):
+        # In an elastic job: only ElasticCallback needs the whole array.
         if isinstance(part, np.ndarray) and os.environ.get(_COMMITS_VARIABLE):
             _remember(part, array, (rank, size))
     return parts if len(parts) > 1 else parts[0]
@@ -85,7 +86,7 @@ def _remember(part: np.ndarray, whole: np.ndarray, share: tuple[int, int]) -> No
 def _checksum(part: np.ndarray) -> int:
     """A checksum of all rows. If a program changes its part in place, the whole array no longer fits.
 
-    Of a part that cannot be changed, as in a file that is mapped into memory, no row is read.
+    The function reads no row of a part that cannot be changed, such as a file that is mapped into memory.
     """
     if not part.flags.writeable:
         return _READ_ONLY

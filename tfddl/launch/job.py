@@ -96,7 +96,7 @@ class Job:
         self._mpirun_signalled = False
         self._stopping = False
         self._interrupted = False  # by a signal to tfddlrun
-        self._unread: set[BinaryIO] = set()  # files that have taken no more bytes after that
+        self._unread: set[BinaryIO] = set()  # files whose reader has stopped after the signal
         self._over = False  # signals are for the next start
         self._signalled_at = -_ONE_SIGNAL_S
         self._order = itertools.count()

@@ -43,7 +43,7 @@ def take() -> bytes:
 
 
 def put_back(numbers: bytes) -> None:
-    """Leaves signals that end a job to the next one who takes them."""
+    """Puts the signals that end a job back into the pipe, for the next reader."""
     os.write(_pipe[1], bytes(number for number in numbers if number in ENDS))
 
 
@@ -74,7 +74,7 @@ def come_before(file: BinaryIO) -> bool:
 
 
 def takes_bytes(file: BinaryIO, seconds: float) -> bool:
-    """Waits until a file takes bytes, at most so long. Returns whether it does."""
+    """Waits until a file takes bytes, at most `seconds`. Returns whether the file does."""
     waits = select.poll()
     waits.register(file, select.POLLOUT)
     return bool(waits.poll(seconds * 1000))

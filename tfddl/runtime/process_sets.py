@@ -40,7 +40,7 @@ class ProcessSet:
         self.ranks: list[int] | None = None
         self.mpi_comm: Any = None
         self._family: list[ProcessSet] = []
-        """The sets that one call has added, of all ranks' disjoint communicators. They leave together."""
+        """The sets that one call has added, of all ranks' disjoint communicators. They are removed together."""
         if is_communicator(ranks_or_comm):
             self.mpi_comm = ranks_or_comm
             return

@@ -57,8 +57,8 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Takes a process set out of the job. All ranks call it, members or not, in the same order.
 
-    Sets that one call has made of disjoint communicators leave together: each rank passes its own, also the one of
-    `MPI.COMM_NULL`.
+    Sets that one call has made of disjoint communicators are removed together. Each rank passes its own `ProcessSet`; a rank
+    with `MPI.COMM_NULL` passes that object too.
 
     Args:
         process_set: A set that `init` or `add_process_set` has added.

@@ -6,6 +6,7 @@ from typing import Any
 from tfddl import _compat
 from tfddl.keras.consistency import model_contents
 from tfddl.ops.exchange import all_numbers
+from tfddl.runtime.agreement import differ
 from tfddl.runtime.process_sets import ProcessSet
 
 
@@ -26,24 +27,26 @@ def own_state(model: Any, keeps: Callable[[Any], bool], name: str, process_set: 
     """
     optimizers = list(model_contents.optimizers_of(model))
     (steps,) = all_numbers(sum(map(_compat.steps_taken, optimizers)), name=name, process_set=process_set)
-    go_on_together = len(set(steps.values())) == 1
-    kept = [each for each in model.variables if keeps(each) and not _compat.is_seed_state(each)]
+    go_on_together = not differ(steps)
+    variables = list(model.variables) if _compat.tells_weights(model) else []
+    kept = [each for each in variables if keeps(each) and not _compat.is_seed_state(each)]
     return {
         model_contents.variable_id(variable)
         for optimizer in optimizers
-        for variable in model_contents.state_of(optimizer, model.variables)
-        if (go_on_together and model_contents.is_accumulator(variable)) or _is_state_of(variable, kept, model)
+        for variable in model_contents.state_of(optimizer, variables)
+        if (go_on_together and model_contents.is_accumulator(variable))
+        or _is_state_of(variable, kept, variables)
     }
 
 
-def _is_state_of(state: Any, kept: list[Any], model: Any) -> bool:
-    """Whether a variable of an optimizer holds the state of one of the variables `kept`, and of no other one.
+def _is_state_of(state: Any, kept: list[Any], variables: list[Any]) -> bool:
+    """Whether a variable of an optimizer holds the state of one of the variables `kept`, and of no other of the model's.
 
     Keras 3 begins its name with the path of that variable; the longest path that fits counts.
     """
     if _compat.is_keras_2() or not any(state.name.startswith(_prefix(each)) for each in kept):
         return False
-    fitting = [each for each in model.variables if state.name.startswith(_prefix(each))]
+    fitting = [each for each in variables if state.name.startswith(_prefix(each))]
     longest = max(map(len, map(_prefix, fitting)))
     return all(any(each is one for one in kept) for each in fitting if len(_prefix(each)) == longest)
 

@@ -20,7 +20,7 @@ from typing import Any
 from tfddl.launch.rank_shim import COMMITS_VARIABLE, RANK_VARIABLES
 
 SEED = "TFDDL_SEED"
-# A word of Python's options: flags, and behind them at most one option with a value.
+# A word of Python's options: flags, then at most one option with a value.
 _OPTIONS = re.compile(
     r"-(?P<flags>[^-cmWX]*)(?:(?P<last>[cmWX]|-check-hash-based-pycs)(?P<value>.*))?", re.DOTALL
 )

@@ -54,7 +54,7 @@ class Output:
         # The rank and stream of the unfinished line on the terminal.
         self._drawn: tuple[int, str] | None = None
         self._lossy: set[str] = set()
-        # Waits until a file takes bytes. Where it returns False, the rest is dropped.
+        # Waits until a file takes bytes. If this function returns False, the rest of the data is dropped.
         self.may_write: Callable[[BinaryIO], bool] = lambda _: True
 
     def write(self, rank: int, stream: str, data: bytes) -> None:
