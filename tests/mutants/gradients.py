@@ -15,6 +15,12 @@ FAULTS = {
         "while False and counts[number, found]:",
         "tests/ops/test_order.py::test_a_name_like_that_of_a_second_use",
     ),
+    "gradients of eager calls of one name are not told apart": Fault(
+        "tfddl/ops/names.py",
+        "    if distance:",
+        "    if False:",
+        "tests/ops/test_gradients.py::test_eager_calls_of_one_name_are_told_apart",
+    ),
     "the last bucket is dropped": Fault(
         "tfddl/gradients/buckets.py",
         "    closed.extend(bucket.members for bucket in open_buckets.values())\n",

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from multiprocessing.pool import ThreadPool
 
 import numpy as np
 import pytest
@@ -145,6 +146,22 @@ def test_gradients_of_several_ops_do_not_share_names(hvd):
 
     root = 2 if hvd.rank() == 0 else 0
     check_close(body(tf.ones([3])), np.full(3, 2 + 4 + root, "float32"))
+
+
+@on_ranks(2, 3)
+def test_eager_calls_of_one_name_are_told_apart(hvd):
+    """The order in which a tape computes the gradients may differ between ranks: here threads run all at once."""
+    factors = (1.0, 10.0, 100.0)
+    xs, tapes, losses = [], [], []
+    for factor in factors:
+        xs.append(tf.Variable(1.0))
+        with tf.GradientTape() as tape:
+            losses.append(hvd.allreduce(xs[-1], op=hvd.Sum) * factor)
+        tapes.append(tape)
+    with ThreadPool(len(factors)) as pool:
+        order = np.roll(range(len(factors)), hvd.rank())
+        results = pool.map(lambda i: tapes[i].gradient(losses[i], xs[i]).numpy(), order)
+    np.testing.assert_array_equal(results, [hvd.size() * factors[i] for i in order])
 
 
 @pytest.mark.parametrize("first", [slow("allgather"), slow("alltoall"), slow("broadcast"), "reducescatter"])

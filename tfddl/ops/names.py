@@ -19,6 +19,8 @@ from tfddl.runtime.process_sets import serial
 _BRANCH = "CondBranchFuncGraph"
 _CONTROL_FLOW = (_BRANCH, "WhileCondFuncGraph", "WhileBodyFuncGraph")
 _CONDS = ("Case", "If", "StatelessCase", "StatelessIf")
+_calls: Counter[tuple[int, str]] = Counter()
+"""How many eager calls each process set (by number) has made with each name."""
 _TRACE_NUMBER = re.compile(r"^__(?:inference|forward|backward)_(.*?)_\d+$")
 
 
@@ -70,10 +72,26 @@ def numbered(name: str, process_set: int = 0) -> str:
     return found
 
 
+def count_call(result: tf.Tensor, name: str, process_set: int) -> None:
+    """Numbers an eager call: `result` is its first result. Each call of a name has the next number."""
+    key = process_set, name
+    _calls[key] += 1
+    result._tfddl_call = _calls[key]
+
+
 def of_gradient(operation: Any, suffix: str = ".gradient") -> tuple[str, int]:
-    """The name for the collective of an op's gradient, and the number of the op's process set."""
-    process_set = operation.get_attr("process_set")
-    return numbered(operation.get_attr("tensor_name").decode() + suffix, process_set), process_set
+    """The name for the collective of an op's gradient, and the number of the op's process set.
+
+    Eager calls share a name, and a tape does not compute their gradients in the same order on all ranks. Therefore the
+    gradient of the last call of a name is `<name>.gradient`, of the call before it `<name>[-2].gradient`, and so on. The
+    distance is the same on all ranks, also if some have missed earlier calls because they had joined.
+    """
+    process_set, name = operation.get_attr("process_set"), operation.get_attr("tensor_name").decode()
+    last = _calls[process_set, name]
+    distance = last - getattr(operation.outputs[0], "_tfddl_call", last)
+    if distance:
+        name += f"[{-1 - distance}]"
+    return numbered(name + suffix, process_set), process_set
 
 
 def _counts(graph: Any) -> Counter[tuple[int, str]]:

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
 from tfddl import _compat
+from tfddl.ops import names
 from tfddl.ops.devices import device_for
 from tfddl.runtime import library, xla
 
@@ -61,7 +62,7 @@ def allreduce_buckets(
         members=[len(bucket) for bucket in buckets],
         **_attributes(op, name, **options),
     )
-    _unchain(results[0])
+    _finish(results[0], name, options.get("process_set", 0))
     rest = iter(results)
     return [[next(rest) for _ in bucket] for bucket in buckets]
 
@@ -112,7 +113,7 @@ def _reduction(
     factors = options.get("prescale", 1.0), options.get("postscale", 1.0)
     with device_for(op, tensors[0].dtype.name, *factors):
         results = native_op(x=list(tensors), **_attributes(op, name, **options), **bucket)
-    _unchain(results[0])
+    _finish(results[0], name, options.get("process_set", 0))
     return results
 
 
@@ -145,7 +146,7 @@ def gather(tensors: Sequence[tf.Tensor], name: str, context: str = "", process_s
             x=list(tensors), tensor_name=name, context=context, process_set=process_set
         )
     )
-    _unchain(gathered.results[0])
+    _finish(gathered.results[0], name, process_set)
     return gathered
 
 
@@ -158,7 +159,7 @@ def alltoall(
     result, received = library.ops().tfddl_alltoall(
         x=tensor, splits=sizes, tensor_name=name, even=even, process_set=process_set
     )
-    _unchain(result)
+    _finish(result, name, process_set)
     return result, received
 
 
@@ -167,7 +168,7 @@ def broadcast(tensor: tf.Tensor, root_rank: int, name: str, process_set: int = 0
     result: tf.Tensor = library.ops().tfddl_broadcast(
         x=tensor, tensor_name=name, root_rank=root_rank, process_set=process_set
     )
-    _unchain(result)
+    _finish(result, name, process_set)
     return result
 
 
@@ -190,8 +191,17 @@ def topology(quantity: str, name: str | None = None, process_set: int = 0) -> tf
     """A number of this process when the op runs: "rank", "size", "local_rank", "local_size" or "included"."""
     xla.require(f"{quantity}_op")
     result: tf.Tensor = library.ops().tfddl_rank_query(query=quantity, name=name, process_set=process_set)
-    _unchain(result)
+    if not tf.executing_eagerly():
+        _unchain(result)
     return result
+
+
+def _finish(result: tf.Tensor, name: str, process_set: int) -> None:
+    """Ends a call whose first result is `result`."""
+    if tf.executing_eagerly():
+        names.count_call(result, name, process_set)
+    else:
+        _unchain(result)
 
 
 def _unchain(result: tf.Tensor) -> None:
@@ -202,8 +212,6 @@ def _unchain(result: tf.Tensor) -> None:
     a join wait for the join. Auto-clustering (`--tf_xla_auto_jit`) leaves the op alone as well: in a cluster it would
     wait for all inputs of the cluster. A function with `jit_compile=True` ignores this attribute.
     """
-    if tf.executing_eagerly():
-        return
     result.op._set_attr("_XlaCompile", attr_value_pb2.AttrValue(b=False))
     if not hasattr(result.graph, "_tfddl_joins"):
         manager = getattr(result.graph, "experimental_acd_manager", None)
