@@ -37,6 +37,16 @@ def test_a_rank_that_was_stopped_has_not_failed():
     assert verdict(rank(0, -15, stopped=True), rank(1, 3), mpirun=3)[0] == 3
 
 
+def test_lack_of_memory():
+    killed = rank(1, -9)
+    killed.out_of_memory = True
+    assert verdict(killed) == (
+        137,
+        "tfddlrun: rank 1 was killed by signal 9 (SIGKILL): the kernel killed a process of its host for lack of memory "
+        "(dmesg names it)",
+    )
+
+
 def test_names_the_host_where_there_are_several():
     words = verdict(rank(1, -9, host="node2"), several_hosts=True)[1]
     assert words == "tfddlrun: rank 1 on node2 was killed by signal 9 (SIGKILL)"

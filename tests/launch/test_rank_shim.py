@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from tfddl.launch import rank_shim
 
 ENDED_BEFORE_ANYONE_LOOKS = """
@@ -38,6 +40,35 @@ def test_a_rank_that_ended_before_its_supervisor_looked():
     assert (ended.stdout, ended.stderr) == ("7\n", "")
 
 
+@pytest.mark.parametrize(("before", "signal", "short"), [(3, 9, True), (4, 9, False), (3, 11, False)])
+def test_a_rank_killed_for_lack_of_memory(before, signal, short):
+    program = f"""
+import os, socket
+from tfddl.launch import rank_shim
+counts = iter([{before}, 4])
+rank_shim._kills_for_memory = lambda: next(counts)
+tfddlrun, connection = socket.socketpair()
+stub, held_by_stub = os.pipe()
+settings = {{"token": "", "job": "", "scratch": [], "terminal": [False, False]}}
+rank_shim.Supervisor(connection, stub, settings).run(["sh", "-c", "kill -{signal} $$"])
+print(tfddlrun.recv(1 << 16))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"OMPI_COMM_WORLD_RANK": "0"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert f'"out_of_memory": {str(short).lower()}}}' in ended.stdout, ended.stderr
+
+
+def test_counts_of_the_kernel():
+    with open("/proc/vmstat") as counts:
+        expected = dict(line.split() for line in counts).get("oom_kill", "0")
+    assert rank_shim._kills_for_memory() == int(expected)
+
+
 def test_output_that_tfddlrun_reads_late():
     """A command that comes unread loses nothing of what tfddlrun has not read yet."""
     count = 1 << 24
@@ -64,4 +95,4 @@ def test_output_that_tfddlrun_reads_late():
                 time.sleep(0.001)
             link.close()
             assert shim.wait(60) == 0
-    assert received.count(0) > count and received.endswith(b'"handed_over": false}')
+    assert received.count(0) > count and received.endswith(b'"out_of_memory": false}')

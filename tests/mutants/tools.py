@@ -9,6 +9,12 @@ FAULTS = {
         "    return status\n",
         "tests/launch/test_rank_shim.py::test_output_that_tfddlrun_reads_late",
     ),
+    "a rank that ends itself is said to lack memory": Fault(
+        "tfddl/launch/rank_shim.py",
+        "            and _kills_for_memory() > self._kills,\n",
+        "",
+        "tests/launch/test_rank_shim.py::test_a_rank_killed_for_lack_of_memory",
+    ),
     "each rank has a thread for each core of the host": Fault(
         "tfddl/runtime/threads.py",
         "Fraction(1, users[core])",

@@ -259,9 +259,10 @@ class Job:
                     self._hand_over.leaves(self._ranks[link.rank])
                 case GoesOn(ranks):
                     self._on_going_on(self._ranks[link.rank], ranks)
-                case Ended(status, stopped, frozen, handed_over):
+                case Ended(status, stopped, frozen, handed_over, out_of_memory):
                     self._ranks[link.rank].frozen = frozen
                     self._ranks[link.rank].handed_over = handed_over
+                    self._ranks[link.rank].out_of_memory = out_of_memory
                     self._on_ended(self._ranks[link.rank], status, stopped)
 
     def _on_hosts(self) -> None:

@@ -48,6 +48,7 @@ class Rank:
     frozen: bool = False  # it did not run when tfddlrun ended it, because of SIGSTOP or the like
     abandoned: bool = False  # its supervisor did not answer when the job ended
     handed_over: bool = False  # it has ended so that the job starts again on other hosts
+    out_of_memory: bool = False  # it was killed, and its host's kernel has killed a process for lack of memory
     goes_on_with: int = 0  # so many ranks, in its process, after others have died
 
     @property
@@ -174,6 +175,8 @@ def _judge(record: Record) -> Verdict:
         if -status in (signal.SIGKILL, signal.SIGTERM):
             failed.errors.clear()  # the rank was killed from outside, so its last output is not the cause
         how = f"exited with code {status}" if status > 0 else f"was killed by {_signal(-status)}"
+        if failed.out_of_memory:
+            how += ": the kernel killed a process of its host for lack of memory (dmesg names it)"
         return Verdict(_shell_code(status), _last_words(how, failed, record), failed.error_text())
     culprit = _aborted(record)
     if culprit is not None:

@@ -101,6 +101,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._outputs: dict[int, bytes] = {}
         self._pid = 0
+        self._kills = _kills_for_memory()
         self._status: int | None = None
         self._look_at = float("inf")
         self._alone = False  # without tfddlrun
@@ -137,6 +138,8 @@ class Supervisor:
             "stopped": self._terminated and self._terminate_at != self._leaves_at,
             "frozen": self._frozen,
             "handed_over": self._elastic and os.path.exists(self._file(HANDED_OVER_FILE, self._pid)),
+            "out_of_memory": status in (-signal.SIGKILL, 128 + signal.SIGKILL)
+            and _kills_for_memory() > self._kills,
         }
         self._send(ENDED, json.dumps(ended).encode())
         if os.environ.get(SURVIVE_VARIABLE) == "1" and is_killed(status) and not self._stub_is_gone:
@@ -370,6 +373,13 @@ def _is_frozen(pid: int) -> bool:
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", errors="replace") as stat:
         return stat.read().rpartition(")")[2].split()[0] in ("T", "t")
     return False
+
+
+def _kills_for_memory() -> int:
+    """How many processes the kernel of this host has killed for lack of memory."""
+    with contextlib.suppress(OSError), open("/proc/vmstat") as counts:
+        return next((int(line.split()[1]) for line in counts if line.startswith("oom_kill ")), 0)
+    return 0
 
 
 def _is_in_init(job: str) -> bool:
