@@ -1,6 +1,8 @@
 // The way of a request through the engine: admitted, agreed on, started, completed.
 #include <algorithm>
 #include <exception>
+#include <list>
+#include <mutex>
 #include <utility>
 
 #include "base/signature.h"
@@ -325,8 +327,12 @@ void Engine::FailEverything() {
     Request request = running.request;  // shares keep_alive with the leaked one
     Complete(std::move(request), status);
   }
-  if (!running_.empty()) new std::list<Running>(std::move(running_));
-  running_.clear();
+  static std::mutex mutex;
+  static auto* leaked = new std::list<Running>;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    leaked->splice(leaked->end(), running_);
+  }
   if (device_queue_) device_queue_->Abort();
   for (auto& [name, sequence] : std::exchange(pending_, {})) {
     for (Request& request : sequence.waiting) Complete(std::move(request), status);

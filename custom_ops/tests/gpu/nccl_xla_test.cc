@@ -157,6 +157,7 @@ void TestAFailureOfLaunchedWork() {
     CHECK(tfddl_fake_calls("cuStreamWaitEvent") == held + 1);
     gate.Open();
   });
+  job.End();
 }
 
 // XLA must not move the results between start and finish.
