@@ -15,6 +15,7 @@ from tfddl.build import packaged as packaged_libraries
 from tfddl.build.compile import CompileError, compile_library
 from tfddl.build.sources import library_stem
 from tfddl.build.support import UnsupportedError
+from tfddl.doctor import software
 
 OPEN_MPI = discover.Mpi("openmpi", "5.0.11", "/nowhere/lib/libmpi.so.40")
 
@@ -133,6 +134,13 @@ def test_the_compiler_that_cxx_names(value: str, tmp_path: Path, monkeypatch: py
     missing = pytest.raises(CompileError, match=r"without a C\+\+ compiler \(g\+\+\):")
     with missing if value == "g++" else contextlib.nullcontext():
         compiling._find_tools("any")
+
+
+def test_an_open_quote_in_cxx(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "ccache 'g++")
+    with pytest.raises(CompileError, match="close each quote"):
+        compiling.find_compiler()
+    assert [finding.cure for finding in software.compiler()] == ["unset CXX"]
 
 
 @pytest.mark.parametrize("unwritable", ["build", "build/any/lock"])

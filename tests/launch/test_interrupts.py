@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from tests.harness.job import REPOSITORY
 from tests.launch.support import running
 
@@ -20,15 +22,17 @@ def wait_until(condition, limit: float = LIMIT_S) -> None:
         time.sleep(0.05)
 
 
-def test_ctrl_c_while_a_script_looks_for_hosts(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_script_looks_for_hosts(tmp_path, number):
     """The script ends too."""
-    script = f"touch {tmp_path}/up; sleep 500; true"
+    script = f"trap 'touch {tmp_path}/ended; exit' TERM; touch {tmp_path}/up; sleep 500 & wait"
     with running(["--elastic", "--host-discovery-script", script, "true"]) as job:
         wait_until((tmp_path / "up").exists)
-        job.process.send_signal(signal.SIGINT)
+        job.process.send_signal(number)
         ended = job.finish(LIMIT_S)
-    assert ended.code == 130
-    assert ended.last_line == "tfddlrun: stopped by signal 2 (SIGINT)"
+    assert ended.code == 128 + number
+    assert ended.last_line == f"tfddlrun: stopped by signal {number:d} ({number.name})"
+    assert (tmp_path / "ended").exists()
 
 
 def test_ctrl_c_while_nobody_reads_the_output():

@@ -160,8 +160,17 @@ def find_compiler() -> str | None:
     """Returns the path of the C++ compiler that CMake takes; None if there is none.
 
     `CXX` may hold a launcher and flags, as in `ccache g++ -m64`. Without `CXX` it is c++, g++ or clang++.
+
+    Raises:
+        CompileError: `CXX` opens a quote and does not close it.
     """
-    named = shlex.split(os.environ.get("CXX", ""))[:1]
+    given = os.environ.get("CXX", "")
+    try:
+        named = shlex.split(given)[:1]
+    except ValueError as error:
+        raise CompileError(
+            f"CXX names a compiler as in a shell: close each quote. Received: CXX={given} ({error})"
+        ) from None
     return next(filter(None, map(shutil.which, named or ("c++", "g++", "clang++"))), None)
 
 

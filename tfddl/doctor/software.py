@@ -120,8 +120,13 @@ def xla() -> Iterator[Finding]:
 def compiler() -> Iterator[Finding]:
     """The programs that compile the library."""
     needed = not _is_compiled()
+    try:
+        found = find_compiler()
+    except CompileError as error:
+        yield fault("C++ compiler", str(error), "unset CXX")
+        return
     for program, path, package in (
-        ("C++ compiler", find_compiler(), "apt install g++"),
+        ("C++ compiler", found, "apt install g++"),
         ("make", shutil.which("make"), "apt install make"),
         ("cmake", find_cmake(), "pip install cmake"),
     ):

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from tfddl.launch import config_file, horovod_settings
+from tfddl.launch import config_file, horovod_settings, signals
 from tfddl.launch.check_build import print_build
 from tfddl.launch.elastic.set_aside import LEAST_S, MOST_S
 from tfddl.launch.mpirun import MpirunError, find_mpirun
@@ -109,7 +109,7 @@ def _complete_command(*_: Any) -> list[CompletionItem]:
 
 
 class Command(click.Command):
-    """A command that says what to do about options of horovodrun that it lacks, and whose exit code shows Ctrl-C."""
+    """A command that says what to do about options of horovodrun that it lacks, and whose exit code shows a signal."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -121,11 +121,12 @@ class Command(click.Command):
             raise
 
     def invoke(self, ctx: click.Context) -> Any:
+        # Before a job: its loop takes all signals.
+        signals.interrupt()
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            # Before a job: its loop takes all signals.
-            verdict = interrupted(signal.SIGINT)
+        except KeyboardInterrupt as caught:
+            verdict = interrupted(*caught.args or (signal.SIGINT,))
             click.echo(verdict.words, err=True)
             ctx.exit(verdict.code)
 

@@ -35,6 +35,17 @@ def watch() -> int:
     return ours
 
 
+def interrupt() -> None:
+    """Before a job: the other signals that end it raise KeyboardInterrupt as well, with their number."""
+
+    def raise_interrupt(number: int, _: object) -> None:
+        raise KeyboardInterrupt(number)
+
+    for number in ENDS:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, raise_interrupt)
+
+
 def take() -> bytes:
     """Takes the numbers of the signals that have come."""
     with contextlib.suppress(BlockingIOError):
