@@ -329,14 +329,16 @@ def test_all_ranks_keep_what_a_callback_of_rank_0_has_found(hvd, tmp_path, monke
     model = model_of(hvd)
     x = np.full((8, 3), 1.0 + hvd.rank(), "float32")
     best = keras.callbacks.ModelCheckpoint(str(tmp_path / "best.keras"), "loss", save_best_only=True)
+    other = keras.callbacks.ModelCheckpoint(str(tmp_path / f"{hvd.rank()}.keras"), "no loss", mode="min")
     stop = keras.callbacks.EarlyStopping("loss")
-    callbacks = [hvd.callbacks.ElasticCallback(), hvd.callbacks.rank_zero_only(best), stop]
+    callbacks = [hvd.callbacks.ElasticCallback(), hvd.callbacks.rank_zero_only(best), other, stop]
     history = model.fit(x, x[:, :1], batch_size=8, verbose=0, callbacks=callbacks).history
     kept = fit_state.trainings[id(model), id(model.optimizer)].state.content()[0]["callbacks"]
     losses = hvd.allgather_object(history["loss"][0])
     assert losses[0] != losses[1]
-    assert kept["ModelCheckpoint", 0]["best"] == losses[0]
-    assert kept["EarlyStopping", 0]["best"] == losses[hvd.rank()]  # its own
+    assert kept["ModelCheckpoint loss", 0]["best"] == losses[0]
+    assert "best" not in kept["ModelCheckpoint no loss", 0]
+    assert kept["EarlyStopping loss", 0]["best"] == losses[hvd.rank()]  # its own
 
 
 @on_ranks(1, 2)
@@ -404,7 +406,7 @@ def test_a_fit_that_was_cut_goes_on(hvd, tmp_path, monkeypatch):
         model.fit(**arguments)
     state = fit_state.trainings[id(model), id(model.optimizer)].state
     assert (seen, state.epoch, state.done, state.fit) == ([1, 3, 5, 7, 9, 11], 1, 6 * 4 * hvd.size(), 1)
-    state.size, state.callbacks = 2 * hvd.size(), {("EarlyStopping", 0): {"wait": 3, "best": 0.0}}
+    state.size, state.callbacks = 2 * hvd.size(), {("EarlyStopping loss", 0): {"wait": 3, "best": 0.0}}
     state.commit()  # as if a job of twice the size had made it
     counts, weights = state.counts, state.content()[1]
 

@@ -30,7 +30,7 @@ class CallbackStates:
                 _first[id(callback)] = callback, copy.deepcopy(_plain_attributes(callback))
 
     def changed(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """The values that differ from the first ones, by class and number of the callback in its class, and by name."""
+        """The values that differ from the first ones, by the kind and number of the callback, and by name."""
         return {key: self.changed_of(callback) for key, callback in self._numbered()}
 
     @staticmethod
@@ -55,7 +55,8 @@ class CallbackStates:
     def _numbered(self) -> Iterator[tuple[tuple[str, int], Any]]:
         seen: Counter[str] = Counter()
         for callback in self._callbacks:
-            kind = type(callback).__qualname__
+            # Rank 0 alone may have one of the class: without the metric its result could go to the next one.
+            kind = f"{type(callback).__qualname__} {getattr(callback, 'monitor', '')}"
             yield (kind, seen[kind]), callback
             seen[kind] += 1
 
