@@ -35,6 +35,7 @@ def test_frames_of_libraries():
         "/venv/lib/python3.11/site-packages/keras/src/models/model.py": "keras",
         "/usr/lib/python3/dist-packages/six.py": "six",
         "/usr/lib/python3.12/threading.py": "Python",
+        "/usr/lib64/python3.12/threading.py": "Python",
         "<frozen runpy>": "Python",
         "/tmp/__autograph_generated_file1x.py": "tensorflow",
         str(root / "ops" / "names.py"): "tfddl",

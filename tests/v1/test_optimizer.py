@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tests.harness import on_ranks
 from tests.keras import support
+from tfddl.compat.horovod.optimizer import DistributedOptimizerOfTensorFlow
 
 v1 = tf.compat.v1
 STEPS, BATCH = 6, 4
@@ -97,6 +98,27 @@ def test_backward_passes_per_step(hvd, average):
 
 
 @on_ranks(2)
+def test_passes_of_two_optimizers(hvd):
+    """Each has sums of its own, also in a variable scope that shares variables."""
+    with tf.Graph().as_default() as graph:
+        updates = []
+        for name, factor in (("a", 1.0), ("b", 10.0)):
+            weight = v1.get_variable(name, initializer=0.0, use_resource=True)
+            with v1.variable_scope("train", reuse=v1.AUTO_REUSE):
+                optimizer = hvd.DistributedOptimizer(
+                    v1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=2
+                )
+                updates.append(optimizer.minimize(weight * factor, var_list=[weight]))
+        start = [v1.global_variables_initializer(), v1.local_variables_initializer()]
+        weights = v1.global_variables()
+    with v1.Session(graph=graph) as session:
+        session.run(start)
+        for _ in range(4):
+            session.run(updates)
+        assert session.run(weights) == [-4.0, -40.0]
+
+
+@on_ranks(2)
 def test_an_incomplete_set_of_passes_changes_nothing(hvd):
     x, y = batches(2)
     optimizer = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(0.1), backward_passes_per_step=3)
@@ -147,18 +169,20 @@ def test_passes_of_sparse_gradients(hvd):
         embedding_steps(plain, lambda step: words[step, hvd.rank()])
 
 
-@pytest.mark.parametrize("outside", [True, False])
+@pytest.mark.parametrize("scale_is", ["outside", "inside", "inside of horovod's"])
 @on_ranks(2, full=(3,))
-def test_loss_scale_skips_on_all_ranks(hvd, outside):
+def test_loss_scale_skips_on_all_ranks(hvd, scale_is):
     """inf on rank 1 only: no rank updates, and all halve the scale."""
     scaled = v1.mixed_precision.MixedPrecisionLossScaleOptimizer
     plain = v1.train.GradientDescentOptimizer(1.0)
     with tf.Graph().as_default() as graph:
         scale = v1.mixed_precision.DynamicLossScale(initial_loss_scale=8.0, increment_period=100)
-        inner = hvd.DistributedOptimizer(plain) if outside else plain
-        optimizer = scaled(inner, scale)
-        if not outside:
-            optimizer = hvd.DistributedOptimizer(optimizer)
+        if scale_is == "outside":
+            optimizer = scaled(hvd.DistributedOptimizer(plain), scale)
+        elif scale_is == "inside":
+            optimizer = hvd.DistributedOptimizer(scaled(plain, scale))
+        else:
+            optimizer = DistributedOptimizerOfTensorFlow(scaled(plain, scale))
         factor = v1.placeholder(tf.float32, [])
         weight = v1.get_variable("w", initializer=5.0)
         update = optimizer.minimize(weight * factor)
@@ -291,6 +315,24 @@ def test_gradients_from_elsewhere_after_compute_gradients(hvd):
         optimizer.apply_gradients([*pairs, (v1.gradients(b * 2.0, [b])[0], b)])
     assert len(said) == (hvd.rank() == 0)
     assert all("gradients of b:0" in text for text in said)
+
+
+@on_ranks(2)
+def test_clipped_gradients_of_a_tape_beside_others(hvd):
+    optimizer = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0))
+    a, b = tf.Variable(0.0), tf.Variable(0.0)
+
+    @tf.function
+    def step():
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = a * (hvd.rank() + 1.0)
+        with tf.GradientTape() as other:
+            other_loss = b * (hvd.rank() + 1.0)
+        clipped = tf.clip_by_norm(tape.gradient(loss, a), 9.0)
+        optimizer.apply_gradients([(clipped, a), (other.gradient(other_loss, b), b)])
+
+    step()
+    assert (a.numpy(), b.numpy()) == (-1.5, -1.5)
 
 
 @on_ranks(2, full=(1, 3))

@@ -1,5 +1,6 @@
 """ShardedPyDataset: this rank's batches of a keras.utils.PyDataset."""
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ class EpochDataset(PyDataset):
 
     def on_epoch_end(self) -> None:
         """The next epoch has an order of its own, and begins with its first row."""
+        if not _of_training():
+            return
         # Keras also calls this before training if the model is not built yet: that call ends no epoch.
         if self._within_epoch or not _compat.tells_epoch_begin():
             self.epoch, self.start = self.epoch + 1, 0
@@ -150,7 +153,8 @@ class ShardedPyDataset(EpochDataset):
 
     def on_epoch_end(self) -> None:
         """Calls the wrapped dataset's; the next epoch has an order of its own."""
-        self.dataset.on_epoch_end()
+        if _of_training():
+            self.dataset.on_epoch_end()
         super().on_epoch_end()
 
     def _deal(self, count: int) -> np.ndarray:
@@ -160,3 +164,8 @@ class ShardedPyDataset(EpochDataset):
             generator = np.random.default_rng((self._seed, self.epoch))
             self._order = key, generator.permutation(count) if self._shuffle else np.arange(count)
         return self._order[1]
+
+
+def _of_training() -> bool:
+    """Whether the caller trains. Before Keras 3.5 the thread that fetches batches also ends epochs, if it is fast enough."""
+    return _compat.tells_epoch_begin() or not threading.current_thread().daemon

@@ -15,7 +15,7 @@ _THREAD = re.compile(
 )
 _FRAME = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
 _PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
-_STANDARD = re.compile(r".*/lib/python3\.\d+/")
+_STANDARD = re.compile(r".*/lib(?:64)?/python3\.\d+/")
 _AUTOGRAPH = re.compile(r".*/__autograph_generated_file[^/]*\.py")
 _OURS = Path(tfddl.__file__).parent
 _FAILURE = "/tfddl/runtime/failure.py"

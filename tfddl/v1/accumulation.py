@@ -53,7 +53,7 @@ class Accumulation:
             for gradient in gradients
         ]
         present = [index for index, gradient in enumerate(gradients) if gradient is not None]
-        with v1.variable_scope("tfddl_accumulation", use_resource=True):
+        with v1.name_scope("tfddl_accumulation"):
             self._counter = _local_variable("counter", [], tf.int32)
             self._sums = [
                 _local_variable(f"sum_{index}", variables[index].shape, gradients[index].dtype)
@@ -148,4 +148,11 @@ def _context() -> tuple[Any, Any]:
 
 
 def _local_variable(name: str, shape: Any, dtype: tf.DType) -> Any:
-    return v1.get_local_variable(name, shape=shape, dtype=dtype, initializer=v1.zeros_initializer())
+    # get_local_variable would share the variables of two optimizers where the user's variable scope is shared.
+    return v1.Variable(
+        lambda: tf.zeros(shape, dtype),
+        trainable=False,
+        collections=[v1.GraphKeys.LOCAL_VARIABLES],
+        name=name,
+        use_resource=True,
+    )

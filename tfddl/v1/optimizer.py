@@ -141,8 +141,10 @@ class _Distributed:
             )
         if settings.place() in settings.computed:
             _warn_of_unreduced(gradients, variables, settings)
-        elif not reduced_marks.comes_from_a_reduction(gradients):
-            gradients = settings.reduce(gradients, variables)
+        else:
+            waiting = [None if reduced_marks.comes_from_a_reduction([each]) else each for each in gradients]
+            reduced = settings.reduce(waiting, variables)
+            gradients = [new if new is not None else old for new, old in zip(reduced, gradients, strict=True)]
         if tf.executing_eagerly():
             settings.computed.discard(settings)
         pairs = list(zip(gradients, variables, strict=True))

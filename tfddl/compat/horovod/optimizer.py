@@ -118,6 +118,7 @@ def PartialDistributedOptimizer(
 def _distributed(optimizer: Any, name: str | None, **options: Any) -> Any:
     distributed = optimizers.DistributedOptimizer(optimizer, name, **options)
     if isinstance(distributed, tf.compat.v1.train.Optimizer):
-        distributed._optimizer = distributed  # Horovod wraps the optimizer, and tfddl changes it
+        if not hasattr(distributed, "_optimizer"):  # a loss scale optimizer has one
+            distributed._optimizer = distributed  # Horovod wraps the optimizer, and tfddl changes it
         return distributed
     return give_face(distributed)
