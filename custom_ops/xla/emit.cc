@@ -1,7 +1,9 @@
 #include "xla/emit.h"
 
+#include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "xla/api.h"
@@ -22,6 +24,10 @@ class Token : public tf::ResourceBase {
   explicit Token(xla::XlaOp first) : last(first) {}
   std::string DebugString() const override { return kTokenName; }
   xla::XlaOp last;
+
+  // The tokens of the finishes of the last call, by process set and name. The engine admits one call of a
+  // name at a time, and `last` alone does not order a start after the finishes before it.
+  std::map<std::pair<int, std::string>, std::vector<xla::XlaOp>> finishes;
 };
 
 absl::Status FindToken(tf::XlaOpKernelContext* context, Token** token) {
@@ -57,18 +63,18 @@ std::string TextOf(const Call& call, size_t inputs, size_t results) {
   return std::to_string(inputs) + ":" + std::to_string(results) + ":" + call.Encode();
 }
 
-// `from` and `to`: the shapes of operands and results, without the token. Returns the results; the last one
-// is the new token.
+// `from` and `to`: the shapes of operands and results, without tokens. The call runs after the calls that
+// made `tokens`; the last one has the number of the run. Returns the results; the last one is the new token.
 std::vector<xla::XlaOp> CustomCall(const char* target, const Call& call, std::vector<xla::XlaOp> operands,
-                                   std::vector<xla::Shape> from, std::vector<xla::Shape> to, xla::XlaOp token,
-                                   const Aliases& aliases) {
-  operands.push_back(token);
-  from.push_back(xla::ShapeUtil::MakeShape(xla::S32, {}));
-  to.push_back(from.back());
+                                   std::vector<xla::Shape> from, std::vector<xla::Shape> to,
+                                   const std::vector<xla::XlaOp>& tokens, const Aliases& aliases) {
+  operands.insert(operands.end(), tokens.begin(), tokens.end());
+  to.push_back(xla::ShapeUtil::MakeShape(xla::S32, {}));
+  from.insert(from.end(), tokens.size(), to.back());
   const auto version = TFDDL_XLA_FFI ? xla::API_VERSION_TYPED_FFI : xla::API_VERSION_STATUS_RETURNING_UNIFIED;
   const xla::XlaOp tuple =
-      xla::CustomCallWithLayout(token.builder(), target, operands, xla::ShapeUtil::MakeTupleShape(to), from,
-                                TextOf(call, from.size(), to.size()), /*has_side_effect=*/true, aliases,
+      xla::CustomCallWithLayout(tokens.back().builder(), target, operands, xla::ShapeUtil::MakeTupleShape(to),
+                                from, TextOf(call, from.size(), to.size()), /*has_side_effect=*/true, aliases,
                                 nullptr, xla::SCHEDULE_NONE, version);
   std::vector<xla::XlaOp> results;
   for (size_t i = 0; i < to.size(); ++i) {
@@ -79,30 +85,30 @@ std::vector<xla::XlaOp> CustomCall(const char* target, const Call& call, std::ve
 
 bool InPlace(Kind kind) { return kind == Kind::kAllreduce || kind == Kind::kBroadcast; }
 
-void EmitCall(Emission* emission, xla::XlaOp* token) {
+void EmitCall(Emission* emission, std::vector<xla::XlaOp>* tokens) {
   const Call& call = emission->call;
   emission->results = CustomCall(kCallTarget, call, emission->inputs, ShapesOf(emission->type, call.shapes),
-                                 ShapesOf(emission->type, call.OutputShapes()), *token, {});
-  *token = emission->results.back();
+                                 ShapesOf(emission->type, call.OutputShapes()), *tokens, {});
+  *tokens = {emission->results.back()};
   emission->results.pop_back();
 }
 
 // A start has no results on the CPU. On a GPU its results are the memory of the outputs, which may be the
 // memory of the inputs.
-void EmitStart(bool gpu, Emission* emission, xla::XlaOp* token) {
+void EmitStart(bool gpu, Emission* emission, std::vector<xla::XlaOp>* tokens) {
   const Call& call = emission->call;
   const auto from = ShapesOf(emission->type, call.shapes);
   const auto to = gpu ? ShapesOf(emission->type, call.OutputShapes()) : std::vector<xla::Shape>();
   const bool aliased = gpu && call.rank_query.empty() && InPlace(call.kind);
   emission->results =
-      CustomCall(kStartTarget, call, emission->inputs, from, to, *token, OneToOne(aliased ? to.size() : 0));
-  *token = emission->results.back();
+      CustomCall(kStartTarget, call, emission->inputs, from, to, *tokens, OneToOne(aliased ? to.size() : 0));
+  *tokens = {emission->results.back()};
   emission->results.pop_back();
 }
 
 // The operands keep the memory until the finish. `token` orders the finish after all starts; else XLA would
 // run it right after its own start.
-void EmitFinish(bool gpu, Emission* emission, xla::XlaOp token) {
+void EmitFinish(bool gpu, Emission* emission, xla::XlaOp token, std::vector<xla::XlaOp>* finishes) {
   const Call& call = emission->call;
   if (!call.rank_query.empty()) return;
   const auto to = ShapesOf(emission->type, call.OutputShapes());
@@ -114,7 +120,8 @@ void EmitFinish(bool gpu, Emission* emission, xla::XlaOp token) {
     from.insert(from.end(), inputs.begin(), inputs.end());
   }
   emission->results =
-      CustomCall(kFinishTarget, call, operands, from, to, token, OneToOne(gpu ? to.size() : 0));
+      CustomCall(kFinishTarget, call, operands, from, to, {token}, OneToOne(gpu ? to.size() : 0));
+  finishes->push_back(emission->results.back());
   emission->results.pop_back();
 }
 
@@ -124,12 +131,17 @@ absl::Status Emit(tf::XlaOpKernelContext* context, bool gpu, std::vector<Emissio
   Token* token = nullptr;
   TF_RETURN_IF_ERROR(FindToken(context, &token));
   tf::core::ScopedUnref unref(token);
+  const Call& call = emissions->front().call;  // the others have the same name
+  auto& finishes = token->finishes[{call.process_set, call.name}];
+  std::vector<xla::XlaOp> tokens = std::exchange(finishes, {});
+  tokens.push_back(token->last);
   if (!gpu && emissions->size() == 1) {
-    EmitCall(&emissions->front(), &token->last);
+    EmitCall(&emissions->front(), &tokens);
   } else {
-    for (Emission& emission : *emissions) EmitStart(gpu, &emission, &token->last);
-    for (Emission& emission : *emissions) EmitFinish(gpu, &emission, token->last);
+    for (Emission& emission : *emissions) EmitStart(gpu, &emission, &tokens);
+    for (Emission& emission : *emissions) EmitFinish(gpu, &emission, tokens.back(), &finishes);
   }
+  token->last = tokens.back();
   return context->builder()->GetCurrentStatus();
 }
 

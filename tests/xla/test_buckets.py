@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import threading
 import time
 from unittest import mock
@@ -95,6 +96,42 @@ def test_results(hvd):
             y = tf.function(loop, jit_compile=compiled)(x)
         np.testing.assert_allclose(y, np.full([3, 2], 10.0 * 10.0 * mean), rtol=1e-6)
         assert sorted(counts(names).values()) == [2] * COUNT
+
+
+def _finishes_before_starts(hlo):
+    """How many finishes each start of a program has to wait for: its operands come from them, directly or not."""
+    ends, waits = {}, []
+    for name, text in re.findall(r"^ *(?:ROOT )?(%?[\w.-]+) = (.*)$", hlo, re.MULTILINE):
+        ends[name] = set().union(*(ends.get(word, ()) for word in re.findall(r"%?[\w.-]+", text)))
+        if '"tfddl_start"' in text:
+            waits.append(len(ends[name]))
+        if '"tfddl_finish"' in text:
+            ends[name].add(name)
+    return waits
+
+
+@on_ranks(2, full=(1, 3))
+def test_a_function_that_is_called_twice(hvd):
+    """Its second call starts when the first has ended: the engine admits one call of a name at a time."""
+
+    @tf.function
+    def inner(x):
+        with mock.patch.dict(os.environ, ONE_EACH):
+            results = reduction.reduce_gradients(_tensors(x), owner="inner")
+        return [tf.cast(result, tf.float32) for result in results]
+
+    @jit
+    def outer(x):
+        return inner(x), inner(x + 10.0)
+
+    x = tf.fill([50], float(hvd.rank()))
+    # XLA may have an order of its own, so the results alone do not tell.
+    hlo = outer.experimental_get_compiler_ir(x)(stage="hlo")
+    assert _finishes_before_starts(hlo) == COUNT * [0] + COUNT * [COUNT]
+    mean = (hvd.size() - 1) / 2
+    for results, expected in zip(outer(x), (mean, mean + 10), strict=True):
+        for i, result in enumerate(results):
+            np.testing.assert_allclose(result, np.full([50], expected * (i + 1)), rtol=1e-2)
 
 
 @on_ranks(2, full=(1, 3))
