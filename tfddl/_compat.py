@@ -169,6 +169,11 @@ def is_built(optimizer: Any) -> bool:
     return bool(getattr(optimizer, "_built", False) if is_keras_2() else optimizer.built)
 
 
+def trained_variables(optimizer: Any) -> list[Any]:
+    """The variables that an optimizer of Keras 3 was built for; empty before."""
+    return list(getattr(optimizer, "_trainable_variables", ()))
+
+
 def steps_taken(optimizer: Any) -> int:
     """The number of steps of an optimizer, micro-batches too. To read `iterations` of Keras 2 would make the variable."""
     count = step_variable(innermost(optimizer))
@@ -248,6 +253,11 @@ def steps_per_execution(model: Any) -> int:
     """The number of batches that `fit` runs at once."""
     steps = getattr(model, "_steps_per_execution" if is_keras_2() else "steps_per_execution", None)
     return 1 if steps is None else int(steps)
+
+
+def tunes_steps_per_execution(model: Any) -> bool:
+    """Whether Keras 2 changes the number of batches that `fit` runs at once, as their speed suggests."""
+    return bool(getattr(model, "autotune_steps_per_execution", False))
 
 
 def resumed_epoch(model: Any) -> int | None:

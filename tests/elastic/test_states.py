@@ -104,13 +104,22 @@ def test_callbacks_commit_batches_and_epochs(hvd):
 
 
 @on_ranks(1)
-def test_what_is_refused(hvd):
+def test_what_is_refused(hvd, tmp_path, monkeypatch):
     import keras
 
     with pytest.raises(ValueError, match=r"model.build\(input_shape\)"):
         hvd.elastic.KerasState(keras.Sequential([keras.layers.Dense(1)]))
     with pytest.raises(ValueError, match="needs the optimizer"):
         hvd.elastic.KerasState(keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]))
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, name="head")])
+    own = hvd.PartialDistributedOptimizer(keras.optimizers.SGD(), local_layers=model.layers)
+    with pytest.raises(ValueError, match=r"Received: local variables .*head/kernel, .*head/bias"):
+        hvd.elastic.KerasState(model, own)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD()), "mse")
+    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0, model.layers[0].bias)
+    monkeypatch.setenv("TFDDL_COMMITS", str(tmp_path))
+    with pytest.raises(ValueError, match=r"Received: local variables [^,]*head/bias$"):
+        model.fit(np.ones([1, 1]), np.ones([1, 1]), callbacks=[broadcast, hvd.callbacks.ElasticCallback()])
     with pytest.raises(ValueError, match="Received: session='session'"):
         hvd.elastic.TensorFlowState([tf.Variable(1.0)], session="session")
     with pytest.raises(ValueError, match="pass a list, or use ObjectState"):

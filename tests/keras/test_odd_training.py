@@ -148,6 +148,34 @@ class Adversaries(keras.Model):
         return {"judged": judged, "made": made}
 
 
+@on_ranks(2)
+def test_a_step_that_trains_a_variable_of_its_own(hvd):
+    """Keras 3 does not track it, and so the optimizer is built by the step. All ranks get the root's."""
+
+    class Scaled(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+            self.scale = tf.Variable(1.0 + hvd.rank())
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self.dense(x) * self.scale - y) ** 2)
+            variables = [*self.trainable_variables, self.scale]
+            self.optimizer.apply(tape.gradient(loss, variables), variables)
+            return {"loss": loss}
+
+    network = Scaled()
+    network.build((None, 3))
+    network.dense.build((None, 3))
+    network.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.1)))
+    x = np.full([8, 3], 1.0 + hvd.rank(), "float32")
+    network.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=0, callbacks=callbacks(hvd))
+    support.check_equal_on_all_ranks(hvd, [*network.variables, network.scale, *network.optimizer.variables])
+    assert network.scale.numpy() != 1.0
+
+
 @on_ranks(2, full=(1, 3))
 def test_two_optimizers_in_one_step(hvd):
     def train(distribute, arrays, batch, callbacks):

@@ -32,6 +32,16 @@ def test_options_of_the_distributed_optimizer(hvd):
         )
 
 
+@on_ranks(2)
+def test_ranks_of_the_optimizer_and_of_the_callback(hvd):
+    mine = [hvd.add_process_set([rank]) for rank in range(2)][hvd.rank()]
+    wanted = (
+        rf"DistributedOptimizer with ranks \[{hvd.rank()}\], BroadcastGlobalVariablesCallback with \[0, 1\]"
+    )
+    with pytest.raises(ValueError, match=wanted):
+        train(hvd, keras.optimizers.SGD(0.1), process_set=mine)
+
+
 @on_ranks(2, full=(1, 3))
 def test_models_in_another_order(hvd):
     """Of one shape; what Keras counts in names may differ."""

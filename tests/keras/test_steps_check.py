@@ -83,6 +83,14 @@ def test_steps_per_execution(hvd):
         compiled(hvd, steps_per_execution=1 + hvd.rank()).fit(*mine(hvd), verbose=0, callbacks=callbacks(hvd))
 
 
+@on_ranks(2)
+def test_steps_per_execution_that_keras_2_tunes(hvd):
+    network = compiled(hvd)
+    network.autotune_steps_per_execution = True
+    with pytest.raises(ValueError, match=r'Received: steps_per_execution="auto"'):
+        network.fit(*mine(hvd), verbose=0, callbacks=callbacks(hvd))
+
+
 @on_ranks(2, full=(3,))
 def test_accumulation(hvd):
     steps = [None, 2, 3]

@@ -10,6 +10,8 @@ from tfddl.elastic.callback_states import CallbackStates
 from tfddl.elastic.commits import Commits
 from tfddl.elastic.errors import HostsUpdatedInterrupt
 from tfddl.elastic.fit_state import CannotBuildError, Training, training_of
+from tfddl.elastic.variables_state import refuse_local
+from tfddl.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
 from tfddl.keras.callbacks.sharded_checkpoint import ShardedCheckpoint
 from tfddl.keras.consistency import callback_list
 from tfddl.keras.consistency.callback_list import LocalStepsCallback, PreparingCallback, callbacks_of
@@ -252,6 +254,10 @@ class ElasticCallback(PreparingCallback):
                 f"Both restore the model: leave {others[0]} out in a job of tfddlrun --elastic. "
                 f"Received: callbacks with ElasticCallback and {others[0]}"
             )
+        kind = BroadcastGlobalVariablesCallback
+        broadcasts = [each for each in callbacks_of(arguments) if isinstance(each, kind)]
+        variables = model.variables if _compat.tells_weights(model) else []
+        refuse_local([each for each in variables if any(one.is_local(each) for one in broadcasts)])
         if self._scales and DataParallel.divides():
             raise ValueError(
                 "DataParallel keeps the global batch: leave scale_learning_rate out. Received: scale_learning_rate=True"

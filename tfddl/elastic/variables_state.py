@@ -12,6 +12,7 @@ from tfddl import _compat
 from tfddl.elastic.beside_variables import BesideVariables
 from tfddl.elastic.state import ObjectState
 from tfddl.keras.consistency.model_contents import optimizers_of, state_of, variable_id
+from tfddl.keras.consistency.setup_check import local_slots_of
 from tfddl.ops.variables import broadcast_variables, whole_of, whole_values
 
 
@@ -147,7 +148,7 @@ class TensorFlowKerasState(TensorFlowState):
         **kwargs: See `ObjectState`; for example `epoch=0, batch=0`.
 
     Raises:
-        ValueError: The model is not built, or there is no optimizer.
+        ValueError: The model is not built, or there is no optimizer, or that leaves layers to each rank.
         TypeError: `local_steps` or `compression` is something else.
 
     Example:
@@ -178,7 +179,10 @@ class TensorFlowKerasState(TensorFlowState):
         self.optimizer = optimizer or getattr(model, "optimizer", None)
         if self.optimizer is None:
             raise ValueError("A state needs the optimizer: compile the model first, or pass optimizer=.")
-        variables = _variables(model, self._optimizers())
+        optimizers = self._optimizers()
+        slots = local_slots_of(optimizers, model.variables)
+        refuse_local([model.variables[slot] for slot in sorted(slots)])
+        variables = _variables(model, optimizers)
         super().__init__(variables, local_steps=local_steps, compression=compression, **kwargs)
 
     def _optimizers(self) -> list[Any]:
@@ -186,6 +190,19 @@ class TensorFlowKerasState(TensorFlowState):
 
 
 KerasState = TensorFlowKerasState
+
+
+def refuse_local(variables: Sequence[Any]) -> None:
+    """Refuses variables that are each rank's own.
+
+    Raises:
+        ValueError: There are some.
+    """
+    if variables:
+        raise ValueError(
+            "An elastic job keeps one copy of the model, which all ranks would take from rank 0: leave local layers and "
+            f"local_variables out. Received: local variables {', '.join(map(_compat.path, variables))}"
+        )
 
 
 def _variables(model: Any, optimizers: Iterable[Any]) -> list[Any]:

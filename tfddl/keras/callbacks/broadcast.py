@@ -23,6 +23,7 @@ from tfddl.keras.consistency.divergence import DivergenceCheck
 from tfddl.keras.consistency.model_contents import variable_id
 from tfddl.keras.consistency.variables_check import check_variables
 from tfddl.ops.broadcast import broadcast
+from tfddl.ops.exchange import all_numbers
 from tfddl.ops.variables import broadcast_variables
 from tfddl.runtime import basics
 from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set, members
@@ -93,7 +94,11 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
 
     def keeps(self, variable: Any) -> bool:
         """Whether a variable stays each rank's own: a local one, or one by which all ranks would drop the same units."""
-        return variable_id(variable) in self._local or _compat.is_seed_state(variable)
+        return self.is_local(variable) or _compat.is_seed_state(variable)
+
+    def is_local(self, variable: Any) -> bool:
+        """Whether the user has named a variable as each rank's own."""
+        return variable_id(variable) in self._local
 
     def check_distributed(self) -> bool:
         """Checks that the ranks combine the model's gradients. Returns whether the first step has to be checked as well.
@@ -132,7 +137,8 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         self._sent.clear()
         self._first_epoch, self._first_batch = True, True
         backup_check.warn_of_backups(self._callbacks, self, self._collective("backups"), self.process_set)
-        model_contents.build_optimizer(self.model)
+        if not self._step_builds():
+            model_contents.build_optimizer(self.model)
         sharded_check.check_iterations(self.model, self._collective("iterations"), self.process_set)
         setup_check.warn_of_rates(
             self.model, self.root_rank, self._collective("learning_rate"), self.process_set
@@ -172,6 +178,14 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
             self._broadcast_new()
         if self._weights_check is not None:
             self._weights_check.after_batch(self._batches, self._shared_weights)
+
+    def _step_builds(self) -> bool:
+        """Whether the optimizer stays without variables until the first step, on all ranks."""
+        if _compat.trains_with_stock_step(self.model) or self._trains_alone():
+            return False
+        waits = model_contents.is_built_by_step(self.model)
+        (all_wait,) = all_numbers(waits, name=self._collective("built"), process_set=self.process_set)
+        return all(all_wait.values())
 
     def _trains_alone(self) -> bool:
         """Whether each rank trains alone for some steps (LocalSGD, DiLoCo)."""

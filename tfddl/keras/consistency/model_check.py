@@ -4,11 +4,13 @@ from typing import Any
 
 from tfddl import _compat, runtime
 from tfddl.keras.consistency import model_contents
+from tfddl.keras.distributed.adoption import is_adopted
+from tfddl.keras.distributed.settings import settings_of
 from tfddl.keras.distributed.status import is_distributed
 from tfddl.keras.keras2 import addons
 from tfddl.runtime import xla
 from tfddl.runtime.log import warn_on_each_host
-from tfddl.runtime.process_sets import ProcessSet
+from tfddl.runtime.process_sets import ProcessSet, members
 
 
 def turn_off_jit(model: Any) -> None:
@@ -38,6 +40,8 @@ def check_distributed(model: Any, process_set: ProcessSet) -> bool:
     """
     stock = _compat.trains_with_stock_step(model)
     used = [model.optimizer] if stock else model_contents.optimizers_of(model)
+    if stock:
+        _check_ranks(model.optimizer, process_set)
     if process_set.size() == 1 or any(map(is_distributed, used)):
         return False
     if not stock:
@@ -50,6 +54,24 @@ def check_distributed(model: Any, process_set: ProcessSet) -> bool:
         "own for some steps need hvd.callbacks.LocalSGD or DiLoCo on every rank. "
         f"Received: optimizer={model.optimizer!r}"
     )
+
+
+def _check_ranks(optimizer: Any, process_set: ProcessSet) -> None:
+    """Checks that the optimizer combines the gradients of all ranks of `process_set`.
+
+    Raises:
+        ValueError: It combines those of fewer ranks.
+    """
+    if optimizer is None or not is_adopted(_compat.innermost(optimizer)):
+        return
+    mine, trained = (set(members(each)) for each in (process_set, settings_of(optimizer).options.process_set))
+    if not mine <= trained:
+        raise ValueError(
+            "The optimizer combines the gradients of fewer ranks than the callback broadcasts to, so their weights would "
+            "diverge: give both the same process_set. "
+            f"Received: DistributedOptimizer with ranks {sorted(trained)}, "
+            f"BroadcastGlobalVariablesCallback with {sorted(mine)}"
+        )
 
 
 def request_count() -> int:

@@ -68,15 +68,29 @@ def build_optimizer(model: Any) -> None:
         _compat.build_optimizer(optimizer, model.trainable_variables)
 
 
+def is_built_by_step(model: Any) -> bool:
+    """Whether the first step makes the variables of `model.optimizer`.
+
+    Such a step is the user's own, and may train variables that the model does not track.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if _compat.trains_with_stock_step(model) or not _compat.is_keras_optimizer(optimizer):
+        return False
+    if _compat.is_legacy_optimizer(optimizer) or is_sharded(_compat.innermost(optimizer)):
+        return False
+    return not _compat.is_built(optimizer)
+
+
 def all_variables(model: Any) -> list[Any]:
     """The variables of the model and of its optimizers, each once, without those that hold a slice of their rank.
 
-    Before the first step there may be none yet, or some.
+    Before the first step there may be none yet, or some. A `train_step` may train some that the model does not track.
     """
     if not _compat.tells_weights(model):
         return []
     variables = list(model.variables)
     for optimizer in optimizers_of(model):
+        variables.extend(_compat.trained_variables(_compat.innermost(optimizer)))
         state = state_of(optimizer, model.variables)
         variables.extend(variable for variable in state if whole_of(variable) is None)
     return list({variable_id(variable): variable for variable in variables}.values())

@@ -7,7 +7,7 @@ slot. A callback that one rank lacks would leave the others waiting in it.
 import math
 import numbers
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -128,7 +128,12 @@ def warn_of_rates(model: Any, root_rank: int, name: str, process_set: ProcessSet
 
 def local_slots(model: Any, weights: Sequence[Any]) -> set[int]:
     """The slots of the weights whose gradients the model's optimizers leave to each rank."""
-    found = map(_settings, model_contents.optimizers_of(model))
+    return local_slots_of(model_contents.optimizers_of(model), weights)
+
+
+def local_slots_of(optimizers: Iterable[Any], weights: Sequence[Any]) -> set[int]:
+    """The slots of the weights whose gradients the optimizers leave to each rank."""
+    found = map(_settings, optimizers)
     return set().union(*(settings.local.among(weights) for settings in found if settings is not None))
 
 

@@ -25,8 +25,13 @@ def check_plan(params: dict[str, Any], model: Any, name: str, process_set: Proce
         process_set: The ranks that train.
 
     Raises:
-        ValueError: On every rank, if the ranks will take different numbers of steps.
+        ValueError: On every rank, if the ranks will take different numbers of steps, or Keras tunes `steps_per_execution`.
     """
+    if _compat.tunes_steps_per_execution(model) and process_set.size() != 1:
+        raise ValueError(
+            "Keras changes steps_per_execution on each rank at another step, so that ranks would wait for different "
+            'collectives: pass a number to compile. Received: steps_per_execution="auto"'
+        )
     plan = {
         "batches": params.get("steps"),
         "epochs": params.get("epochs"),
