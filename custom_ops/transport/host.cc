@@ -16,6 +16,7 @@ class HostTransport : public Transport {
   int tags() const override { return std::min(near_->tags(), far_->tags()); }
   // The same on all hosts, whatever memory they have.
   size_t piece_bytes() const override { return far_->piece_bytes(); }
+  bool moves_by_itself() const override { return near_->moves_by_itself() || far_->moves_by_itself(); }
 
   Handle Send(int peer, int tag, const void* data, size_t bytes) override {
     const Route route = To(peer);

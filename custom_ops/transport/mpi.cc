@@ -40,6 +40,7 @@ class MpiTransport : public Transport {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   int tags() const override { return tags_; }
+  bool moves_by_itself() const override { return true; }
 
   Handle Send(int peer, int tag, const void* data, size_t bytes) override {
     return Start(bytes, [&](size_t offset, int count, MPI_Request* request) {

@@ -64,6 +64,10 @@ class Transport {
   // Gives up a Receive whose message will never come.
   virtual void Cancel(Handle handle) = 0;
 
+  // Whether transfers read and write their memory outside of the calls too. If not, nothing touches that
+  // memory once this member makes no more calls.
+  virtual bool moves_by_itself() const { return false; }
+
   // Tries again to send control messages, which have no handle. True if some are still unsent.
   virtual bool unsent() { return false; }
 

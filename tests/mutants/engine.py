@@ -51,6 +51,18 @@ FAULTS = {
         "",
         "nccl_poll_test",
     ),
+    "the next job keeps the memory of a failed one": Fault(
+        "custom_ops/core/process/process.cc",
+        "    failed_jobs.push_back(old);\n",
+        "",
+        "stop_test",
+    ),
+    "memory is freed that MPI may write to": Fault(
+        "custom_ops/core/engine/engine_requests.cc",
+        "if (by_itself || it->request.device != Device::kHost) leaked",
+        "if (it->request.device != Device::kHost) leaked",
+        "stop_test",
+    ),
     "a vote is dropped": Fault(
         "custom_ops/core/agreement/vote.cc",
         "    ready_all[i] &= other.ready_all[i];\n",

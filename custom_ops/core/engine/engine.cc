@@ -42,7 +42,7 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
       busy_poll_(options.busy_poll),
       device_queue_(device_plane_ ? device_plane_->Join(set_.empty() ? "all ranks" : set_) : nullptr),
       agreement_(rank_, size_, options.plan_capacity, members_),
-      voter_(transport_.get(), &agreement_),
+      voter_(std::make_unique<Voter>(transport_.get(), &agreement_)),
       participants_(members_),
       moved_us_(NowMicros()) {
   if (device_queue_ && options.shares_gpu) device_queue_->ShareGpu();
@@ -59,6 +59,7 @@ void Engine::Stop() {
     stopped_ = true;
   }
   completion_.Stop();
+  if (failure()) FreeFailed();
   device_queue_.reset();
   transport_.reset();
 }
@@ -134,11 +135,12 @@ bool Engine::RunOnce() {
   const uint64_t before = transport_->completed();
   AnnounceJoin();
   bool moved = false;
-  if (const auto boundary = voter_.Progress(&moved)) Apply(*boundary);
+  if (const auto boundary = voter_->Progress(&moved)) Apply(*boundary);
   moved |= PollRunning();
   // The caller of Shutdown() may go when all requests of all members have run, and the peers have been sent
   // the outcome of the last vote.
-  if (agreement_.closed() && running_.empty() && voter_.all_sent() && !transport_->unsent()) control_.Close();
+  if (agreement_.closed() && running_.empty() && voter_->all_sent() && !transport_->unsent())
+    control_.Close();
   return moved || transport_->completed() != before;
 }
 
@@ -146,7 +148,7 @@ bool Engine::RunOnce() {
 bool Engine::IsQuiet() const {
   if (agreement_.closed() && !control_.closed())
     return false;  // the last messages may have left after RunOnce() asked
-  return pending_.empty() && AllLaunched() && !join_ && voter_.idle() && !transport_->unsent();
+  return pending_.empty() && AllLaunched() && !join_ && voter_->idle() && !transport_->unsent();
 }
 
 bool Engine::AllLaunched() const {

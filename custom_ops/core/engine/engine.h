@@ -93,8 +93,8 @@ class Engine {
   void NoticeShutdown();
 
   // Ends the threads and the transport. Without a completed Shutdown(), waiting requests fail, and memory
-  // that transfers may touch is leaked. Not to be called on the engine's own threads. The engine may be used
-  // and dropped afterwards on any thread. A second call does nothing.
+  // that MPI or a GPU may still touch is leaked. Not to be called on the engine's own threads. The engine may
+  // be used and dropped afterwards on any thread. A second call does nothing.
   void Stop();
 
   // Fails the job on this rank: all requests, present and future, end with `reason`.
@@ -185,6 +185,7 @@ class Engine {
   static void Deliver(Request* request, const Status& status);
   void RecordEnd(const Request& request, const Status& status);
   void FailEverything();
+  void FreeFailed();
   std::string ClosedMessage(const std::string& key) const;  // for the request with this key
   std::string Me() const { return "rank " + std::to_string(global_rank(rank_)); }
 
@@ -214,11 +215,12 @@ class Engine {
   ScratchPool scratch_;
   std::unique_ptr<DeviceQueue> device_queue_;
   Agreement agreement_;
-  Voter voter_;
+  std::unique_ptr<Voter> voter_;
   ParticipantTracker participants_;
   std::map<std::string, Sequence> pending_;             // not agreed on yet, by name
   std::list<std::pair<std::string, Sequence>> agreed_;  // buckets are still to be submitted here
   std::list<Running> running_;
+  std::list<Running> failed_;        // until the threads have ended
   std::optional<Request> join_;      // waits
   std::deque<int64_t> ended_steps_;  // the latest last
   uint64_t polled_ = 0;              // the number of the request whose thread polls; 0: none

@@ -1,6 +1,7 @@
 // The way of a request through the engine: admitted, agreed on, started, completed.
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <list>
 #include <mutex>
 #include <utility>
@@ -320,19 +321,14 @@ void Engine::Deliver(Request* request, const Status& status) {
   request->done(status);
 }
 
-// Transfers may still be under way in the transport, so the memory that they touch is leaked.
+// Transfers may still be under way, so the collectives stay until FreeFailed().
 void Engine::FailEverything() {
   const Status status(Code::kUnknown, *failure());
   for (Running& running : running_) {
-    Request request = running.request;  // shares keep_alive with the leaked one
+    Request request = running.request;  // shares keep_alive with the one that stays
     Complete(std::move(request), status);
   }
-  static std::mutex mutex;
-  static auto* leaked = new std::list<Running>;
-  {
-    std::lock_guard<std::mutex> lock(mutex);
-    leaked->splice(leaked->end(), running_);
-  }
+  failed_.splice(failed_.end(), running_);
   if (device_queue_) device_queue_->Abort();
   for (auto& [name, sequence] : std::exchange(pending_, {})) {
     for (Request& request : sequence.waiting) Complete(std::move(request), status);
@@ -340,6 +336,24 @@ void Engine::FailEverything() {
   if (join_) Complete(std::move(*join_), status);
   join_.reset();
   agreed_.clear();
+}
+
+// The threads have ended, and peers have mapped shared memory themselves. Only MPI and a GPU may still touch
+// memory of this engine: that part is leaked.
+void Engine::FreeFailed() {
+  const bool by_itself = transport_->moves_by_itself();
+  static std::mutex mutex;
+  static auto* leaked = new std::list<Running>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (auto it = failed_.begin(); it != failed_.end();) {
+    const auto next = std::next(it);
+    if (by_itself || it->request.device != Device::kHost) leaked->splice(leaked->end(), failed_, it);
+    it = next;
+  }
+  failed_.clear();
+  if (!by_itself) return;
+  voter_.release();  // its receives are posted
+  device_queue_.release();
 }
 
 }  // namespace tfddl

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/signature.h"
@@ -23,6 +24,7 @@ struct Process {
 
 std::mutex mutex;  // for calls that change the process; held while they wait
 Process* process = nullptr;
+std::vector<Process*> failed_jobs;
 
 // Never held during a wait. `current` is leaked, because kernels may run until the process ends.
 std::mutex current_mutex;
@@ -76,6 +78,17 @@ void Leave(double limit_s) {
   }
 }
 
+// Frees the engines of failed jobs, with their shared memory. Their watchdogs stay, since they have posted
+// receives. The threads wait for continuations of TensorFlow, which init() must not wait for.
+void FreeFailedJobs() {
+  for (Process* const old : std::exchange(failed_jobs, {})) {
+    std::thread([old] {
+      for (const auto& [set, engine] : old->watchdog->TakeEngines()) engine->Stop();
+      old->sets.entries.clear();
+    }).detach();
+  }
+}
+
 }  // namespace
 
 Status FindEngine(int set, std::shared_ptr<Engine>* engine) {
@@ -117,6 +130,7 @@ void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> co
                   WatchdogOptions options, std::shared_ptr<DevicePlane> plane, bool busy_poll) {
   std::lock_guard<std::mutex> lock(mutex);
   if (process) throw std::logic_error("internal error: tfddl is initialised already");
+  FreeFailedJobs();
   auto fresh = std::make_unique<Process>();
   EngineOptions all;
   all.device_plane = fresh->plane = std::move(plane);
@@ -213,9 +227,10 @@ bool StopProcess(double limit_s, bool* clean) {
   Process* const old = std::exchange(process, nullptr);
   Publish();
   if (failure) {
-    // Transfers may be under way and kernels may wait, so the rest is leaked. After this neither the failed
-    // engines nor the watchdog call MPI, so that MPI can be finalized.
+    // Kernels may wait and continuations may run, so the engines stay until the process starts its next job.
+    // After this neither the failed engines nor the watchdog call MPI, so that MPI can be finalized.
     old->watchdog->Stop();
+    failed_jobs.push_back(old);
     return false;
   }
   const bool disconnected = old->watchdog->Disconnect(kDisconnectLimit);

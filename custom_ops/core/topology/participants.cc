@@ -27,6 +27,7 @@ class SubTransport : public Transport {
   int size() const override { return static_cast<int>(ranks_.size()); }
   int tags() const override { return whole_->tags(); }
   size_t piece_bytes() const override { return whole_->piece_bytes(); }
+  bool moves_by_itself() const override { return whole_->moves_by_itself(); }
 
   Handle Send(int peer, int tag, const void* data, size_t bytes) override {
     return whole_->Send(Rank(peer), tag, data, bytes);

@@ -116,6 +116,11 @@ void Watchdog::Stop() {
   outgoing_.clear();
 }
 
+std::map<int, std::shared_ptr<Engine>> Watchdog::TakeEngines() {
+  std::lock_guard<std::mutex> lock(sets_mutex_);
+  return std::exchange(engines_, {});
+}
+
 void Watchdog::AnnounceShutdown(double limit_s) {
   {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -51,6 +51,9 @@ class Watchdog {
   // Ends the thread, so that MPI may be finalized. Later messages of peers are not read.
   void Stop();
 
+  // After Stop(): returns the engines, by set, and does not use them any more.
+  std::map<int, std::shared_ptr<Engine>> TakeEngines();
+
   // Tells all peers that this rank wants to leave, so that idle engines answer its vote. Asks all ranks for
   // their wait states after half of `limit_s` seconds, or earlier, for ShutdownReport().
   void AnnounceShutdown(double limit_s);

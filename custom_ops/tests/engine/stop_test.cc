@@ -2,6 +2,8 @@
 // its end. Most useful under the thread and the address sanitizer.
 #include <atomic>
 #include <chrono>
+#include <functional>
+#include <memory>
 #include <thread>
 
 #include "core/process/process.h"
@@ -185,6 +187,66 @@ void TestFailedAtAnyMoment() {
   }
 }
 
+// Loses the data that it sends, so that collectives do not end. Moves bytes by itself if asked to, as MPI.
+class Broken : public Transport {
+ public:
+  Broken(std::unique_ptr<Transport> inner, bool by_itself)
+      : inner_(std::move(inner)), by_itself_(by_itself) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  int tags() const override { return inner_->tags(); }
+  bool moves_by_itself() const override { return by_itself_; }
+  std::shared_ptr<Arena> arena() const override { return inner_->arena(); }
+  Handle Send(int peer, int tag, const void* data, size_t bytes) override {
+    return tag <= 3 ? inner_->Send(peer, tag, data, bytes) : kNothing;
+  }
+  Handle Receive(int peer, int tag, void* data, size_t bytes) override {
+    return inner_->Receive(peer, tag, data, bytes);
+  }
+  bool Test(Handle handle) override { return inner_->Test(handle); }
+  void Cancel(Handle handle) override { inner_->Cancel(handle); }
+
+ private:
+  std::unique_ptr<Transport> inner_;
+  const bool by_itself_;
+};
+
+// After a failure in the middle of a collective, the next job of the process frees the engine and the arena
+// of the failed one. Memory of the collective stays if MPI may still write to it.
+void TestNextJobFreesTheFailedOne(bool by_itself) {
+  const ShmWorld world(2, SmallGeometry(), size_t{1} << 20);
+  auto* control = new MemoryWorld(2);  // the watchdog of the failed job stays
+  auto peer = std::make_shared<Engine>(std::make_unique<Broken>(world.Join(1), false));
+  StartProcess(std::make_unique<Broken>(world.Join(0), by_itself), control->Join(0), {});
+  std::vector<std::vector<float>> values(2, std::vector<float>(10, 1.0f));
+  Outcomes outcomes(2);
+  std::weak_ptr<Engine> engine;
+  std::weak_ptr<Arena> arena;
+  std::weak_ptr<int> tensors;
+  {
+    const auto current = Current();
+    engine = current, arena = current->arena();
+    Request request = Allreduce("x", &values[0], outcomes.At(0));
+    const auto kept = std::make_shared<int>();
+    request.keep_alive = kept, tensors = kept;
+    current->Submit(std::move(request));
+    peer->Submit(Allreduce("x", &values[1], outcomes.At(1)));
+    while (current->recorder().counters.bytes_reduced == 0) std::this_thread::yield();
+  }
+  CHECK(!StopProcess(0.1));
+  CHECK(engine.lock() && arena.lock() && tensors.lock());
+  StartProcess(Alone(), Alone(), {});
+  const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!engine.expired() || !arena.expired()) {
+    CHECK(std::chrono::steady_clock::now() < late);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  CHECK(tensors.expired() == !by_itself);
+  CHECK(StopProcess(30));
+  peer->Stop();
+  CHECK(!outcomes.Wait()[0].ok());
+}
+
 }  // namespace
 }  // namespace tfddl
 
@@ -196,6 +258,7 @@ int main() {
   tfddl::TestStopEndsShutdown();
   tfddl::TestLeavesNothingUnsent();
   tfddl::TestFailedAtAnyMoment();
+  for (bool by_itself : {false, true}) tfddl::TestNextJobFreesTheFailedOne(by_itself);
   std::puts("stop: ok");
   return 0;
 }
