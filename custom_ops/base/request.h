@@ -60,8 +60,8 @@ struct Request {
   std::vector<int64_t> splits;  // alltoall only: the number of rows for each rank
 
   // Allgather and alltoall: allocates the outputs and stores their addresses in *out. `rows` has one number
-  // for each buffer and rank: buffer 0 from rank 0, buffer 0 from rank 1, and so on. Runs on the completion
-  // thread once all numbers of rows are known.
+  // for each buffer and rank: buffer 0 from rank 0, buffer 0 from rank 1, and so on. Runs once all numbers of
+  // rows are known, on the completion thread; on a GPU on a thread where it may wait for memory.
   std::function<Status(const std::vector<int64_t>& rows, std::vector<void*>* out)> allocate;
 
   // Allgather on the host: outputs for the common case, in which all ranks bring equally many rows and none
@@ -89,7 +89,8 @@ struct Request {
   // nobody cancels this request.
   std::shared_ptr<const std::atomic<bool>> cancelled;
 
-  // Called exactly once: on the completion thread, inside Engine::Submit(), or in a round (`launched`).
+  // Called exactly once: on the completion thread, inside Engine::Submit(), in a round (`launched`), or on
+  // the thread of `allocate`.
   std::function<void(const Status&)> done;
 
   // Keeps the buffers valid until no byte of them can be touched. After a failure in the middle of a

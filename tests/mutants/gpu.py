@@ -5,6 +5,18 @@ from tests.mutants.fault import Fault
 _VISIBLE = "tests/gpu/test_visible_gpu.py::"
 
 FAULTS = {
+    "the thread that frees memory waits for memory": Fault(
+        "custom_ops/core/engine/engine_requests.cc",
+        "  allocation_->Post(std::move(function));\n",
+        "  completion_.Post(std::move(function));\n",
+        "nccl_allocation_test",
+    ),
+    "a failed request ends during its allocation": Fault(
+        "custom_ops/core/engine/engine_requests.cc",
+        "status, allocates ? allocation_.get() : nullptr);",
+        "status);",
+        "nccl_allocation_test",
+    ),
     "done before completion": Fault(
         "custom_ops/gpu/nccl.cc",
         "const bool passed = end_->Passed();",

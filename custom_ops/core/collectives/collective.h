@@ -20,7 +20,7 @@ struct Lane {
   const Participants* participants;
 };
 
-// Runs a function on the completion thread, which may call TensorFlow.
+// Runs a function on a thread that may call TensorFlow.
 using Post = std::function<void(std::function<void()>)>;
 
 // Data of this size and larger travels through memory that the ranks of a host share (transport/arena.h).

@@ -44,7 +44,7 @@ class RowAgreement {
   // Whether a rank could allocate its outputs. A program that was compiled for other rows refuses.
   enum : int { kNoMemory, kTaken, kRefused, kUndecided };
   static int VerdictOf(const Status& status);
-  struct Shared {  // with the completion thread, which may outlive this object if the job fails
+  struct Shared {  // with the thread of `allocate`, which may outlive this object if the job fails
     std::atomic<int> verdict{kUndecided};
     std::vector<void*> out;
     Status status;

@@ -58,6 +58,7 @@ void Engine::Stop() {
     std::lock_guard<std::mutex> lock(driving_);
     stopped_ = true;
   }
+  if (allocation_) allocation_->Stop();
   completion_.Stop();
   if (failure()) FreeFailed();
   device_queue_.reset();

@@ -180,8 +180,10 @@ class Engine {
   void Start(Request request, uint64_t ticket, const std::shared_ptr<const Participants>& participants);
   std::unique_ptr<Collective> MakeCollective(const Lane& lane, const Request& request);
   bool PollRunning();
-  void Complete(Request request, Status status);
-  void Answer(Request request, Status status);
+  // `on`: the thread that calls done(); null: the completion thread.
+  void Complete(Request request, Status status, CompletionThread* on = nullptr);
+  void Answer(Request request, Status status, CompletionThread* on = nullptr);
+  void PostAllocation(std::function<void()> function);
   static void Deliver(Request* request, const Status& status);
   void RecordEnd(const Request& request, const Status& status);
   void FailEverything();
@@ -231,6 +233,7 @@ class Engine {
   std::atomic<bool> joined_{false};
 
   CompletionThread completion_;
+  std::unique_ptr<CompletionThread> allocation_;  // of results on GPUs; null: there has been none
   std::thread thread_;
 };
 

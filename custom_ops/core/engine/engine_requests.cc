@@ -265,9 +265,18 @@ std::unique_ptr<Collective> Engine::MakeCollective(const Lane& lane, const Reque
     recorder_.counters.bytes_reduced += static_cast<uint64_t>(request.bytes());
   }
   if (request.shares_gpu && device_queue_) device_queue_->ShareGpu();
-  Post post = [this](auto function) { completion_.Post(std::move(function)); };
-  if (request.device == Device::kHost) return MakeHostCollective(lane, &scratch_, request, std::move(post));
-  return device_queue_->Start(lane, request, std::move(post));
+  if (request.device == Device::kHost) {
+    Post post = [this](auto function) { completion_.Post(std::move(function)); };
+    return MakeHostCollective(lane, &scratch_, request, std::move(post));
+  }
+  return device_queue_->Start(lane, request, [this](auto function) { PostAllocation(std::move(function)); });
+}
+
+// Without memory, TensorFlow's allocator of a GPU waits up to ten seconds for tensors to be freed. The
+// completion thread frees them, so that it must not be the one that waits.
+void Engine::PostAllocation(std::function<void()> function) {
+  if (!allocation_) allocation_ = std::make_unique<CompletionThread>();
+  allocation_->Post(std::move(function));
 }
 
 bool Engine::PollRunning() {
@@ -286,10 +295,10 @@ bool Engine::PollRunning() {
   return moved;
 }
 
-void Engine::Complete(Request request, Status status) {
+void Engine::Complete(Request request, Status status, CompletionThread* on) {
   RecordEnd(request, status);
   live_.Remove(request.key());  // before done(): the next step may submit this name at once
-  Answer(std::move(request), std::move(status));
+  Answer(std::move(request), std::move(status), on);
 }
 
 void Engine::RecordEnd(const Request& request, const Status& status) {
@@ -298,7 +307,7 @@ void Engine::RecordEnd(const Request& request, const Status& status) {
   if (request.span) request.span->End(status);
 }
 
-void Engine::Answer(Request request, Status status) {
+void Engine::Answer(Request request, Status status, CompletionThread* on) {
   if (polled_ != 0 && request.number == polled_) {
     polled_ = 0;
     // Its thread delivers a result. An error must not overtake the error that caused it, since TensorFlow
@@ -309,9 +318,10 @@ void Engine::Answer(Request request, Status status) {
     }
   }
   if (status.ok() && request.launched) return Deliver(&request, status);
-  completion_.Post([request = std::make_shared<Request>(std::move(request)), status = std::move(status)] {
-    Deliver(request.get(), status);
-  });
+  (on ? on : &completion_)
+      ->Post([request = std::make_shared<Request>(std::move(request)), status = std::move(status)] {
+        Deliver(request.get(), status);
+      });
 }
 
 void Engine::Deliver(Request* request, const Status& status) {
@@ -321,12 +331,14 @@ void Engine::Deliver(Request* request, const Status& status) {
   request->done(status);
 }
 
-// Transfers may still be under way, so the collectives stay until FreeFailed().
+// Transfers and allocations may still be under way, so the collectives stay until FreeFailed().
 void Engine::FailEverything() {
   const Status status(Code::kUnknown, *failure());
   for (Running& running : running_) {
     Request request = running.request;  // shares keep_alive with the one that stays
-    Complete(std::move(request), status);
+    // An allocation that is under way uses the caller's context until its end.
+    const bool allocates = allocation_ && request.device != Device::kHost && request.allocate;
+    Complete(std::move(request), status, allocates ? allocation_.get() : nullptr);
   }
   failed_.splice(failed_.end(), running_);
   if (device_queue_) device_queue_->Abort();

@@ -9,7 +9,7 @@ namespace {
 
 using Floats = std::unique_ptr<GpuTensor<float>>;
 
-// Allocates the outputs of a rank as TensorFlow does: on the completion thread, on the rank's GPU.
+// Allocates the outputs of a rank as TensorFlow does, on the GPU of the rank.
 decltype(Request::allocate) AllocateOn(const GpuJob& job, size_t rank, std::vector<Floats>* outputs,
                                        std::vector<int64_t> row) {
   return [&job, rank, outputs, row](const std::vector<int64_t>& rows, std::vector<void*>* out) {
