@@ -354,13 +354,17 @@ void Engine::FailEverything() {
 // memory of this engine: that part is leaked.
 void Engine::FreeFailed() {
   const bool by_itself = transport_->moves_by_itself();
-  static std::mutex mutex;
-  static auto* leaked = new std::list<Running>;
-  const std::lock_guard<std::mutex> lock(mutex);
+  std::list<Running> touched;
   for (auto it = failed_.begin(); it != failed_.end();) {
     const auto next = std::next(it);
-    if (by_itself || it->request.device != Device::kHost) leaked->splice(leaked->end(), failed_, it);
+    if (by_itself || it->request.device != Device::kHost) touched.splice(touched.end(), failed_, it);
     it = next;
+  }
+  {
+    static std::mutex mutex;
+    static auto* leaked = new std::list<Running>;
+    const std::lock_guard<std::mutex> lock(mutex);
+    leaked->splice(leaked->end(), touched);
   }
   failed_.clear();
   if (!by_itself) return;
