@@ -189,6 +189,30 @@ def test_an_uncertain_order_inside_of_a_function_is_refused(kind):
     data.shard(change(numbers(9)), rank=0, size=2)
 
 
+def in_parallel(x, deterministic):
+    return numbers(9).map(lambda y: x + y, num_parallel_calls=2, deterministic=deterministic)
+
+
+UNORDERED = {
+    "flat_map": lambda d: numbers(9).flat_map(lambda x: in_parallel(x, d)),
+    "nested": lambda d: numbers(9).interleave(lambda x: numbers(2).flat_map(lambda y: in_parallel(x + y, d))),
+    "interleave": lambda d: numbers(9).flat_map(
+        lambda x: numbers(9).interleave(numbers, num_parallel_calls=2, deterministic=d)
+    ),
+    "batch": lambda d: numbers(9).flat_map(
+        lambda x: numbers(9).batch(2, num_parallel_calls=2, deterministic=d)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNORDERED)
+def test_an_unordered_step_inside_of_a_function_is_refused(kind):
+    with pytest.raises(ValueError, match="deterministic=False, perhaps in a function of flat_map"):
+        data.shard(UNORDERED[kind](False), rank=0, size=2)
+    for ordered in (None, True):
+        data.shard(UNORDERED[kind](ordered), rank=0, size=2)
+
+
 def test_random_numbers_that_leave_elements_in_their_places():
     tf.random.set_seed(None)
     dataset = numbers(9).map(augmented).flat_map(lambda x: numbers(2).map(augmented))

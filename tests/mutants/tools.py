@@ -51,6 +51,12 @@ FAULTS = {
         "(graph.node,)",
         "tests/data/test_shard.py::test_an_uncertain_order_inside_of_a_function_is_refused",
     ),
+    "an unordered step in a function stays unseen": Fault(
+        "tfddl/data/order.py",
+        'node.attr["deterministic"].s == b"false"',
+        "False",
+        "tests/data/test_shard.py::test_an_unordered_step_inside_of_a_function_is_refused",
+    ),
     "an unseeded shuffle is shared out": Fault(
         "tfddl/data/order.py",
         "    if (0, 0) in _seeds(steps):\n",

@@ -37,7 +37,8 @@ def check_deterministic(dataset: tf.data.Dataset) -> None:
     if dataset.options().deterministic is False or any(_unordered(step) for step in steps):
         raise ValueError(
             "Each rank may get the elements in another order, and shards would overlap: shard before the steps "
-            f"that have deterministic=False. Received: {dataset!r}"
+            "that have deterministic=False, perhaps in a function of flat_map or interleave. "
+            f"Received: {dataset!r}"
         )
     if (0, 0) in _seeds(steps):
         raise ValueError(
@@ -82,27 +83,35 @@ def _seeds(steps: Iterable[tf.data.Dataset]) -> list[_Seeds]:
     for step in steps:
         if hasattr(step, "_seed2"):
             found.append((int(step._seed), int(step._seed2)))
-        for function in step._functions():
-            found += _seeds_inside(function, chooses=hasattr(step, "_predicate"))
+        for nodes in _graphs(step):
+            found += _seeds_inside(nodes, chooses=_chooses(step))
     return found
 
 
-def _seeds_inside(function: Any, chooses: bool) -> Iterator[_Seeds]:
-    """The seeds of each shuffle in a function that returns datasets, and of random numbers in a predicate.
+def _graphs(step: tf.data.Dataset) -> Iterator[dict[str, Any]]:
+    """The nodes, by name, of each graph in those functions of a step that determine the order of elements.
 
-    Random numbers in other functions, such as an augmentation, do not move elements.
+    These functions return datasets, or are predicates. Other functions, such as an augmentation, do not move elements.
     """
-    results = tf.nest.flatten(function.output_structure)
-    if not chooses and not any(isinstance(each, tf.data.DatasetSpec) for each in results):
-        return
-    graph = function.function.graph.as_graph_def()
-    for nodes in (graph.node, *(each.node_def for each in graph.library.function)):
-        names = {node.name: node for node in nodes}
-        for node in nodes:
-            if (first := _SEED_INPUTS.get(node.op)) is not None:
-                yield _seed(names, node.input[first]), _seed(names, node.input[first + 1])
-            elif chooses and "seed2" in node.attr:
-                yield node.attr["seed"].i, node.attr["seed2"].i
+    for function in step._functions():
+        results = tf.nest.flatten(function.output_structure)
+        if _chooses(step) or any(isinstance(each, tf.data.DatasetSpec) for each in results):
+            graph = function.function.graph.as_graph_def()
+            for nodes in (graph.node, *(each.node_def for each in graph.library.function)):
+                yield {node.name: node for node in nodes}
+
+
+def _chooses(step: tf.data.Dataset) -> bool:
+    return hasattr(step, "_predicate")
+
+
+def _seeds_inside(nodes: dict[str, Any], chooses: bool) -> Iterator[_Seeds]:
+    """The seeds of each shuffle in a graph, and of random numbers in a predicate."""
+    for node in nodes.values():
+        if (first := _SEED_INPUTS.get(node.op)) is not None:
+            yield _seed(nodes, node.input[first]), _seed(nodes, node.input[first + 1])
+        elif chooses and "seed2" in node.attr:
+            yield node.attr["seed"].i, node.attr["seed2"].i
 
 
 def _seed(nodes: dict[str, Any], name: str) -> int | None:
@@ -116,4 +125,7 @@ def _seed(nodes: dict[str, Any], name: str) -> int | None:
 
 
 def _unordered(step: tf.data.Dataset) -> bool:
-    return getattr(step, "_deterministic", "default") == "false"
+    """Whether the step, or a step in one of its functions, has deterministic=False."""
+    return getattr(step, "_deterministic", "default") == "false" or any(
+        node.attr["deterministic"].s == b"false" for nodes in _graphs(step) for node in nodes.values()
+    )
