@@ -117,6 +117,22 @@ def test_structure(structure, remainder):
                 assert one is other is None or np.array_equal(one.numpy(), other.numpy())
 
 
+@pytest.mark.parametrize("remainder", ["drop", "repeat"])
+def test_rows_of_a_ragged_tensor(remainder):
+    rows = [[1], [2, 3], [], [4, 5, 6], [7]]
+    ragged, count = tf.ragged.constant(rows), tf.range(5)
+    for structure in (ragged, (count, ragged), Point(ragged, {"k": count, "none": None})):
+        source = tf.data.Dataset.from_tensor_slices(structure)
+        place = tf.nest.flatten(structure).index(ragged)
+        for dataset in (source, source.filter(lambda *_: True)):
+            shard = data.shard(dataset, rank=1, size=3, remainder=remainder)
+            assert shard.element_spec == source.element_spec
+            found = [tf.nest.flatten(element)[place].numpy().tolist() for element in shard]
+            assert found == [[2, 3], [7]][: len(found)] and len(found) == (2 if remainder == "repeat" else 1)
+            batch = next(iter(shard.batch(2)))
+            assert tf.nest.flatten(batch)[place].to_list() == found
+
+
 def test_a_seeded_shuffle_is_dealt_disjointly_and_anew_in_each_epoch():
     tf.random.set_seed(1)
     dataset = tf.data.Dataset.range(20).shuffle(20, seed=5)

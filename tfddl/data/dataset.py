@@ -64,6 +64,8 @@ def shard_dataset(
 
 def _from_groups(dataset: tf.data.Dataset, rank: int, size: int, remainder: str) -> tf.data.Dataset:
     """Element number `rank` of every group of `size` elements. Needs no cardinality."""
+    if any(_is_ragged_row(spec) for spec in tf.nest.flatten(dataset.element_spec)):
+        return _from_windows(dataset, rank, size, remainder)
     box = tf.OptionalSpec(dataset.element_spec)
 
     def boxed(*parts: Any) -> tf.Tensor:
@@ -78,3 +80,26 @@ def _from_groups(dataset: tf.data.Dataset, rank: int, size: int, remainder: str)
     # batch() needs equal shapes, and the last batch may be smaller; an Optional holds any element in one scalar.
     groups = dataset.map(boxed).batch(size, drop_remainder=remainder == "drop")
     return groups.map(mine)
+
+
+def _from_windows(dataset: tf.data.Dataset, rank: int, size: int, remainder: str) -> tf.data.Dataset:
+    """The same as `_from_groups`, slower for small elements, for rows of ragged tensors too.
+
+    tf.data keeps such a row as a variant and passes it to a function as a tensor. So an Optional has the wrong type, and
+    the result of a `map` has another spec, which `batch` treats in another way.
+    """
+    specs = tf.nest.flatten(dataset.element_spec)
+    # window() fails for None, and zip() makes a tuple of a namedtuple.
+    flat = _with_spec(dataset, tuple(spec for spec in specs if spec != tf.type_spec_from_value(None)))
+    windows = flat.window(size, drop_remainder=remainder == "drop")
+    mine = windows.flat_map(lambda *group: tf.data.Dataset.zip(group).repeat().skip(rank).take(1))
+    return _with_spec(mine, dataset.element_spec)
+
+
+def _is_ragged_row(spec: Any) -> bool:
+    """Whether this is the spec of a row of a ragged tensor with one ragged dimension."""
+    return isinstance(spec, tf.RaggedTensorSpec) and spec.ragged_rank == 0
+
+
+def _with_spec(dataset: tf.data.Dataset, spec: Any) -> tf.data.Dataset:
+    return tf.data.experimental.from_variant(tf.data.experimental.to_variant(dataset), spec)
