@@ -51,6 +51,12 @@ FAULTS = {
         "(graph.node,)",
         "tests/data/test_shard.py::test_an_uncertain_order_inside_of_a_function_is_refused",
     ),
+    "a loop over a closed loader waits without end": Fault(
+        "tfddl/compat/horovod/data.py",
+        "                self._queue.get_nowait()\n        self._queue.put(_END)\n",
+        "                self._queue.get_nowait()\n",
+        "tests/compat/test_horovod_data.py::test_close_in_the_middle_of_a_loop",
+    ),
     "an unordered step in a function stays unseen": Fault(
         "tfddl/data/order.py",
         'node.attr["deterministic"].s == b"false"',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ class AsyncDataLoaderMixin:
         self, async_loader_queue_size: int = 64, debug_data_loader: bool = False, *args: Any, **kwargs: Any
     ) -> None:
         self.async_loader_queue_size = async_loader_queue_size
-        self._reader: _Reader | None = None
+        self._readers: list[_Reader] = []
         super().__init__(*args, **kwargs)
 
     def __iter__(self) -> Iterator[Any]:
@@ -52,16 +53,24 @@ class AsyncDataLoaderMixin:
         if self.async_loader_queue_size <= 0:
             yield from super().__iter__()  # type: ignore[misc]
             return
-        self.close_async_loader()
-        self._reader = reader = _Reader(loader._iterate(), self.async_loader_queue_size)
-        for batch in reader:
-            yield loader._process_batch(batch)
+        for ended in [each for each in self._readers if each.ended]:
+            self._close(ended)
+        reader = _Reader(loader._iterate(), self.async_loader_queue_size)
+        self._readers.append(reader)
+        try:
+            for batch in reader:
+                yield loader._process_batch(batch)
+        finally:
+            reader.end()
 
     def close_async_loader(self) -> None:
-        """Ends the thread, also in the middle of the data."""
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+        """Ends all threads and the loops that read from them, also in the middle of the data."""
+        while self._readers:
+            self._close(self._readers[0])
+
+    def _close(self, reader: _Reader) -> None:
+        self._readers.remove(reader)
+        reader.close()
 
 
 class _Reader:
@@ -80,10 +89,23 @@ class _Reader:
         if self._error is not None:
             raise self._error
 
+    @property
+    def ended(self) -> bool:
+        """Whether the loop over the batches has ended."""
+        return self._closed.is_set()
+
+    def end(self) -> None:
+        """Tells the thread to end, without waiting: an interpreter that exits has stopped its threads already."""
+        self._closed.set()
+
     def close(self) -> None:
-        """Ends the thread."""
+        """Ends the thread, and a loop over the batches."""
         self._closed.set()
         self._thread.join()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._queue.get_nowait()
+        self._queue.put(_END)
 
     def _read(self, batches: Iterator[Any]) -> None:
         try:
