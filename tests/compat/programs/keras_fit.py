@@ -142,6 +142,21 @@ def traced():
 assert int(traced()) == len(plain.optimizer.variables)
 checked = hvd.allreduce(1.0 + hvd.rank(), "value")
 assert float(checked) == (1 + hvd.size()) / 2
+
+
+@tf.function
+def values(value):
+    return (
+        hvd.allreduce(value),
+        hvd.broadcast(value, 0),
+        hvd.allgather([value]),
+        hvd.reducescatter([value] * hvd.size()),
+    )
+
+
+average, first, gathered, scattered = values(tf.constant(1.0 + hvd.rank()))
+assert float(average) == float(scattered[0]) == (1 + hvd.size()) / 2 and float(first) == 1.0
+assert gathered.numpy().tolist() == [1.0 + rank for rank in range(hvd.size())]
 weights = np.concatenate([np.ravel(each) for each in network.get_weights()])
 gathered = hvd.allgather(weights[np.newaxis])
 assert all(np.array_equal(row, weights) for row in gathered.numpy())

@@ -32,7 +32,7 @@ def allreduce(
     """
     return _computed(
         collectives.allreduce(
-            tf.constant(value),
+            tf.convert_to_tensor(value),
             average,
             name=name,
             op=op,
@@ -45,17 +45,17 @@ def allreduce(
 
 def allgather(value: Any, name: str | None = None) -> Any:
     """The values of all ranks, joined along the first dimension. See `allreduce`."""
-    return _computed(collectives.allgather(tf.constant(value), name))
+    return _computed(collectives.allgather(tf.convert_to_tensor(value), name))
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
     """The value of one rank. See `allreduce`."""
-    return _computed(collectives.broadcast(tf.constant(value), root_rank, name))
+    return _computed(collectives.broadcast(tf.convert_to_tensor(value), root_rank, name))
 
 
 def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
     """This rank's rows of the reduction. See `allreduce`."""
-    return _computed(collectives.reducescatter(tf.constant(value), name=name, op=op))
+    return _computed(collectives.reducescatter(tf.convert_to_tensor(value), name=name, op=op))
 
 
 def _computed(result: tf.Tensor) -> Any:
