@@ -273,6 +273,16 @@ def test_errors_quote_what_they_received(arguments, text):
         data.shard(numbers(4), **arguments)
 
 
+def test_a_graph_is_refused():
+    traced = tf.function(lambda: data.shard(numbers(4), rank=0, size=2).reduce(0, lambda total, _: total + 1))
+    with tf.Graph().as_default():
+        for function in (lambda: data.shard(numbers(4), rank=0, size=2), traced):
+            with pytest.raises(
+                ValueError, match=r"shard_arrays .* dataset.shard\(hvd.size\(\), hvd.rank\(\)\)"
+            ):
+                function()
+
+
 def test_every_kind_of_data():
     x, y = np.arange(7), np.arange(7) * 10
     mine = {"rank": 1, "size": 3}

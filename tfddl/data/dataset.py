@@ -40,13 +40,21 @@ def shard_dataset(
 
     Raises:
         ValueError: There are fewer elements than ranks, the ranks' datasets differ in cardinality or seeds, or their order
-            is not certain: shuffled without a seed, or `deterministic=False`.
+            is not certain: shuffled without a seed, or `deterministic=False`. Or the call is in a graph of TensorFlow 1 or
+            in a `tf.function`.
     """
     shards.check_remainder(remainder)
     whole_job = rank is None
     rank, size = shards.resolve(rank, size, process_set)
     if size == 1:
         return dataset
+    if not tf.executing_eagerly():
+        raise ValueError(
+            "hvd.data.shard(dataset) needs the dataset's cardinality, which a graph only computes later: in a program for "
+            "TensorFlow 1 use hvd.data.shard_arrays before you make the dataset, or "
+            "dataset.shard(hvd.size(), hvd.rank()) with equally many steps on all ranks; otherwise call it outside of "
+            f"tf.function. Received: {dataset!r}"
+        )
     count = int(dataset.cardinality())
     if whole_job:
         order.check_same(dataset, count, process_set)
