@@ -25,6 +25,17 @@ def test_one_array_comes_back_alone(make):
     assert list(np.asarray(part)) == [6]
 
 
+@pytest.mark.parametrize("kind", ["csr_matrix", "csc_array", "coo_matrix", "dok_matrix", "bsr_array"])
+def test_a_sparse_matrix_of_scipy(kind):
+    sparse = pytest.importorskip("scipy.sparse")
+    dense, labels = np.diag(np.arange(7.0)), np.arange(7)
+    part, mine = data.shard(getattr(sparse, kind)(dense), labels, rank=1, size=3)
+    assert part.format == "csr" and mine.tolist() == [1, 4]
+    np.testing.assert_array_equal(part.toarray(), dense[[1, 4]])
+    with pytest.raises(ValueError, match="Received: 7, 6 rows"):
+        data.shard(getattr(sparse, kind)(dense), labels[:6], rank=1, size=3)
+
+
 @pytest.mark.parametrize(
     ("lengths", "text"),
     [

@@ -32,13 +32,15 @@ def shard_arrays(
         x, y = hvd.data.shard_arrays(x, y)
 
     Args:
-        arrays: NumPy arrays, tensors, lists, or other objects with a length that can be sliced. All of one length.
+        arrays: NumPy arrays, tensors, lists, sparse matrices of SciPy, or other objects with a length that can be sliced.
+            All of one length.
         rank: The index of the shard. Defaults to `hvd.rank()`.
         size: The number of shards. Defaults to `hvd.size()`; goes together with `rank`.
         process_set: The ranks that share the data, if `rank` and `size` are not given. Defaults to all.
 
     Returns:
-        The shard of the array, or a tuple of shards if there are several arrays.
+        The shard of the array, or a tuple of shards if there are several arrays. The shard of a sparse matrix is a copy in
+        SciPy's CSR format.
 
     Raises:
         ValueError: No array is given, the arrays differ in length, or there are fewer rows than ranks.
@@ -51,7 +53,8 @@ def shard_arrays(
         [[0, 4], [1, 9]]
     """
     rank, size = shards.resolve(rank, size, process_set)
-    lengths = [len(array) for array in arrays]
+    arrays = tuple(array.tocsr() if is_scipy_sparse(array) else array for array in arrays)
+    lengths = [array.shape[0] if is_scipy_sparse(array) else len(array) for array in arrays]
     if len(set(lengths)) != 1:
         raise ValueError(
             "hvd.data.shard takes arrays with equally many rows, at least one array: pass x and y of the same samples. "
@@ -64,6 +67,11 @@ def shard_arrays(
         if isinstance(part, np.ndarray) and os.environ.get(_COMMITS_VARIABLE):
             _remember(part, array, (rank, size))
     return parts if len(parts) > 1 else parts[0]
+
+
+def is_scipy_sparse(value: Any) -> bool:
+    """Whether this is a sparse matrix or array of SciPy. Only some formats can be sliced, and none has a length."""
+    return type(value).__module__.startswith("scipy.sparse") and hasattr(value, "tocsr")
 
 
 def whole_of(part: Any, share: tuple[int, int]) -> Any:

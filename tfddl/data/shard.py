@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.data.arrays import shard_arrays
+from tfddl.data.arrays import is_scipy_sparse, shard_arrays
 from tfddl.data.dataset import shard_dataset
 from tfddl.data.py_dataset import ShardedPyDataset
 
@@ -21,7 +21,7 @@ def shard(*data: Any, **options: Any) -> Any:
 
     Args:
         *data: One `tf.data.Dataset`, one `keras.utils.PyDataset`, or arrays with equally many rows: NumPy arrays, tensors,
-            lists.
+            lists, sparse matrices of SciPy.
         **options: Those of `shard_dataset`, `ShardedPyDataset` or `shard_arrays`. All take `process_set`, the ranks that
             share the data, or `rank` and `size`.
 
@@ -52,7 +52,8 @@ def shard(*data: Any, **options: Any) -> Any:
             else ShardedPyDataset(*data, **options)
         )
     for each in data:
-        _check_array(each)
+        if not is_scipy_sparse(each):  # its DOK format is a dict
+            _check_array(each)
     return shard_arrays(*data, **options)
 
 
