@@ -278,6 +278,32 @@ def test_the_best_weights_are_restored(hvd, first, sends, kind):
 
 
 @on_ranks(2)
+@pytest.mark.parametrize("kind", ["LocalSGD", "DiLoCo"])
+def test_moving_averages_of_weights(hvd, kind):
+    """Keras ends `fit` with averages of each rank; all ranks get their mean, also if the last step had an exchange."""
+    import keras
+
+    model, x, y = model_and_data(hvd)
+    optimizer = keras.optimizers.SGD(0.05, use_ema=True, ema_momentum=0.5)
+    model.compile(optimizer, "mse")
+    local = getattr(hvd.callbacks, kind)(every=3)
+    hvd.broadcast_variables(model.variables, root_rank=0)
+    for first in (0, 1):  # Keras does the same without a step
+        model.fit(x, y, batch_size=2, initial_epoch=first, verbose=0, callbacks=[local])
+        averages = hvd.allgather_object(
+            [np.array(each) for each in optimizer._model_variables_moving_average]
+        )
+        assert not np.array_equal(averages[0][0], averages[1][0])
+        for weight, *owns in zip(model.trainable_variables, *averages, strict=True):
+            np.testing.assert_allclose(weight, np.mean(owns, axis=0), rtol=1e-6)
+    found = [each.tolist() for each in model.get_weights()]
+    assert hvd.allgather_object(found) == [found] * 2
+    if kind == "DiLoCo":
+        theta = local.outer_variables[0]
+        np.testing.assert_array_equal(theta, np.array(model.trainable_variables[0]))
+
+
+@on_ranks(2)
 def test_executions_of_different_lengths(hvd):
     """An exchange follows the execution within which it was due, as at the end of an epoch with Keras 2."""
     import keras

@@ -21,8 +21,9 @@ class LocalSGD(LocalStepsCallback):
 
     The model is compiled with a plain optimizer, not with `DistributedOptimizer`. Place it on all ranks, before or behind
     `BroadcastGlobalVariablesCallback`, which gives all ranks the same first weights. The moving statistics of layers are
-    averaged too. An exchange follows the last step of `fit`. Until an exchange, validation, ModelCheckpoint and
-    other callbacks see the weights of their own rank; metrics differ by rank, so that `MetricAverageCallback` is of use.
+    averaged too. An exchange follows the last step of `fit`. With `use_ema=True` Keras ends `fit` with moving averages, of
+    which all ranks get the mean. Until an exchange, validation, ModelCheckpoint and other callbacks see the weights of their
+    own rank; metrics differ by rank, so that `MetricAverageCallback` is of use.
 
         model.compile(keras.optimizers.Adam(1e-3), "mse")
         callbacks = [
@@ -95,8 +96,7 @@ class LocalSGD(LocalStepsCallback):
             return
         self._begins = False
         if self._local is None or self._of is not self.model:
-            self._of = self.model
-            self._local = self._new(self.model.trainable_variables, self.model.non_trainable_weights)
+            self._local = self._of_model()
         else:
             self._local.begin()
 
@@ -108,8 +108,19 @@ class LocalSGD(LocalStepsCallback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Exchanges what is left. The next `fit` goes on with the outer state."""
-        if self._local is not None and self.finishes:
+        if model_contents.ends_with_averages(self.model):
+            # Keras has replaced the weights by moving averages, which each rank has for itself, even without a step.
+            if self._local is None or self._of is not self.model:
+                self._local = self._of_model()
+            if self.finishes:
+                self._local.average()
+                self._local.begin()
+        elif self._local is not None and self.finishes:
             self._local.finish()
+
+    def _of_model(self) -> local_steps.LocalSGD:
+        self._of = self.model
+        return self._new(self.model.trainable_variables, self.model.non_trainable_weights)
 
     def _has_all_ranks_of_the_exchange(self, optimizer: Any) -> bool:
         """Whether a distributed optimizer leaves nothing to exchange. On one rank, too, if both have the same set."""

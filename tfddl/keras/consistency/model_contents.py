@@ -61,6 +61,13 @@ def sharded_among(optimizers: Iterable[Any]) -> list[Any]:
     return list(filter(is_sharded, found))
 
 
+def ends_with_averages(model: Any) -> bool:
+    """Whether `fit` ends with the moving averages of the weights, which Keras gives the model before `on_train_end`."""
+    optimizer = _compat.innermost(getattr(model, "optimizer", None))
+    members = optimizer._inner_optimizers if _compat.has_inner_optimizers(optimizer) else [optimizer]
+    return any(getattr(each, "use_ema", False) for each in members)
+
+
 def build_optimizer(model: Any) -> None:
     """Makes the missing variables of `model.optimizer`, if the model is built."""
     optimizer = getattr(model, "optimizer", None)
