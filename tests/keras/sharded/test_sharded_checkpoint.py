@@ -212,6 +212,46 @@ def test_fit_with_diloco_goes_on(hvd, tmp_path):
     check_same(arrays(other.optimizer.variables), arrays(model.optimizer.variables))
 
 
+@on_ranks(2)
+@pytest.mark.parametrize("way", ["tape", "callback", "one rank"])
+def test_local_layers(hvd, tmp_path, way):
+    """Each rank gets its own weights and slots back: of a tape, of the broadcast, and of a rank outside a process set."""
+    import keras
+
+    from tfddl.gradients import reduced_marks
+
+    keras.utils.set_random_seed(1)
+    head = keras.layers.Dense(1)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3), head])
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+    x = np.random.default_rng(hvd.rank()).normal(size=(8, 2)).astype("float32")
+    if way == "tape":
+        with hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=[head]) as tape:
+            loss = tf.reduce_mean(model(x) ** 2)
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+    else:
+        optimizer.build(model.trainable_variables)
+        head.kernel.assign_add([[1.0 + hvd.rank()]] * 3)
+        optimizer.variables[-2].assign([[1.0 + hvd.rank()]] * 3)
+    model.compile(hvd.DistributedOptimizer(optimizer), "mse")
+    if way == "callback":
+        local = [*head.trainable_variables, optimizer.variables[-2]]
+        broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=local)
+        model.fit(x, x[:, 0], verbose=0, callbacks=[broadcast])
+    elif way == "one rank" and hvd.rank() == 1:
+        reduced_marks.leave_own([head.kernel])
+    kept = arrays([*model.variables, *optimizer.variables])
+    assert len(set(hvd.allgather_object(head.kernel.numpy().tobytes()))) == 2
+    checkpoint = hvd.ShardedCheckpoint(shared(hvd, tmp_path / "checkpoints"), model)
+    checkpoint.save()
+    checkpoint.wait()
+    hvd.barrier()
+    for each in (*model.variables, *optimizer.variables):
+        each.assign(tf.zeros_like(each))
+    checkpoint.restore()
+    check_same(arrays([*model.variables, *optimizer.variables]), kept)
+
+
 @on_ranks(1, 2, 3)
 def test_elastic_states(hvd):
     """A commit holds whole slots, of which each rank takes its slices back."""

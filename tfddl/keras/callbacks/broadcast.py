@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
+from tfddl.gradients import reduced_marks
 from tfddl.keras.callbacks import stop
 from tfddl.keras.consistency import (
     backup_check,
@@ -219,6 +220,7 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
     def _broadcast_new(self) -> None:
         """Broadcasts the variables that have not been broadcast yet. All ranks call it."""
         everything = model_contents.all_variables(self.model)
+        reduced_marks.leave_own(each for each in everything if variable_id(each) in self._local)
         own = own_state.own_state(self.model, self.keeps, self._collective("steps_taken"), self.process_set)
         skipped = self._sent | own
         variables = [each for each in everything if not self.keeps(each) and variable_id(each) not in skipped]

@@ -39,9 +39,10 @@ class ShardedCheckpoint:
 
     A checkpoint holds the variables of the model and of its optimizers, with the slices of all ranks of a
     `tfddl.ShardedOptimizer`; the state of local steps (`tfddl.DiLoCo`); and values that each rank has for itself: the state
-    of random layers, and the residuals of a compression, whose mean all ranks get on another number of ranks. `save` copies
-    the values and returns; a thread writes them. A part gets its name when it is complete. So a rank that is killed while it
-    writes leaves the checkpoints before as they were.
+    of random layers, local layers of an optimizer or tape, `local_variables` of a broadcast, and the residuals of a
+    compression, whose mean all ranks get on another number of ranks. `save` copies the values and returns; a thread writes
+    them. A part gets its name when it is complete. So a rank that is killed while it writes leaves the checkpoints before as
+    they were.
 
         checkpoint = hvd.ShardedCheckpoint("checkpoints", model)
         found = checkpoint.restore()

@@ -10,11 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
+from tfddl.gradients import reduced_marks
 from tfddl.gradients.residuals import for_any_ranks
 from tfddl.keras.consistency import model_contents, setup_check
 from tfddl.keras.consistency.weights_check import differing_weights
 from tfddl.keras.sharded.parts import Parts
 from tfddl.ops.compression import StatefulCompressor
+from tfddl.ops.exchange import differing_lists
 from tfddl.ops.variables import Whole, whole_of
 from tfddl.runtime import basics
 from tfddl.runtime.process_sets import global_process_set
@@ -87,6 +89,7 @@ def entries_of(model: Any, optimizer: Any = None, trains_alone: bool = False) ->
     optimizers = [*model_contents.optimizers_of(model), *([] if optimizer is None else [optimizer])]
     model_contents.sharded_among(optimizers)
     local = {_id(model.variables[slot]) for slot in setup_check.local_slots(model, model.variables)}
+    local |= {_id(each) for each in model.variables if _is_own(each)}
     # Only the optimizer knows the slots of a local variable.
     slots_differ = trains_alone or bool(local)
     found: dict[int, Entry] = {}
@@ -101,7 +104,8 @@ def entries_of(model: Any, optimizer: Any = None, trains_alone: bool = False) ->
                 kind: Kind = "slice"
             else:
                 # Slices among some of the ranks, as in a cluster with local steps, fit the same arrangement only.
-                kind = "own" if whole or slots_differ or model_contents.is_accumulator(variable) else "equal"
+                alone = slots_differ or _is_own(variable) or model_contents.is_accumulator(variable)
+                kind = "own" if whole or alone else "equal"
                 whole = None
             entry = Entry(f"optimizer.{index}.{number}", variable, kind, whole)
             found.setdefault(_id(variable), entry)
@@ -133,7 +137,15 @@ def _mean_residuals(values: dict[str, np.ndarray], parts: Parts, prefix: str) ->
 
 
 def those_that_differ(entries: Sequence[Entry], model: Any) -> list[Entry]:
-    """The entries; moving statistics that differ by rank are each rank's own in them. All ranks call it."""
+    """The entries of this rank, in kinds on which all ranks agree. All ranks call it.
+
+    A variable that is one rank's own is each rank's own, as that of a rank outside a tape's process set. So are moving
+    statistics that differ by rank.
+    """
+    mine = [each.key for each in entries if each.kind == "own"]
+    by_rank = differing_lists(mine, "ShardedCheckpoint.own") or {}
+    anywhere = {key for keys in by_rank.values() for key in keys}
+    entries = [_owned(each) if each.key in anywhere else each for each in entries]
     trained = {_id(variable) for variable in model.trainable_variables}
     untrained = {_id(variable) for variable in model.variables} - trained
     looked_at = [
@@ -141,7 +153,16 @@ def those_that_differ(entries: Sequence[Entry], model: Any) -> list[Entry]:
     ]
     found = differing_weights(looked_at, "ShardedCheckpoint.statistics", global_process_set)
     own = {_id(variable) for variable, _ in found}
-    return [Entry(each.key, each.variable, "own") if _id(each.variable) in own else each for each in entries]
+    return [_owned(each) if _id(each.variable) in own else each for each in entries]
+
+
+def _owned(entry: Entry) -> Entry:
+    return Entry(entry.key, entry.variable, "own")
+
+
+def _is_own(variable: Any) -> bool:
+    """Whether a tape has left the variable's gradient to each rank, or a broadcast its value."""
+    return reduced_marks.is_own(_compat.tf_variable(variable))
 
 
 def listed(name: str, variables: Sequence[Any]) -> Iterator[Entry]:
