@@ -252,6 +252,34 @@ def test_local_layers(hvd, tmp_path, way):
     check_same(arrays([*model.variables, *optimizer.variables]), kept)
 
 
+@on_ranks(2)
+@pytest.mark.parametrize("way", ["one rank", "DiLoCo"])
+def test_the_best_weights_are_saved(hvd, tmp_path, way):
+    """The last checkpoint has what EarlyStopping has restored, and StopTogetherCallback made equal."""
+    import keras
+
+    directory = shared(hvd, tmp_path / "checkpoints")
+    worsens = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(own=epoch))
+
+    def trained():
+        wrap = hvd.DistributedOptimizer if way == "one rank" else lambda optimizer: optimizer
+        model, x, y = model_and_data(hvd, wrap)
+        stopping = keras.callbacks.EarlyStopping("own", mode="min", patience=9, restore_best_weights=True)
+        diloco = hvd.callbacks.DiLoCo(every=4)
+        more = [worsens, hvd.callbacks.ShardedCheckpoint(directory)]
+        more += [stopping] if way == "DiLoCo" or hvd.rank() == 0 else []
+        more += [diloco] if way == "DiLoCo" else []
+        fit(hvd, model, x, y, 2, more)
+        return model, diloco
+
+    model, diloco = trained()
+    hvd.barrier()
+    again, _ = trained()  # has nothing to train
+    check_same(again.get_weights(), model.get_weights())
+    if way == "DiLoCo":
+        check_same(arrays(diloco.outer_variables[:1]), arrays(model.trainable_variables[:1]))
+
+
 @on_ranks(1, 2, 3)
 def test_elastic_states(hvd):
     """A commit holds whole slots, of which each rank takes its slices back."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfddl import _compat
 from tfddl.keras.callbacks.local_steps import LocalSGD
-from tfddl.keras.consistency import callback_list
-from tfddl.keras.consistency.callback_list import PreparingCallback, callbacks_of
+from tfddl.keras.consistency import callback_list, model_contents
+from tfddl.keras.consistency.callback_list import SavingCallback, callbacks_of
 from tfddl.keras.distributed.status import passes_done
 from tfddl.keras.sharded import checkpoint
+from tfddl.ops.exchange import all_numbers
 
 
-class ShardedCheckpoint(PreparingCallback):
+class ShardedCheckpoint(SavingCallback):
     """Saves the training in `fit`, each rank its part, and goes on from the newest checkpoint.
 
     See `tfddl.ShardedCheckpoint`.
@@ -51,6 +51,7 @@ class ShardedCheckpoint(PreparingCallback):
         callback_list.watch()
         self._directory, self._save_freq, self._keep = directory, save_freq, keep
         self._checkpoint: checkpoint.ShardedCheckpoint | None = None
+        self._others: list[Any] = []
         self._local_callback: LocalSGD | None = None
         self._restored = self._is_over = False
         self._prepared: Any = None  # the model
@@ -63,9 +64,9 @@ class ShardedCheckpoint(PreparingCallback):
             model: The compiled model.
             arguments: Those of `fit`; changed.
         """
-        others = [each for each in callbacks_of(arguments) if each is not self]
-        arguments["callbacks"] = [*others, self]
-        self._local_callback = next((each for each in others if isinstance(each, LocalSGD)), None)
+        self._others = [each for each in callbacks_of(arguments) if each is not self]
+        arguments["callbacks"] = [*self._others, self]
+        self._local_callback = next((each for each in self._others if isinstance(each, LocalSGD)), None)
         if self._checkpoint is not None:
             if self._is_over or model is not self._prepared:
                 raise ValueError(
@@ -120,11 +121,20 @@ class ShardedCheckpoint(PreparingCallback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Saves if the end of `fit` has changed the weights, and waits until the last checkpoint is written."""
         if self._checkpoint is not None:
-            averages = getattr(_compat.innermost(self.model.optimizer), "use_ema", False)
-            if self._last and (averages or self._local_callback is not None):
+            if self._last and self._ends_otherwise():
                 self._save(self._epoch)
             self._checkpoint.wait()
         self._is_over = True
+
+    def _ends_otherwise(self) -> bool:
+        """Whether the end of `fit` may have changed weights of a rank. All ranks call it, and get the same."""
+        restored = any(
+            getattr(each, "restore_best_weights", False) and getattr(each, "best_weights", None) is not None
+            for each in self._others
+        )
+        (anywhere,) = all_numbers(restored, name=f"{type(self).__name__}.restored")
+        averages = model_contents.ends_with_averages(self.model)
+        return averages or self._local_callback is not None or any(anywhere.values())
 
     def _save(self, epoch: int) -> None:
         assert self._checkpoint is not None

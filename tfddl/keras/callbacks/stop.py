@@ -19,8 +19,9 @@ class StopTogetherCallback(callback_list.ListedCallback):
     """Stops all ranks when one of them sets `model.stop_training`.
 
     A rank that stopped alone would leave the others waiting for its gradients. `fit` puts this callback at
-    the end of every list that holds a `BroadcastGlobalVariablesCallback`, a `LocalSGD` or a `DiLoCo`; add it to
-    other lists yourself, on all ranks. At the end of each epoch the ranks exchange whether one of them wants to stop.
+    the end of every list that holds a `BroadcastGlobalVariablesCallback`, a `LocalSGD` or a `DiLoCo`; only a
+    `ShardedCheckpoint` stands behind it. Add it to other lists yourself, on all ranks. At the end of each epoch the
+    ranks exchange whether one of them wants to stop.
 
     A stop in the middle of an epoch, as by `TerminateOnNaN`, needs an exchange after each batch. That costs one
     small collective per batch, and happens only if some rank has a callback that could ask for it:
@@ -49,9 +50,10 @@ class StopTogetherCallback(callback_list.ListedCallback):
         self._each_batch, self._restores, self._postponed = False, False, False
 
     def on_list(self, callbacks: Any) -> None:
-        """Goes to the end of the list, as the only callback of this kind."""
+        """Goes to the end of the list, as the only callback of this kind; those that save come behind."""
         self.others = [each for each in callbacks.callbacks if not isinstance(each, StopTogetherCallback)]
-        callbacks.callbacks = [*self.others, self]
+        saving = [each for each in self.others if isinstance(each, callback_list.SavingCallback)]
+        callbacks.callbacks = [*(each for each in self.others if each not in saving), self, *saving]
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Compares the callbacks of the ranks; all ranks exchange after each batch if one of them has to."""
@@ -103,10 +105,11 @@ class StopTogetherCallback(callback_list.ListedCallback):
                 self.process_set,
             )
             broadcast_variables(self._shared_weights(), root, self.process_set)
-            return
-        for local_steps in self._local_steps():
-            if local_steps.current is not None:
-                local_steps.current.average()
+        for local in (each.current for each in self._local_steps()):
+            if local is not None:
+                if not differ(epochs):
+                    local.average()
+                local.begin()  # so that a checkpoint has these weights as theta
 
     def _local_steps(self) -> list[callback_list.LocalStepsCallback]:
         return [each for each in self.others if isinstance(each, callback_list.LocalStepsCallback)]

@@ -41,6 +41,10 @@ class PreparingCallback(Callback):
         raise NotImplementedError
 
 
+class SavingCallback(PreparingCallback):
+    """A callback that saves the weights with which `fit` ends: it works behind all others, `StopTogetherCallback` too."""
+
+
 class LocalStepsCallback(ListedCallback):
     """A callback with which each rank trains alone for some steps, so that weights differ meanwhile.
 
