@@ -160,9 +160,11 @@ def test_saved_with_its_model(hvd, name, tmp_path):
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert type(loaded.optimizer) is type(optimizer)
     assert loaded.optimizer.get_config() == optimizer.get_config()
-    for model in (network, loaded):
+    network.save(tmp_path / "model.h5")
+    from_h5 = hvd.load_model(tmp_path / "model.h5")
+    for model in (network, loaded, from_h5):
         model.fit(*arrays, batch_size=support.BATCH, shuffle=False, verbose=0)
-    np.testing.assert_array_equal(support.weights(loaded), support.weights(network))
+        np.testing.assert_array_equal(support.weights(model), support.weights(network))
 
 
 @pytest.mark.parametrize("name", MAKE)

@@ -86,9 +86,15 @@ class Layerwise:
         }
 
 
+def at_least_float32(dtype: Any) -> str:
+    """The name of a dtype; float32 in place of a narrower one."""
+    name: str = tf.as_dtype(dtype).name
+    return "float32" if name in ("float16", "bfloat16") else name
+
+
 def norm(tensor: tf.Tensor) -> tf.Tensor:
     """The 2-norm of all elements, in float32 or wider: the square of a float16 number may overflow or be 0."""
-    wide = tf.cast(tensor, tf.float32) if tensor.dtype in (tf.float16, tf.bfloat16) else tensor
+    wide = tf.cast(tensor, at_least_float32(tensor.dtype))
     return tf.sqrt(tf.reduce_sum(tf.square(wide)))
 
 

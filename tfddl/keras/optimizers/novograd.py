@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.keras.optimizers.layerwise import Layerwise, norm
+from tfddl.keras.optimizers.layerwise import Layerwise, at_least_float32, norm
 
 _keras = _compat.keras()
 Optimizer: Any = _keras.optimizers.Optimizer
@@ -68,8 +68,9 @@ class NovoGrad(Layerwise, Optimizer):
         if not self.built:
             super().build(variables)
             self._momentums = [self.add_variable_from_reference(one, name="momentum") for one in variables]
+            # HDF5 files hold slots by their names.
             self._velocities = [
-                self.add_variable((), dtype=_at_least_float32(one.dtype), name="velocity")
+                self.add_variable((), dtype=at_least_float32(one.dtype), name=f"{_flat_path(one)}_velocity")
                 for one in variables
             ]
 
@@ -94,6 +95,6 @@ class NovoGrad(Layerwise, Optimizer):
         return {**super().get_config(), **own}
 
 
-def _at_least_float32(dtype: Any) -> str:
-    name = tf.as_dtype(dtype).name
-    return "float32" if name in ("float16", "bfloat16") else name
+def _flat_path(variable: Any) -> str:
+    """The variable's path as Keras writes it into the names of slots."""
+    return _compat.path(variable).replace("/", "_").replace(":", "_")
