@@ -168,6 +168,21 @@ def test_saved_with_its_model(hvd, name, tmp_path):
 
 
 @pytest.mark.parametrize("name", MAKE)
+@on_ranks(1)
+def test_variables_of_16_bits(hvd, name):
+    """Three steps are those in float32, as far as bfloat16 can tell."""
+    found = []
+    for dtype in ("float32", "bfloat16"):
+        v = keras.Variable(np.linspace(-1, 2, 6).reshape(2, 3), dtype=dtype, name="kernel")
+        optimizer = getattr(hvd.optimizers, name)(**MAKE[name])
+        for step in range(3):
+            gradient = np.sin(np.arange(6).reshape(2, 3) + step)
+            optimizer.apply([tf.constant(gradient, dtype)], [v])
+        found.append(tf.cast(v.value, tf.float32).numpy())
+    np.testing.assert_allclose(found[1], found[0], atol=0.02)
+
+
+@pytest.mark.parametrize("name", MAKE)
 @on_ranks(2)
 def test_sparse_gradients(hvd, name):
     """Rows of one index are added up before the norm is taken."""

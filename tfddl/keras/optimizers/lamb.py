@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.keras.optimizers.layerwise import Layerwise, norm, ratio_of
+from tfddl.keras.optimizers.layerwise import Layerwise, at_least_float32, norm, ratio_of
 
 _keras = _compat.keras()
 Optimizer: Any = _keras.optimizers.Optimizer
@@ -79,7 +79,8 @@ class LAMB(Layerwise, Optimizer):
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """See `keras.optimizers.Optimizer.update_step`."""
         index, g, w, rate = self._prepared(gradient, variable, learning_rate)
-        step = tf.cast(self.iterations + 1, w.dtype)
+        wide = at_least_float32(w.dtype)  # 0.999 in bfloat16 is 1
+        step = tf.cast(self.iterations + 1, wide)
         moments = []
         for slot, beta, new in (
             (self._momentums[index], self.beta_1, g),
@@ -87,7 +88,8 @@ class LAMB(Layerwise, Optimizer):
         ):
             old = tf.convert_to_tensor(slot)
             self.assign(slot, old + (1 - beta) * (new - old))
-            moments.append(tf.convert_to_tensor(slot) / (1 - tf.pow(tf.constant(beta, w.dtype), step)))
+            correction = 1 - tf.pow(tf.constant(beta, wide), step)
+            moments.append(tf.convert_to_tensor(slot) / tf.cast(correction, w.dtype))
         update = moments[0] / (tf.sqrt(moments[1]) + self.epsilon) + self._decay(index) * w
         if self._adapts(index):
             rate *= ratio_of(norm(w), norm(update), w.dtype)
