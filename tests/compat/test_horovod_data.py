@@ -35,7 +35,19 @@ def within_time(function):
     thread.start()
     thread.join(TIMEOUT)
     assert not thread.is_alive(), "The loop waits without end."
+    assert results, "The function has raised an exception, which a warning shows."
     return results[0]
+
+
+def all_of(loader):
+    """The batches of a loop, after which all threads end."""
+
+    def read():
+        batches = list(loader)
+        loader.close_async_loader()
+        return batches
+
+    return within_time(read)
 
 
 @pytest.mark.parametrize("size", [0, 4, 200])
@@ -43,8 +55,7 @@ def test_two_loops_over_one_loader(size):
     loader = Ahead(async_loader_queue_size=size)
     assert within_time(lambda: list(zip(loader, loader, strict=True))) == [(i, i) for i in range(100)]
     assert within_time(lambda: sum(1 for _ in loader for _ in loader)) == 100 * 100
-    assert list(loader) == list(range(100))
-    loader.close_async_loader()
+    assert all_of(loader) == list(range(100))
 
 
 @pytest.mark.parametrize("size", [4, 200])
@@ -53,11 +64,10 @@ def test_close_in_the_middle_of_a_loop(size):
     loader = Ahead(async_loader_queue_size=size)
     first, second = iter(loader), iter(loader)
     assert next(first) == next(second) == 0
-    loader.close_async_loader()
+    within_time(loader.close_async_loader)
     assert threading.active_count() == threads
     assert within_time(lambda: list(first) + list(second)) == []
-    assert list(loader) == list(range(100))
-    loader.close_async_loader()
+    assert all_of(loader) == list(range(100))
 
 
 def test_a_loop_that_breaks_off_ends_its_thread():

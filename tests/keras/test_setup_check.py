@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tests.harness import on_ranks
 from tests.keras import support
+from tests.sets.support import added
 
 
 def train(hvd, optimizer, *callbacks, first=True, **options):
@@ -34,12 +35,11 @@ def test_options_of_the_distributed_optimizer(hvd):
 
 @on_ranks(2)
 def test_ranks_of_the_optimizer_and_of_the_callback(hvd):
-    mine = [hvd.add_process_set([rank]) for rank in range(2)][hvd.rank()]
     wanted = (
         rf"DistributedOptimizer with ranks \[{hvd.rank()}\], BroadcastGlobalVariablesCallback with \[0, 1\]"
     )
-    with pytest.raises(ValueError, match=wanted):
-        train(hvd, keras.optimizers.SGD(0.1), process_set=mine)
+    with added(hvd, [0], [1]) as sets, pytest.raises(ValueError, match=wanted):
+        train(hvd, keras.optimizers.SGD(0.1), process_set=sets[hvd.rank()])
 
 
 @on_ranks(2, full=(1, 3))

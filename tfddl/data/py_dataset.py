@@ -24,6 +24,7 @@ class EpochDataset(PyDataset):
         super().__init__(**options)
         self.epoch = self.start = 0
         self._within_epoch = False
+        self._thread = threading.get_ident()
 
     def on_epoch_begin(self) -> None:
         """Notes it."""
@@ -31,12 +32,17 @@ class EpochDataset(PyDataset):
 
     def on_epoch_end(self) -> None:
         """The next epoch has an order of its own, and begins with its first row."""
-        if not _of_training():
+        if not self._of_training():
             return
         # Keras also calls this before training if the model is not built yet: that call ends no epoch.
         if self._within_epoch or not _compat.tells_epoch_begin():
             self.epoch, self.start = self.epoch + 1, 0
         self._within_epoch = False
+
+    def _of_training(self) -> bool:
+        """Whether the caller trains. Before Keras 3.5 a daemon thread, which fetches batches, ends some epochs as well."""
+        fetches = threading.current_thread().daemon and threading.get_ident() != self._thread
+        return _compat.tells_epoch_begin() or not fetches
 
 
 class ShardedPyDataset(EpochDataset):
@@ -153,7 +159,7 @@ class ShardedPyDataset(EpochDataset):
 
     def on_epoch_end(self) -> None:
         """Calls the wrapped dataset's; the next epoch has an order of its own."""
-        if _of_training():
+        if self._of_training():
             self.dataset.on_epoch_end()
         super().on_epoch_end()
 
@@ -164,8 +170,3 @@ class ShardedPyDataset(EpochDataset):
             generator = np.random.default_rng((self._seed, self.epoch))
             self._order = key, generator.permutation(count) if self._shuffle else np.arange(count)
         return self._order[1]
-
-
-def _of_training() -> bool:
-    """Whether the caller trains. Before Keras 3.5 the thread that fetches batches also ends epochs, if it is fast enough."""
-    return _compat.tells_epoch_begin() or not threading.current_thread().daemon

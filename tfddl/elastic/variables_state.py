@@ -148,7 +148,7 @@ class TensorFlowKerasState(TensorFlowState):
         **kwargs: See `ObjectState`; for example `epoch=0, batch=0`.
 
     Raises:
-        ValueError: The model is not built, or there is no optimizer, or that leaves layers to each rank.
+        ValueError: The model is not built, or there is no optimizer, or the optimizer has local layers.
         TypeError: `local_steps` or `compression` is something else.
 
     Example:

@@ -68,6 +68,14 @@ local, shared = tape.get_local_and_global_gradients(loss, [layer, other])
 assert local[0][0] is layer and shared[0][0] is other
 np.testing.assert_allclose([local[0][1], shared[0][1]], [(rank + 1) / size, total / size])
 
+# A loss scale optimizer of TF1 has an attribute `_optimizer`, as Horovod's optimizers have.
+v1 = tf.compat.v1
+scale = v1.mixed_precision.FixedLossScale(8.0)
+scaled = v1.mixed_precision.MixedPrecisionLossScaleOptimizer(v1.train.GradientDescentOptimizer(1.0), scale)
+trained = tf.Variable(0.0)
+hvd.DistributedOptimizer(scaled).minimize(lambda: trained * weights, var_list=[trained])
+np.testing.assert_allclose(trained, -total / size)
+
 # Objects with functions, also of this script.
 assert hvd.broadcast_object(lambda: rank)() == 0
 assert [each() for each in hvd.allgather_object(lambda: rank)] == list(range(size))

@@ -34,7 +34,8 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
     """Gives all ranks the root's variables when training begins.
 
     It sends the variables of the model and of its optimizers before the first step, and builds the optimizer if necessary.
-    Variables that a model makes only in its first step follow after that step. The state of random layers stays each
+    Variables that a model makes only in its first step follow after that step; so does a `tf.Variable` that only a
+    `train_step` of your own trains. The state of random layers stays each
     rank's own, and so do sums of gradients that wait for `gradient_accumulation_steps` and, with Keras 3, an optimizer's
     state of local variables. After a `keras.callbacks.BackupAndRestore`, placed before this callback, all ranks resume at
     the root's epoch, and only the root has to find a backup.
@@ -182,9 +183,7 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
 
     def _step_builds(self) -> bool:
         """Whether the optimizer stays without variables until the first step, on all ranks."""
-        if _compat.trains_with_stock_step(self.model) or self._trains_alone():
-            return False
-        waits = model_contents.is_built_by_step(self.model)
+        waits = model_contents.is_built_by_step(self.model) and not self._trains_alone()
         (all_wait,) = all_numbers(waits, name=self._collective("built"), process_set=self.process_set)
         return all(all_wait.values())
 

@@ -6,13 +6,13 @@ from typing import Any
 
 from tfddl.keras.callbacks.local_steps import LocalSGD
 from tfddl.keras.consistency import callback_list, model_contents
-from tfddl.keras.consistency.callback_list import SavingCallback, callbacks_of
+from tfddl.keras.consistency.callback_list import PreparingCallback, callbacks_of
 from tfddl.keras.distributed.status import passes_done
 from tfddl.keras.sharded import checkpoint
 from tfddl.ops.exchange import all_numbers
 
 
-class ShardedCheckpoint(SavingCallback):
+class ShardedCheckpoint(PreparingCallback):
     """Saves the training in `fit`, each rank its part, and goes on from the newest checkpoint.
 
     See `tfddl.ShardedCheckpoint`.

@@ -20,8 +20,8 @@ class StopTogetherCallback(callback_list.ListedCallback):
 
     A rank that stopped alone would leave the others waiting for its gradients. `fit` puts this callback at
     the end of every list that holds a `BroadcastGlobalVariablesCallback`, a `LocalSGD` or a `DiLoCo`; only a
-    `ShardedCheckpoint` stands behind it. Add it to other lists yourself, on all ranks. At the end of each epoch the
-    ranks exchange whether one of them wants to stop.
+    `ShardedCheckpoint` or an `ElasticCallback` stands behind it. Add it to other lists yourself, on all ranks. At the end
+    of each epoch the ranks exchange whether one of them wants to stop.
 
     A stop in the middle of an epoch, as by `TerminateOnNaN`, needs an exchange after each batch. That costs one
     small collective per batch, and happens only if some rank has a callback that could ask for it:
@@ -52,7 +52,7 @@ class StopTogetherCallback(callback_list.ListedCallback):
     def on_list(self, callbacks: Any) -> None:
         """Goes to the end of the list, as the only callback of this kind; those that save come behind."""
         self.others = [each for each in callbacks.callbacks if not isinstance(each, StopTogetherCallback)]
-        saving = [each for each in self.others if isinstance(each, callback_list.SavingCallback)]
+        saving = [each for each in self.others if isinstance(each, callback_list.PreparingCallback)]
         callbacks.callbacks = [*(each for each in self.others if each not in saving), self, *saving]
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:

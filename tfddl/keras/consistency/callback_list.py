@@ -29,7 +29,10 @@ class ListedCallback(Callback):
 
 
 class PreparingCallback(Callback):
-    """A callback that is called before `fit` looks at its arguments."""
+    """A callback that restores before `fit` looks at its arguments, and saves.
+
+    It stands behind all others, `StopTogetherCallback` too, which may change the weights with which `fit` ends.
+    """
 
     def prepare(self, model: Any, arguments: dict[str, Any]) -> None:
         """Called at the beginning of `fit`.
@@ -39,10 +42,6 @@ class PreparingCallback(Callback):
             arguments: Those of `fit`, which may be changed.
         """
         raise NotImplementedError
-
-
-class SavingCallback(PreparingCallback):
-    """A callback that saves the weights with which `fit` ends: it works behind all others, `StopTogetherCallback` too."""
 
 
 class LocalStepsCallback(ListedCallback):

@@ -60,15 +60,15 @@ def _check_ranks(optimizer: Any, process_set: ProcessSet) -> None:
     """Checks that the optimizer combines the gradients of all ranks of `process_set`.
 
     Raises:
-        ValueError: It combines those of fewer ranks.
+        ValueError: It does not.
     """
     if optimizer is None or not is_adopted(_compat.innermost(optimizer)):
         return
     mine, trained = (set(members(each)) for each in (process_set, settings_of(optimizer).options.process_set))
-    if not mine <= trained:
+    if len(mine) > 1 and not mine <= trained:
         raise ValueError(
-            "The optimizer combines the gradients of fewer ranks than the callback broadcasts to, so their weights would "
-            "diverge: give both the same process_set. "
+            "The optimizer does not combine the gradients of all ranks to which the callback broadcasts, so their weights "
+            "would diverge: give both the same process_set. "
             f"Received: DistributedOptimizer with ranks {sorted(trained)}, "
             f"BroadcastGlobalVariablesCallback with {sorted(mine)}"
         )

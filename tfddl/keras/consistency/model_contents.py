@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from tfddl import _compat
 from tfddl.keras.distributed.adoption import is_adopted
 from tfddl.keras.distributed.settings import settings_of
@@ -76,16 +78,20 @@ def build_optimizer(model: Any) -> None:
 
 
 def is_built_by_step(model: Any) -> bool:
-    """Whether the first step makes the variables of `model.optimizer`.
+    """Whether the first step has to make the variables of `model.optimizer`.
 
-    Such a step is the user's own, and may train variables that the model does not track.
+    Such a step is the user's own, and may train a `tf.Variable` that the model holds: Keras 3 does not track it.
     """
     optimizer = getattr(model, "optimizer", None)
-    if _compat.trains_with_stock_step(model) or not _compat.is_keras_optimizer(optimizer):
+    if (
+        _compat.is_keras_2()
+        or _compat.trains_with_stock_step(model)
+        or not _compat.is_keras_optimizer(optimizer)
+    ):
         return False
-    if _compat.is_legacy_optimizer(optimizer) or is_sharded(_compat.innermost(optimizer)):
+    if _compat.is_built(optimizer) or is_sharded(_compat.innermost(optimizer)):
         return False
-    return not _compat.is_built(optimizer)
+    return any(isinstance(value, tf.Variable) and value.trainable for value in vars(model).values())
 
 
 def all_variables(model: Any) -> list[Any]:

@@ -139,8 +139,8 @@ def _mean_residuals(values: dict[str, np.ndarray], parts: Parts, prefix: str) ->
 def those_that_differ(entries: Sequence[Entry], model: Any) -> list[Entry]:
     """The entries of this rank, in kinds on which all ranks agree. All ranks call it.
 
-    A variable that is one rank's own is each rank's own, as that of a rank outside a tape's process set. So are moving
-    statistics that differ by rank.
+    If one rank marks a variable as its own, every rank saves its own value: a rank outside a tape's process set marks it
+    alone. Moving statistics that differ by rank are saved in the same way.
     """
     mine = [each.key for each in entries if each.kind == "own"]
     by_rank = differing_lists(mine, "ShardedCheckpoint.own") or {}
