@@ -21,6 +21,7 @@ _CONTROL_FLOW = (_BRANCH, "WhileCondFuncGraph", "WhileBodyFuncGraph")
 _CONDS = ("Case", "If", "StatelessCase", "StatelessIf")
 _calls: Counter[tuple[int, str]] = Counter()
 """How many eager calls each process set (by number) has made with each name."""
+_DISTANCES = 64  # between calls that are told apart: TensorFlow keeps a kernel for each name
 _TRACE_NUMBER = re.compile(r"^__(?:inference|forward|backward)_(.*?)_\d+$")
 
 
@@ -88,7 +89,7 @@ def of_gradient(operation: Any, suffix: str = ".gradient") -> tuple[str, int]:
     """
     process_set, name = operation.get_attr("process_set"), operation.get_attr("tensor_name").decode()
     last = _calls[process_set, name]
-    distance = last - getattr(operation.outputs[0], "_tfddl_call", last)
+    distance = (last - getattr(operation.outputs[0], "_tfddl_call", last)) % _DISTANCES
     if distance:
         name += f"[{-1 - distance}]"
     return numbered(name + suffix, process_set), process_set
