@@ -156,6 +156,7 @@ void TestAFailureOfLaunchedWork() {
     CHECK(error.empty() || fake::Has(error, "it took too long"));
     CHECK(tfddl_fake_calls("cuStreamWaitEvent") == held + 1);
     gate.Open();
+    program.Read();  // the stream has passed the gate
   });
   job.End();
 }
