@@ -28,21 +28,26 @@ print(rank_shim.Supervisor(connection, stub, settings).run(["sh", "-c", "exit 7"
 """
 
 
-def test_a_rank_that_ended_before_its_supervisor_looked():
-    """Python collects an ended child whose object is gone: the supervisor would wait for its status for ever."""
-    ended = subprocess.run(
-        [sys.executable, "-c", ENDED_BEFORE_ANYONE_LOOKS],
+def run(program):
+    """Runs a program of Python that makes a supervisor of rank 0."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
         env=os.environ | {"OMPI_COMM_WORLD_RANK": "0"},
         capture_output=True,
         text=True,
         timeout=60,
     )
+
+
+def test_a_rank_that_ended_before_its_supervisor_looked():
+    """Python collects an ended child whose object is gone: the supervisor would wait for its status for ever."""
+    ended = run(ENDED_BEFORE_ANYONE_LOOKS)
     assert (ended.stdout, ended.stderr) == ("7\n", "")
 
 
 @pytest.mark.parametrize(("before", "signal", "short"), [(3, 9, True), (4, 9, False), (3, 11, False)])
 def test_a_rank_killed_for_lack_of_memory(before, signal, short):
-    program = f"""
+    ended = run(f"""
 import os, socket
 from tfddl.launch import rank_shim
 counts = iter([{before}, 4])
@@ -52,14 +57,7 @@ stub, held_by_stub = os.pipe()
 settings = {{"token": "", "job": "", "scratch": [], "terminal": [False, False]}}
 rank_shim.Supervisor(connection, stub, settings).run(["sh", "-c", "kill -{signal} $$"])
 print(tfddlrun.recv(1 << 16))
-"""
-    ended = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"OMPI_COMM_WORLD_RANK": "0"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+""")
     assert f'"out_of_memory": {str(short).lower()}}}' in ended.stdout, ended.stderr
 
 

@@ -67,9 +67,7 @@ class Ended:
     stopped: bool  # tfddlrun had sent it a signal, so its status does not show an error of its own
     frozen: bool = False  # it had been stopped by SIGSTOP or the like when tfddlrun ended it
     handed_over: bool = False  # it has ended so that the job starts again on other hosts
-    out_of_memory: bool = (
-        False  # it was killed, and its host's kernel has killed a process for lack of memory
-    )
+    out_of_memory: bool = False  # it was killed, and its host's kernel has killed for lack of memory
 
 
 class Link:

@@ -48,9 +48,7 @@ class Rank:
     frozen: bool = False  # it did not run when tfddlrun ended it, because of SIGSTOP or the like
     abandoned: bool = False  # its supervisor did not answer when the job ended
     handed_over: bool = False  # it has ended so that the job starts again on other hosts
-    out_of_memory: bool = (
-        False  # it was killed, and its host's kernel has killed a process for lack of memory
-    )
+    out_of_memory: bool = False  # it was killed, and its host's kernel has killed for lack of memory
     goes_on_with: int = 0  # so many ranks, in its process, after others have died
 
     @property

@@ -80,7 +80,7 @@ def build_optimizer(model: Any) -> None:
 def is_built_by_step(model: Any) -> bool:
     """Whether the first step has to make the variables of `model.optimizer`.
 
-    Such a step is the user's own, and may train a `tf.Variable` that the model holds: Keras 3 does not track it.
+    A `train_step` of the user's own may train a `tf.Variable` that the model holds: Keras 3 does not track it.
     """
     optimizer = getattr(model, "optimizer", None)
     if (
