@@ -4,8 +4,7 @@ from typing import Any
 
 from tfddl import _compat, runtime
 from tfddl.keras.consistency import model_contents
-from tfddl.keras.distributed.adoption import is_adopted
-from tfddl.keras.distributed.settings import settings_of
+from tfddl.keras.consistency.setup_check import distributed_settings
 from tfddl.keras.distributed.status import is_distributed
 from tfddl.keras.keras2 import addons
 from tfddl.runtime import xla
@@ -62,9 +61,10 @@ def _check_ranks(optimizer: Any, process_set: ProcessSet) -> None:
     Raises:
         ValueError: It does not.
     """
-    if optimizer is None or not is_adopted(_compat.innermost(optimizer)):
+    settings = distributed_settings(optimizer)
+    if settings is None:
         return
-    mine, trained = (set(members(each)) for each in (process_set, settings_of(optimizer).options.process_set))
+    mine, trained = (set(members(each)) for each in (process_set, settings.options.process_set))
     if len(mine) > 1 and not mine <= trained:
         raise ValueError(
             "The optimizer does not combine the gradients of all ranks to which the callback broadcasts, so their weights "

@@ -133,25 +133,25 @@ def local_slots(model: Any, weights: Sequence[Any]) -> set[int]:
 
 def local_slots_of(optimizers: Iterable[Any], weights: Sequence[Any]) -> set[int]:
     """The slots of the weights whose gradients the optimizers leave to each rank."""
-    found = map(_settings, optimizers)
+    found = map(distributed_settings, optimizers)
     return set().union(*(settings.local.among(weights) for settings in found if settings is not None))
 
 
 def _groups(model: Any) -> dict[Any, int]:
-    settings = _settings(getattr(model, "optimizer", None))
+    settings = distributed_settings(getattr(model, "optimizer", None))
     groups = None if settings is None else settings.options.groups
     listed = groups if isinstance(groups, tuple) else ()
     return {reference: number for number, group in enumerate(listed) for reference in group}
 
 
-def _settings(optimizer: Any) -> Settings | None:
+def distributed_settings(optimizer: Any) -> Settings | None:
     """The settings of a distributed optimizer; None for another one, or for None."""
     adopted = optimizer is not None and is_adopted(_compat.innermost(optimizer))
     return settings_of(optimizer) if adopted else None
 
 
 def _options(optimizer: Any) -> Iterator[str]:
-    settings = _settings(optimizer)
+    settings = distributed_settings(optimizer)
     if settings is not None:
         chosen = settings.chosen()
         del chosen["process_set"]  # its ranks are the ones that compare
