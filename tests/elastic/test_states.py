@@ -101,6 +101,11 @@ def test_callbacks_commit_batches_and_epochs(hvd):
         options = {"batch_size": 4, "initial_epoch": start, "epochs": start + 1, "verbose": 0}
         model.fit(x, x[:, :1], callbacks=[broadcast, *callbacks], **options)
     assert committed == [(0, 1), (0, 3), (1, 0), (1, 1), (1, 3), (2, 0), (2, 1), (2, 3), (3, 0)]
+    model.compile(model.optimizer, "mse", steps_per_execution=2)
+    callbacks[-1] = hvd.elastic.CommitStateCallback(state, batches_per_commit=4)
+    committed.clear()
+    model.fit(x, x[:, :1], callbacks=[broadcast, *callbacks], batch_size=4, verbose=0)
+    assert committed == [(3, 3), (4, 0)]
 
 
 @on_ranks(1)

@@ -5,6 +5,12 @@ from tests.mutants.fault import Fault
 _CUT = "tests/elastic/test_fit.py::test_a_fit_that_was_cut_goes_on"
 
 FAULTS = {
+    "commits count calls of Keras, not batches": Fault(
+        "tfddl/elastic/callbacks.py",
+        "self.batches_remaining -= batch - self._last_batch",
+        "self.batches_remaining -= 1",
+        "tests/elastic/test_states.py::test_callbacks_commit_batches_and_epochs",
+    ),
     "survivors number new optimizers each for itself": Fault(
         "tfddl/runtime/survival.py",
         "max(process.owners[key], count)",

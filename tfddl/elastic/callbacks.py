@@ -29,15 +29,21 @@ class CommitStateCallback(Callback):
             )
         self.state, self.batches_per_commit = state, batches_per_commit
         self.batches_remaining = batches_per_commit
+        self._last_batch = -1
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Counts from the beginning, equally on all ranks."""
         self.batches_remaining = self.batches_per_commit
 
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Keras counts the batches of an epoch from 0."""
+        self._last_batch = -1
+
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Commits if it is time."""
-        self.batches_remaining -= 1
-        if self.batches_remaining == 0:
+        """Commits if it is time. With `steps_per_execution` Keras calls this once for several batches."""
+        self.batches_remaining -= batch - self._last_batch
+        self._last_batch = batch
+        if self.batches_remaining <= 0:
             self.batches_remaining = self.batches_per_commit
             self.state.commit()
 

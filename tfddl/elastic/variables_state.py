@@ -13,6 +13,7 @@ from tfddl.elastic.beside_variables import BesideVariables
 from tfddl.elastic.state import ObjectState
 from tfddl.keras.consistency.model_contents import optimizers_of, state_of, variable_id
 from tfddl.keras.consistency.setup_check import local_slots_of
+from tfddl.keras.distributed.status import drop_passes
 from tfddl.ops.variables import broadcast_variables, whole_of, whole_values
 
 
@@ -79,6 +80,8 @@ class TensorFlowState(ObjectState):
         """Assigns the copies."""
         for variable, value in zip(self.variables, self._values, strict=True):
             (whole_of(variable) or variable).assign(value)
+        for each in self._optimizers():
+            drop_passes(each)
         self._beside.restore()
 
     def sync(self) -> None:

@@ -34,3 +34,10 @@ def passes_done(optimizer: Any) -> int:
     if _compat.is_keras_2():
         return aggregation.passes_done(inner)
     return _compat.steps_taken(inner) % passes_of(inner)
+
+
+def drop_passes(optimizer: Any) -> None:
+    """Drops the gradients that a distributed optimizer has added up outside of its state, as with Keras 2."""
+    inner = _compat.innermost(optimizer)
+    if _compat.is_keras_2() and is_adopted(inner):
+        aggregation.drop_passes(inner)

@@ -18,7 +18,7 @@ class Accumulation:
     Each set of variables with gradients has a counter of its own: one optimizer may train two networks in turn.
 
     Every call counts as one of the optimizer's iterations, as in Horovod. The sums and counters are not part of the
-    optimizer's state, so that the state loads without tfddl. A restored optimizer begins a new accumulation.
+    optimizer's state, so that the state loads without tfddl. An elastic state that is restored begins a new accumulation.
 
     Args:
         settings: The optimizer's.
@@ -62,8 +62,7 @@ class Accumulation:
         def finish() -> tf.Tensor:
             totals = reduce(mean_or_sum(sums, passes, settings.average_aggregated_gradients))
             plain(list(zip(totals, variables, strict=True)))
-            for variable in (*sums, counter):
-                variable.assign(tf.zeros_like(variable))
+            _clear((*sums, counter))
             return tf.constant(True)
 
         def wait() -> tf.Tensor:
@@ -76,6 +75,11 @@ class Accumulation:
         """How many calls the set of variables with the most has added up since its last update."""
         return max((int(counter) for counter in self._counters.values()), default=0)
 
+    def drop(self) -> None:
+        """Begins anew, without the sums."""
+        for key, counter in self._counters.items():
+            _clear((*self._sums[key], counter))
+
     def _state(self, variables: Sequence[Any]) -> tuple[Any, list[Any]]:
         """Returns the counter of these variables' calls, and the sums of their gradients."""
         key = tuple(variable.ref() for variable in variables)
@@ -86,3 +90,8 @@ class Accumulation:
                 for variable in variables
             ]
         return self._counters[key], self._sums[key]
+
+
+def _clear(variables: Sequence[Any]) -> None:
+    for variable in variables:
+        variable.assign(tf.zeros_like(variable))
