@@ -125,6 +125,13 @@ def test_what_is_refused(hvd, tmp_path, monkeypatch):
     monkeypatch.setenv("TFDDL_COMMITS", str(tmp_path))
     with pytest.raises(ValueError, match=r"Received: local variables [^,]*head/bias$"):
         model.fit(np.ones([1, 1]), np.ones([1, 1]), callbacks=[broadcast, hvd.callbacks.ElasticCallback()])
+    plain = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, name="head")])
+    state = hvd.elastic.KerasState(plain, keras.optimizers.SGD())
+    with hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=plain.layers) as tape:
+        loss = tf.reduce_sum(plain(np.ones([1, 1])))
+    tape.gradient(loss, plain.trainable_variables)
+    with pytest.raises(ValueError, match=r"Received: local variables .*head/kernel, .*head/bias$"):
+        state.commit()
     with pytest.raises(ValueError, match="Received: session='session'"):
         hvd.elastic.TensorFlowState([tf.Variable(1.0)], session="session")
     with pytest.raises(ValueError, match="pass a list, or use ObjectState"):

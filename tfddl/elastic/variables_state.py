@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfddl import _compat
 from tfddl.elastic.beside_variables import BesideVariables
 from tfddl.elastic.state import ObjectState
+from tfddl.gradients import reduced_marks
 from tfddl.keras.consistency.model_contents import optimizers_of, state_of, variable_id
 from tfddl.keras.consistency.setup_check import local_slots_of
 from tfddl.keras.distributed.status import drop_passes
@@ -67,7 +68,11 @@ class TensorFlowState(ObjectState):
         super().__init__(**kwargs)
 
     def save(self) -> None:
-        """Copies the variables, and saves the attributes."""
+        """Copies the variables, and saves the attributes.
+
+        Raises:
+            ValueError: A tape has left some of the variables to each rank.
+        """
         self._save_variables()
         super().save()
 
@@ -124,6 +129,7 @@ class TensorFlowState(ObjectState):
         self._beside.take_residuals_of_rank_0(self._bcast_object)
 
     def _save_variables(self) -> None:
+        refuse_local([each for each in self.variables if reduced_marks.is_own(_compat.tf_variable(each))])
         values = list(whole_values(self.variables, _copied))
         self._beside.save()  # the last that fails if a rank is lost: a commit is taken as a whole, or not at all
         self._values = values
