@@ -22,17 +22,17 @@ int Failed(const Status& status, const std::string& name) {
   return static_cast<int>(status.code());
 }
 
-// Steps of TensorFlow, runs on the host and runs on GPUs have separate ranges of numbers.
-constexpr int64_t kFirstHostStep = int64_t{1} << 62;
-constexpr int64_t kFirstGpuStep = kFirstHostStep | int64_t{1} << 61;
-
-CallContext ContextOf(int gpu, void* stream, int32_t run) {
-  return {(gpu < 0 ? kFirstHostStep : kFirstGpuStep) + static_cast<uint32_t>(run), gpu, stream};
-}
-
-void Number(int32_t* run) {
+// Steps of TensorFlow, runs on the host and runs on GPUs (core/compiled/run_call.cc) have separate ranges of
+// numbers.
+CallContext OnHost(int32_t* run) {
+  constexpr int64_t kFirst = int64_t{1} << 62;
   static std::atomic<uint32_t> last{0};
   while (*run == 0) *run = static_cast<int32_t>(++last);
+  return {kFirst + static_cast<uint32_t>(*run), -1, nullptr};
+}
+
+CallContext ContextOf(int gpu, void* stream, int32_t* run) {
+  return gpu < 0 ? OnHost(run) : CallContext{0, gpu, stream};
 }
 
 Status RunRankQuery(const Call& call, void* where, const CallContext& context) {
@@ -69,8 +69,7 @@ Status WithEngine(const Call& call, const std::function<Status(const Engine&)>& 
 }  // namespace
 
 int tfddl_call(const char* call, size_t length, const void* const* in, void* const* out, int32_t* run) {
-  Number(run);
-  const CallContext context = ContextOf(-1, nullptr, *run);
+  const CallContext context = OnHost(run);
   return Guarded(call, length, [&](const Call& read) {
     if (!read.rank_query.empty()) return RunRankQuery(read, out[0], context);
     return WithEngine(read,
@@ -80,8 +79,7 @@ int tfddl_call(const char* call, size_t length, const void* const* in, void* con
 
 int tfddl_start(const char* call, size_t length, const void* const* in, void* const* out, int gpu,
                 void* stream, int32_t* run) {
-  Number(run);
-  const CallContext context = ContextOf(gpu, stream, *run);
+  const CallContext context = ContextOf(gpu, stream, run);
   return Guarded(call, length, [&](const Call& read) {
     if (!read.rank_query.empty()) return RunRankQuery(read, out[0], context);
     return WithEngine(read,
@@ -90,7 +88,7 @@ int tfddl_start(const char* call, size_t length, const void* const* in, void* co
 }
 
 int tfddl_finish(const char* call, size_t length, void* const* out, int gpu, void* stream, int32_t run) {
-  const CallContext context = ContextOf(gpu, stream, run);
+  const CallContext context = ContextOf(gpu, stream, &run);
   return Guarded(call, length, [&](const Call& read) {
     return WithEngine(read,
                       [&](const Engine& engine) { return tfddl::FinishCall(engine, read, out, context); });

@@ -15,8 +15,8 @@
 TFDDL_EXPORT int tfddl_call(const char* call, size_t length, const void* const* in, void* const* out,
                             int32_t* run);
 
-// The same in two steps, which belong together by the call's name and the run. A rank query ends with the
-// first.
+// The same in two steps, which belong together by the call's name and the run. On a GPU the calling thread
+// identifies the run, and `run` may be null. A rank query ends with the first.
 TFDDL_EXPORT int tfddl_start(const char* call, size_t length, const void* const* in, void* const* out,
                              int gpu, void* stream, int32_t* run);
 TFDDL_EXPORT int tfddl_finish(const char* call, size_t length, void* const* out, int gpu, void* stream,

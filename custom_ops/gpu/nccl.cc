@@ -14,6 +14,7 @@
 #include "gpu/nccl_calls.h"
 #include "gpu/nccl_communicator.h"
 #include "gpu/nccl_device.h"
+#include "gpu/nccl_ends.h"
 #include "gpu/nccl_support.h"
 
 namespace tfddl {
@@ -61,6 +62,7 @@ class NcclQueue : public DeviceQueue {
   const std::string set_;
   bool shared_ = false;
   ScratchPool scratch_;
+  NcclEnds ends_;
   std::set<const Collective*> entered_;  // not destroyed yet
   std::deque<const Collective*> running_;
   std::map<int64_t, std::unique_ptr<NcclCommunicator>> communicators_;  // by Participants::generation
@@ -101,7 +103,7 @@ void NcclQueue::Make(Lane lane, const NcclEvent& ready) {
     it = it->first == 0 ? std::next(it) : communicators_.erase(it);
   }
   communicators_[lane.participants->generation] =
-      std::make_unique<NcclCommunicator>(ready.device(), lane, ready.error());
+      std::make_unique<NcclCommunicator>(ready.device(), lane, ready.error(), &ends_);
 }
 
 class NcclCollective : public Collective {

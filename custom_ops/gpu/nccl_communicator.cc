@@ -17,13 +17,17 @@ bool SharingAllowed() {
 
 }  // namespace
 
-NcclCommunicator::NcclCommunicator(std::shared_ptr<const NcclDevice> device, Lane lane, std::string objection)
-    : device_(std::move(device)), participants_(*lane.participants), index_(lane.transport->rank()) {
+NcclCommunicator::NcclCommunicator(std::shared_ptr<const NcclDevice> device, Lane lane, std::string objection,
+                                   NcclEnds* ends)
+    : device_(std::move(device)),
+      participants_(*lane.participants),
+      index_(lane.transport->rank()),
+      ends_(ends) {
   exchange_.emplace(lane.transport, lane.tag, Introduce(objection));
 }
 
 NcclCommunicator::~NcclCommunicator() {
-  if (comm_) device_->api->ncclCommDestroy(comm_);
+  if (comm_) ends_->Destroy(device_, comm_);
 }
 
 std::string NcclCommunicator::Introduce(const std::string& objection) {
@@ -99,7 +103,7 @@ bool NcclCommunicator::Busy() const {
 }
 
 void NcclCommunicator::Abort() {
-  if (comm_) device_->api->ncclCommAbort(std::exchange(comm_, nullptr));
+  if (comm_) ends_->Abort(device_, std::exchange(comm_, nullptr));
 }
 
 }  // namespace tfddl

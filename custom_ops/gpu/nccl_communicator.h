@@ -10,14 +10,16 @@
 #include "core/agreement/exchange.h"
 #include "core/collectives/collective.h"
 #include "gpu/nccl_device.h"
+#include "gpu/nccl_ends.h"
 
 namespace tfddl {
 
 class NcclCommunicator {
  public:
   // The participants of `lane` first exchange their objections. `objection`: the reason why this rank cannot
-  // take part, or empty; with an objection `device` may be null.
-  NcclCommunicator(std::shared_ptr<const NcclDevice> device, Lane lane, std::string objection);
+  // take part, or empty; with an objection `device` may be null. `ends` has to outlive the communicator.
+  NcclCommunicator(std::shared_ptr<const NcclDevice> device, Lane lane, std::string objection,
+                   NcclEnds* ends);
   ~NcclCommunicator();  // no collective may be running
 
   // Makes progress without waiting. True once the communicator is ready or refused.
@@ -30,7 +32,7 @@ class NcclCommunicator {
   // Raises: std::runtime_error if NCCL has failed.
   bool Busy() const;
 
-  // Ends all running work.
+  // Ends all running work, without waiting for the end.
   void Abort();
 
   NcclComm comm() const { return comm_; }
@@ -50,6 +52,7 @@ class NcclCommunicator {
   std::shared_ptr<const NcclDevice> device_;
   Participants participants_;
   int index_;
+  NcclEnds* const ends_;
   std::optional<Exchange> exchange_;
   std::string refusal_;
   NcclComm comm_ = nullptr;

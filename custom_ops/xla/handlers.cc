@@ -86,23 +86,16 @@ auto Binding() {
 
 #if TFDDL_XLA_GPU
 
-// On a GPU, nothing reads the token. XLA's own number identifies the run.
-int32_t RunOf(ffi::RunId id) {
-  const auto run = static_cast<int32_t>(id.run_id);
-  return run == 0 ? -1 : run;
-}
-
-ffi::Error StartGpu(std::string_view call, void* stream, int32_t gpu, ffi::RunId id, ffi::RemainingArgs args,
+// On a GPU, nothing reads the token, and the thread identifies the run.
+ffi::Error StartGpu(std::string_view call, void* stream, int32_t gpu, ffi::RemainingArgs args,
                     ffi::RemainingRets results) {
-  int32_t run = RunOf(id);
   return Outcome(EngineFunctions().start(call.data(), call.size(), In(args).data(), Out(results).data(), gpu,
-                                         stream, &run));
+                                         stream, nullptr));
 }
 
-ffi::Error FinishGpu(std::string_view call, void* stream, int32_t gpu, ffi::RunId id, ffi::RemainingArgs,
+ffi::Error FinishGpu(std::string_view call, void* stream, int32_t gpu, ffi::RemainingArgs,
                      ffi::RemainingRets results) {
-  return Outcome(
-      EngineFunctions().finish(call.data(), call.size(), Out(results).data(), gpu, stream, RunOf(id)));
+  return Outcome(EngineFunctions().finish(call.data(), call.size(), Out(results).data(), gpu, stream, 0));
 }
 
 auto GpuBinding() {
@@ -110,7 +103,6 @@ auto GpuBinding() {
       .Attr<std::string_view>(kTargetAttribute)
       .Ctx<ffi::PlatformStream<void*>>()
       .Ctx<ffi::DeviceOrdinal>()
-      .Ctx<ffi::RunId>()
       .RemainingArgs()
       .RemainingRets();
 }

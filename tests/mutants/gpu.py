@@ -5,6 +5,24 @@ from tests.mutants.fault import Fault
 _VISIBLE = "tests/gpu/test_visible_gpu.py::"
 
 FAULTS = {
+    "the engine waits while NCCL ends a communicator": Fault(
+        "custom_ops/gpu/nccl_ends.cc",
+        "    std::thread(run).detach();",
+        "    run();",
+        "nccl_rows_test",
+    ),
+    "NCCL ends a communicator without a context": Fault(
+        "custom_ops/gpu/nccl_ends.cc",
+        "    const WithContext current(*device);  // else",
+        "    // else",
+        "nccl_rows_test",
+    ),
+    "all programs of XLA on a GPU are one run": Fault(
+        "custom_ops/core/compiled/run_call.cc",
+        "return step ? step : ++last;",
+        "return last;",
+        "nccl_xla_test",
+    ),
     "the thread that frees memory waits for memory": Fault(
         "custom_ops/core/engine/engine_requests.cc",
         "  allocation_->Post(std::move(function));\n",

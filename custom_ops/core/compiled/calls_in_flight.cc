@@ -59,16 +59,28 @@ void CallsInFlight::Add(std::shared_ptr<StartedCall> started) {
   started_.push_back(std::move(started));
 }
 
-std::shared_ptr<StartedCall> CallsInFlight::Take(const std::shared_ptr<Engine>& engine, int64_t step,
-                                                 const std::string& key) {
+std::shared_ptr<StartedCall> CallsInFlight::Take(const std::shared_ptr<Engine>& engine,
+                                                 std::optional<int64_t> step, const std::string& key) {
   std::lock_guard<std::mutex> lock(mutex_);
+  auto found = started_.end();
   for (auto it = started_.begin(); it != started_.end(); ++it) {
-    if ((*it)->step != step || (*it)->key != key || !IsOf((*it)->engine, engine)) continue;
-    auto started = std::move(*it);
-    started_.erase(it);
-    return started;
+    if ((*it)->step != step.value_or((*it)->step) || (*it)->key != key || !IsOf((*it)->engine, engine))
+      continue;
+    found = it;
+    if (step || (*it)->thread == std::this_thread::get_id()) break;
   }
-  return nullptr;
+  if (found == started_.end()) return nullptr;
+  auto started = std::move(*found);
+  started_.erase(found);
+  return started;
+}
+
+int64_t CallsInFlight::StepOfThread() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& started : started_) {
+    if (started->thread == std::this_thread::get_id() && !started->engine.expired()) return started->step;
+  }
+  return 0;
 }
 
 std::vector<std::shared_ptr<StartedCall>> CallsInFlight::TakeStep(int64_t step) {

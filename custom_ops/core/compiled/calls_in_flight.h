@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,7 @@ class Outcome {
 };
 
 struct StartedCall {
+  std::thread::id thread = std::this_thread::get_id();
   std::weak_ptr<Engine> engine;
   int64_t step = 0;
   std::string key;  // of its request
@@ -54,10 +56,15 @@ class CallsInFlight {
   // of engines that are gone.
   void Add(std::shared_ptr<StartedCall> started);
 
-  // Removes and returns a call, or all calls of a step, of all process sets. Null when there is none.
-  std::shared_ptr<StartedCall> Take(const std::shared_ptr<Engine>& engine, int64_t step,
+  // Removes and returns a call of a step, or without a step the one that this thread has started, else any.
+  // Null when there is none.
+  std::shared_ptr<StartedCall> Take(const std::shared_ptr<Engine>& engine, std::optional<int64_t> step,
                                     const std::string& key);
+  // Removes and returns all calls of a step, of all process sets.
   std::vector<std::shared_ptr<StartedCall>> TakeStep(int64_t step);
+
+  // The step of the calls that this thread has started and not finished; 0: there are none.
+  int64_t StepOfThread();
 
   // For GPUs, where a program may reach a call before the GPU has ended the same call of the run before.
   // Waits for the end of the last call with this name, and keeps `next` as the last one.

@@ -1,5 +1,6 @@
 #include "core/compiled/run_call.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <optional>
 #include <stdexcept>
@@ -103,6 +104,16 @@ Status HoldBack(const std::shared_ptr<DeviceEvent>& end, void* stream) {
   }
 }
 
+// XLA has no number for a run on a GPU: TensorFlow gives 0 to each. But one thread runs a program from its
+// begin to its end, so the calls that it has started and not finished are of one run. No call of a run
+// follows an error.
+int64_t GpuStep() {
+  // Steps of TensorFlow and runs on the host have other ranges (api/call_api.cc).
+  static std::atomic<int64_t> last{int64_t{3} << 61};
+  const int64_t step = CallsInFlight::Global().StepOfThread();
+  return step ? step : ++last;
+}
+
 // The program ends with an error: its other calls have to end too, before its memory is reused.
 Status Abandon(const CallContext& context, Status error) {
   for (const auto& started : CallsInFlight::Global().TakeStep(context.step)) {
@@ -175,7 +186,8 @@ Request ToRequest(const Call& call) {
 }
 
 Status StartCall(const std::shared_ptr<Engine>& engine, const Call& call, const void* const* in,
-                 void* const* out, const CallContext& context) {
+                 void* const* out, CallContext context) {
+  if (context.gpu >= 0) context.step = GpuStep();
   std::shared_ptr<StartedCall> started;
   const Status status = Submit(engine, call, in, out, context, &started);
   if (!status.ok()) return Abandon(context, status);
@@ -184,12 +196,18 @@ Status StartCall(const std::shared_ptr<Engine>& engine, const Call& call, const 
 }
 
 Status FinishCall(const std::shared_ptr<Engine>& engine, const Call& call, void* const* out,
-                  const CallContext& context) {
+                  CallContext context) {
   Request names = ToRequest(call);
-  if (context.gpu >= 0) AgreeAlone(&names);
-  const auto started = CallsInFlight::Global().Take(engine, context.step, names.key());
+  std::optional<int64_t> step;
+  if (context.gpu >= 0) {
+    AgreeAlone(&names);
+  } else {
+    step = context.step;
+  }
+  const auto started = CallsInFlight::Global().Take(engine, step, names.key());
   if (!started)
     return Status(Code::kUnknown, "internal error: the program ends a call that it has not started");
+  context.step = started->step;
   const Status status = End(engine.get(), *started, call, out, context);
   return status.ok() ? status : Abandon(context, status);
 }

@@ -38,7 +38,7 @@ struct State {
   std::vector<std::string> warnings;
 };
 
-std::array<NamedSetting, 11> settings{{{"devices", 8, {}},
+std::array<NamedSetting, 12> settings{{{"devices", 8, {}},
                                        {"driver_version", 12080, {}},
                                        {"nccl_version", 22707, {}},
                                        {"stream_delay_us", 0, {}},
@@ -47,6 +47,7 @@ std::array<NamedSetting, 11> settings{{{"devices", 8, {}},
                                        {"fail_rank", -1, {}},
                                        {"fail_at", 0, {}},
                                        {"fail_code", 6, {}},
+                                       {"abort_hold", 0, {}},
                                        {"stuck_ms", 30000, {}},
                                        {"keep_faults", 0, {}}}};
 

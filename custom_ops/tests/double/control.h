@@ -10,6 +10,7 @@
 //   fail_rank         -1       collective number fail_at of this rank on a communicator never ends
 //   fail_at           0        counts from 1
 //   fail_code         6        the communicator's asynchronous error then
+//   abort_hold        0        ncclCommAbort does not begin while this is 1
 //   stuck_ms          30000    a warning names the missing ranks after this time in a collective; 0: never
 //   keep_faults       0        0: a fault that no test took ends the process with status 86 at exit
 #pragma once

@@ -62,16 +62,19 @@ struct Job {
 
   // All ranks leave at the same time, as at the end of a program.
   void End() {
-    std::vector<std::thread> threads;
-    for (size_t rank = 0; rank < engines.size(); ++rank) {
-      threads.emplace_back([this, rank] {
-        watchdogs[rank]->AnnounceShutdown(60);
-        CHECK(engines[rank]->Shutdown(60));
-      });
-    }
-    for (auto& thread : threads) thread.join();
+    OnEachRank([this](size_t rank) {
+      watchdogs[rank]->AnnounceShutdown(60);
+      CHECK(engines[rank]->Shutdown(60));
+    });
     watchdogs.clear();
+    OnEachRank([this](size_t rank) { engines[rank]->Stop(); });
     engines.clear();
+  }
+
+  void OnEachRank(const std::function<void(size_t)>& body) const {
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < engines.size(); ++rank) threads.emplace_back(body, rank);
+    for (auto& thread : threads) thread.join();
   }
 
   MemoryWorld data;

@@ -45,6 +45,25 @@ void TestAsynchronousError(int size) {
   while (tfddl_fake_calls("ncclCommAbort") < size) std::this_thread::yield();
 }
 
+// An abort that waits, as for a peer that is stopped, holds up no request, neither an old nor a new one.
+void TestAbortThatWaits() {
+  tfddl_fake_reset();
+  std::vector<Floats> x;
+  GpuJob job(2);
+  for (const Status& status : Reduce(job, &x)) CHECK(status.ok());
+  tfddl_fake_set("abort_hold", 1);
+  Outcomes pending(1);
+  job.Use(0);
+  x.push_back(std::make_unique<GpuTensor<float>>(std::vector<float>(10, 1)));
+  Request request = GpuRequest("pending", Kind::kAllreduce, DataType::kFloat32, pending.At(0));
+  request.buffers.push_back({x.back()->get(), x.back()->get(), 10});
+  job.Submit(0, std::move(request));
+  for (auto& engine : job.job->engines) engine->Fail("a reason");
+  CHECK(Has(pending.Wait()[0], "a reason"));
+  for (const Status& status : Reduce(job, &x, "later")) CHECK(Has(status, "a reason"));
+  tfddl_fake_set("abort_hold", 0);
+}
+
 // A call itself fails on one rank.
 void TestFailingCall(int size, const char* function) {
   tfddl_fake_reset();
@@ -118,6 +137,7 @@ int main() {
     }
     tfddl::TestShutdownInFlight(size);
   }
+  tfddl::TestAbortThatWaits();
   tfddl::TestSharedGpu();
   tfddl::TestTwoGpus();
   tfddl_fake_reset();

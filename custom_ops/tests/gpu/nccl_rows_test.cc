@@ -199,6 +199,36 @@ void TestJoin() {
   job.End();
 }
 
+// Rank 1 keeps the communicator that rank 0 has replaced, and it does not destroy it before the end.
+void TestRanksThatJoinOneByOne() {
+  GpuJob job(3);
+  std::vector<int32_t> last(3, -1);
+  std::vector<Floats> x;
+  Outcomes joined(3);
+  for (size_t left : {3, 2, 1}) {
+    Outcomes outcomes(left);
+    for (size_t rank = 0; rank < left; ++rank) {
+      job.Use(rank);
+      x.push_back(std::make_unique<GpuTensor<float>>(std::vector<float>(5, 1)));
+      Request request = GpuRequest("x", Kind::kAllreduce, DataType::kFloat32, outcomes.At(rank));
+      request.buffers.push_back({x.back()->get(), x.back()->get(), 5});
+      job.Submit(rank, std::move(request));
+    }
+    for (const Status& status : outcomes.Wait()) CHECK(status.ok());
+    job.Use(0);
+    CHECK(x[x.size() - left]->Read(job.streams[0]) == std::vector<float>(5, static_cast<float>(left)));
+    Request join;
+    join.name = kJoinKey;
+    join.kind = Kind::kJoin;
+    join.buffers.push_back({nullptr, &last[left - 1], 1});
+    join.done = joined.At(left - 1);
+    job.job->engines[left - 1]->Submit(std::move(join));
+    while (left > 1 && !job.job->engines[left - 1]->joined()) std::this_thread::yield();
+  }
+  for (const Status& status : joined.Wait()) CHECK(status.ok());
+  job.End();
+}
+
 void TestAll(int size) {
   GpuJob job(size);
   TestBarrier(job);
@@ -217,6 +247,7 @@ void TestAll(int size) {
 int main() {
   for (int size : {1, 2, 3}) tfddl::TestAll(size);
   tfddl::TestJoin();
+  tfddl::TestRanksThatJoinOneByOne();
   std::puts("nccl_rows: ok");
   return 0;
 }

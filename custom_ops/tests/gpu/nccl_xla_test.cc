@@ -33,13 +33,11 @@ struct Program {
 
 void OnRanks(GpuJob* job, const std::function<void(int)>& body) {
   fake::OnThreads(static_cast<int>(job->size()), [&](int rank) {
-    here = {job, static_cast<size_t>(rank), 1000 * rank};  // the ranks have one list of calls here
+    here = {job, static_cast<size_t>(rank)};
     job->Use(here.rank);
     body(rank);
   });
 }
-
-void NextRun() { ++here.run; }
 
 // Two buckets at once, in several runs. The stream waits for the results; the host does not wait for the last
 // run.
@@ -56,7 +54,6 @@ void TestBuckets(int size) {
     }
     float factor = 1;
     for (int run = 0; run < 3; ++run, factor *= static_cast<float>(size)) {
-      NextRun();
       for (auto& program : programs) CHECK(program->Start().empty());
       for (auto& program : programs) CHECK(program->Finish().empty());
     }
@@ -92,7 +89,6 @@ void TestLateProducer(int size) {
 void TestRows(int size) {
   GpuJob job(size);
   OnRanks(&job, [&](int rank) {
-    NextRun();
     const Call gather = MakeCall(Kind::kAllgather, "rows", size, {{2}});
     Floats in({rank + 0.5f, -rank - 1.0f}), out(std::vector<float>(2 * job.size(), 0));
     CHECK(Frame(gather, {in.get(), nullptr}, {out.get(), nullptr}).Run(StartOnGpu).empty());
@@ -118,7 +114,6 @@ void TestRows(int size) {
 void TestError(int size) {
   GpuJob job(size);
   OnRanks(&job, [&](int rank) {
-    NextRun();
     Program other("other", size, {1}),
         wrong("wrong", size, std::vector<float>(static_cast<size_t>(rank + 1)));
     CHECK(other.Start().empty());
@@ -127,7 +122,6 @@ void TestError(int size) {
     CHECK(fake::Has(error, "'wrong' with different arguments: rank 0"));
     CHECK(fake::Has(other.Finish(), "has not started"));
     other.Read();  // it has ended
-    NextRun();
     Program next("next", size, {2});
     CHECK(next.Start().empty() && next.Finish().empty());
     CHECK(next.Read()[0] == 2 * static_cast<float>(size));
@@ -141,7 +135,6 @@ void TestAFailureOfLaunchedWork() {
   GpuJob job(1);
   fake::Gate gate;
   OnRanks(&job, [&](int) {
-    NextRun();
     Program program("launched", 1, {1});
     const long recorded = tfddl_fake_calls("cuEventRecord");
     gate.Close(job.streams[0]);
@@ -161,11 +154,32 @@ void TestAFailureOfLaunchedWork() {
   job.End();
 }
 
+// A program that fails on another thread of one rank leaves this one alone.
+void TestTwoPrograms(int size) {
+  GpuJob job(size);
+  OnRanks(&job, [&](int rank) {
+    Program good("good", size, {1});
+    CHECK(good.Start().empty());
+    if (rank == 0) {
+      std::thread([frame = here, size] {
+        here = frame;
+        here.job->Use(here.rank);
+        Call call = MakeCall(Kind::kBroadcast, "bad", size, {{1}});
+        call.root = size;
+        Floats x({1});
+        CHECK(fake::Has(Frame(call, {x.get(), nullptr}, {x.get(), nullptr}).Run(StartOnGpu), "root_rank"));
+      }).join();
+    }
+    CHECK(good.Finish().empty());
+    CHECK(good.Read()[0] == static_cast<float>(size));
+  });
+  job.End();
+}
+
 // XLA must not move the results between start and finish.
 void TestMoved() {
   GpuJob job(1);
   OnRanks(&job, [&](int) {
-    NextRun();
     Program program("moved", 1, {1});
     Floats elsewhere({0});
     CHECK(
@@ -188,7 +202,6 @@ void TestAPeerThatNeverComes(int size) {
   GpuJob job(size, {}, {}, {}, watch);
   std::atomic<int> raised{0};
   OnRanks(&job, [&](int rank) {
-    NextRun();
     if (rank == size - 1) {
       while (raised < size - 1) std::this_thread::yield();
       return;
@@ -216,6 +229,7 @@ void TestAll() {
     tfddl_fake_set(late, 0);
   }
   for (int size : {2, 3}) TestError(size);
+  TestTwoPrograms(2);
   TestMoved();
   TestAFailureOfLaunchedWork();
   for (int size : {2, 3}) TestAPeerThatNeverComes(size);

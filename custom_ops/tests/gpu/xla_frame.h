@@ -20,7 +20,6 @@ struct XLA_FFI_Error {
 struct XLA_FFI_ExecutionContext {
   tfddl::GpuJob* job;
   size_t rank;
-  int64_t run;
 };
 
 namespace tfddl {
@@ -33,20 +32,20 @@ inline int Answer(const Status& status) {
   last_error = status.message();
   return static_cast<int>(status.code());
 }
-inline CallContext ContextOf(int gpu, void* stream, int32_t run) {
+inline CallContext ContextOf(int gpu, void* stream) {
   CHECK(gpu == here.job->gpus[here.rank] && stream == here.job->streams[here.rank]);
-  return {run, gpu, stream};
+  return {0, gpu, stream};
 }
 inline const std::shared_ptr<Engine>& MyEngine() { return here.job->job->engines[here.rank]; }
 inline int Start(const char* call, size_t length, const void* const* in, void* const* out, int gpu,
-                 void* stream, int32_t* run) {
+                 void* stream, int32_t*) {
   const Call read = Call::Decode(std::string(call, length));
   if (!read.rank_query.empty()) return Answer(MyEngine()->Store(gpu, stream, static_cast<int*>(out[0]), 7));
-  return Answer(StartCall(MyEngine(), read, in, out, ContextOf(gpu, stream, *run)));
+  return Answer(StartCall(MyEngine(), read, in, out, ContextOf(gpu, stream)));
 }
-inline int Finish(const char* call, size_t length, void* const* out, int gpu, void* stream, int32_t run) {
+inline int Finish(const char* call, size_t length, void* const* out, int gpu, void* stream, int32_t) {
   const Call read = Call::Decode(std::string(call, length));
-  return Answer(FinishCall(MyEngine(), read, out, ContextOf(gpu, stream, run)));
+  return Answer(FinishCall(MyEngine(), read, out, ContextOf(gpu, stream)));
 }
 inline const char* LastError() { return last_error.c_str(); }
 
@@ -63,10 +62,6 @@ inline XLA_FFI_Error* StreamOf(XLA_FFI_Stream_Get_Args* args) {
   args->stream = args->ctx->job->streams[args->ctx->rank];
   return nullptr;
 }
-inline XLA_FFI_Error* RunIdOf(XLA_FFI_RunId_Get_Args* args) {
-  args->run_id = args->ctx->run;
-  return nullptr;
-}
 inline XLA_FFI_Error* OrdinalOf(XLA_FFI_DeviceOrdinal_Get_Args* args) {
   args->device_ordinal = args->ctx->job->gpus[args->ctx->rank];
   return nullptr;
@@ -81,7 +76,6 @@ inline XLA_FFI_Api MakeApi() {
   api.api_version.minor_version = XLA_FFI_API_MINOR;
   api.XLA_FFI_Error_Create = Create;
   api.XLA_FFI_Stream_Get = StreamOf;
-  api.XLA_FFI_RunId_Get = RunIdOf;
   api.XLA_FFI_DeviceOrdinal_Get = OrdinalOf;
   return api;
 }

@@ -93,6 +93,11 @@ int Split(Comm* parent, int color, int key, Comm* child) {
 // Waits for all work of this rank, so that its accesses to the peers' memory have ended.
 int Finish(Comm* comm) { return comm->WaitForWork() ? ncclSuccess : ncclInternalError; }
 
+// Without a context, NCCL makes one on the first GPU, which stays there.
+void WantContext(const char* caller) {
+  if (CurrentDevice() < 0) Fault(std::string(caller) + ": no context is current");
+}
+
 }  // namespace
 
 void SetThreadError(const std::string& why) { thread_error = why; }
@@ -182,21 +187,25 @@ ncclResult_t ncclCommFinalize(ncclComm_t handle) {
   return fake::Comm::Run(comm, [raw = comm.get()] { return fake::Finish(raw); });
 }
 
-// Finalizes a communicator first, if necessary. One with an error needs ncclCommAbort instead.
+// Finalizes a communicator first, if necessary, and waits for the other ranks, which all are on this host.
+// One with an error needs ncclCommAbort instead.
 ncclResult_t ncclCommDestroy(ncclComm_t handle) {
   FAKE_ENTER();
+  fake::WantContext(__func__);
   const auto comm = fake::RemoveComm(handle, __func__);
   if (!comm) return ncclInvalidArgument;
   if (comm->State() == ncclInProgress)
     fake::Warn("ncclCommDestroy: an operation of the communicator is in progress");
-  comm->WaitForWork();
+  if (comm->WaitForWork() && comm->segment) comm->Meet(&fake::RankArea::host_step, __func__);
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t handle) {
   FAKE_ENTER();
+  fake::WantContext(__func__);
   const auto comm = fake::RemoveComm(handle, __func__);
   if (!comm) return ncclInvalidArgument;
+  while (fake::Setting("abort_hold")) fake::SleepMicroseconds(50);
   comm->Abort();
   return ncclSuccess;
 }
