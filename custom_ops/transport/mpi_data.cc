@@ -2,6 +2,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +13,7 @@
 
 #include "base/environment.h"
 #include "transport/host.h"
+#include "transport/host_memory.h"
 #include "transport/mpi.h"
 #include "transport/mpi_check.h"
 #include "transport/shm.h"
@@ -82,6 +84,15 @@ bool MpiOnly() {
                            std::string(value) + "'");
 }
 
+// The memory that each member may use.
+size_t LeastMemory(const LocalGroup& local) {
+  size_t least = SIZE_MAX;
+  for (const std::string& memory : local.Gather(std::to_string(HostMemory()))) {
+    least = std::min<size_t>(least, std::stoull(memory));
+  }
+  return least;
+}
+
 // Null if any member asks for MPI or cannot share memory.
 std::unique_ptr<Transport> ShareHost(const LocalGroup& local, bool mpi_only) {
   for (const std::string& wish : local.Gather(mpi_only ? "mpi" : "")) {
@@ -92,7 +103,8 @@ std::unique_ptr<Transport> ShareHost(const LocalGroup& local, bool mpi_only) {
   std::string why;
   auto segments = ShareSegments(ShmSegmentBytes(geometry, local.size), gather, {}, &why);
   if (!segments.empty()) {
-    auto arenas = ShareArenas(static_cast<size_t>(local.rank), ArenaBytes(local.size), gather, {});
+    const size_t bytes = ArenaBytes(LeastMemory(local), local.size);
+    auto arenas = ShareArenas(static_cast<size_t>(local.rank), bytes, gather, {});
     return MakeShmTransport(local.rank, std::move(segments), geometry, std::move(arenas));
   }
   if (local.rank == 0) {

@@ -212,12 +212,10 @@ size_t MapUpTo(char* memory, size_t begin, size_t end) {
   return end;
 }
 
-size_t ArenaBytes(int size) {
+size_t ArenaBytes(size_t memory, int size) {
   // Holds the gradients of two steps of a large model: outputs take at most half
   // (tensorflow/shared_output.cc).
   constexpr size_t kMost = size_t{4} << 30;
-  const size_t memory =
-      static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
   return std::min(memory / 4 / static_cast<size_t>(size) / kPage * kPage, kMost);
 }
 

@@ -40,8 +40,9 @@ std::vector<ShmSegment> ShareSegments(size_t bytes, const ShmGather& gather, con
 // rounded up. A page fault on the first write of each page would take four times as long.
 size_t MapUpTo(char* memory, size_t begin, size_t end);
 
-// The size in bytes of the arena of one of `size` members; the same on all members of a host.
-size_t ArenaBytes(int size);
+// The size in bytes of the arena of one of `size` members. `memory`: what each of them may use
+// (HostMemory()); all members of a host need arenas of one size, so they take the least.
+size_t ArenaBytes(size_t memory, int size);
 
 // As ShareSegments(), for arenas. Memory is committed as an arena fills.
 ShmArenas ShareArenas(size_t rank, size_t bytes, const ShmGather& gather, const ShmOptions& options);

@@ -3,6 +3,18 @@
 from tests.mutants.fault import Fault
 
 FAULTS = {
+    "a job that was suspended counts as stalled": Fault(
+        "custom_ops/core/watchdog/watchdog.cc",
+        "> kSuspendedMicros) resumed_us_ = now;",
+        "> kSuspendedMicros) resumed_us_ = 0;",
+        "suspension_test",
+    ),
+    "the limits of outer control groups do not count": Fault(
+        "custom_ops/transport/host_memory.cc",
+        "    if (group.empty()) return lowest;\n",
+        "    return lowest;\n",
+        "host_memory_test",
+    ),
     "no thread polls": Fault(
         "custom_ops/core/engine/busy_poll.cc",
         "if (to_skip_.load(std::memory_order_relaxed) <= 0) return true;",

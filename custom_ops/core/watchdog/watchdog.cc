@@ -20,6 +20,7 @@ constexpr auto kRoundPause = std::chrono::milliseconds(50);
 constexpr auto kLeavingPause = std::chrono::milliseconds(1);
 constexpr int64_t kDeliveryMicros = 1000000;
 constexpr int64_t kPeerCheckMicros = 500000;
+constexpr int64_t kSuspendedMicros = 2000000;  // a round that comes later than this was not only slow
 // Longer than mpirun takes when it ends the job itself, and than the message of a rank that leaves.
 constexpr int64_t kGoneMicros = 1000000;
 // The ranks are compared after this part of the time until the warning. The comparison costs nothing while
@@ -177,8 +178,16 @@ void Watchdog::Loop() {
   }
 }
 
+// A scheduler may suspend a whole job. Nobody has waited in that time.
+void Watchdog::NoticeSuspension() {
+  const int64_t now = NowMicros();
+  if (round_us_ != 0 && now - round_us_ > kSuspendedMicros) resumed_us_ = now;
+  round_us_ = now;
+}
+
 void Watchdog::RunOnce() {
   std::lock_guard<std::mutex> lock(sets_mutex_);
+  NoticeSuspension();
   for (int peer = 0; peer < transport_->size(); ++peer) Hear(peer);
   FlushSent();
   if (const auto reason = Failure()) {

@@ -101,6 +101,7 @@ class Watchdog {
 
   void Loop();
   void RunOnce();
+  void NoticeSuspension();
   void Hear(int peer);
   void Lose(int peer, const std::string& why);
   bool FlushSent();
@@ -138,6 +139,8 @@ class Watchdog {
   std::vector<Peer> peers_;  // by rank
   std::optional<ProcessId> my_process_;
   int64_t peers_checked_us_ = 0;
+  int64_t round_us_ = 0;    // of the last round
+  int64_t resumed_us_ = 0;  // when the process went on after it had been suspended
   std::optional<Query> query_;
   int64_t queries_ = 0;
   std::optional<OldestRequest> warned_;     // of the last report of a slow request

@@ -27,7 +27,7 @@ void Print(const std::string& text) { std::fprintf(stderr, "tfddl: %s\n", text.c
 }  // namespace
 
 int64_t Watchdog::IdleMicros() const {
-  int64_t moved_us = 0;
+  int64_t moved_us = resumed_us_;
   for (const auto& [set, engine] : engines_) moved_us = std::max(moved_us, engine->moved_us());
   return NowMicros() - moved_us;
 }
@@ -99,8 +99,7 @@ void Watchdog::CheckProgress() {
   const auto waiting = oldest ? oldest : Oldest(true);
   if (!waiting) return;
   // A rank that has joined may wait as long as an epoch, if the others run collectives meanwhile.
-  const int64_t since_us =
-      oldest ? oldest->submitted_us : std::max(waiting->submitted_us, now - IdleMicros());
+  const int64_t since_us = std::max(waiting->submitted_us, oldest ? resumed_us_ : now - IdleMicros());
   const double waited_s = static_cast<double>(now - since_us) * 1e-6;
   if (waited_s > options_.limit_s) return StartQuery(Cause::kLimit, *waiting);
   if (waited_s > options_.warning_s && !(warned_ == waiting)) {
