@@ -154,9 +154,12 @@ def test_another_python_on_the_path(tmp_path):
 
 
 def test_a_job_of_one_rank():
-    job = tfddlrun("-np", "1", sys.executable, "-c", "print('a\\rb'); raise OSError('gone')")
+    """mpirun reads none of the program's arguments, though they are its options too."""
+    arguments = ["--map-by", "slot", "--bind-to", "core", ":", "-np", "2", "-mca", "foo"]
+    code = "import sys; print('a\\rb', sys.argv[1:]); raise OSError('gone')"
+    job = tfddlrun("-np", "1", sys.executable, "-c", code, *arguments)
     assert job.code == 1
-    assert job.stdout == "a\rb\n"
+    assert job.stdout == f"a\rb {arguments}\n"
     assert job.last_line == "OSError: gone"
     assert "[0]" not in job.stderr
     assert job.stderr.count("Traceback") == 1

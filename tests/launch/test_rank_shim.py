@@ -67,6 +67,21 @@ def test_counts_of_the_kernel():
     assert rank_shim._kills_for_memory() == int(expected)
 
 
+@pytest.mark.parametrize(
+    ("command", "variables"),
+    [(["python", "a\n;é", "\udcff", ""], 1), ([""], 1), (["x" * 99_999] * 3, 4), ([], 0)],
+    ids=["bytes", "empty", "long", "none"],
+)
+def test_a_command_travels_in_variables_that_linux_takes(monkeypatch, command, variables):
+    given = rank_shim.command_variables(command)
+    assert len(given) == variables and all(len(value) < 1 << 17 for value in given.values())
+    assert all(value.isascii() and value.isprintable() for value in given.values())
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert rank_shim.take_command() == command
+    assert not [name for name in os.environ if name.startswith(rank_shim.COMMAND_VARIABLE)]
+
+
 def test_output_that_tfddlrun_reads_late():
     """A command that comes unread loses nothing of what tfddlrun has not read yet."""
     count = 1 << 24

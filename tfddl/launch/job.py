@@ -15,7 +15,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import IO, BinaryIO
 
@@ -58,6 +58,7 @@ class Job:
         files: `RankFiles`, if ranks get files of their own.
         hand_over: a `HandOver`, if the job goes over to other hosts when they change.
         survival: a `Survival`, if the ranks may go on in their processes when others have died.
+        program: list of strings, the command of a rank, which `verbose` prints behind the line.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Job:
         files: RankFiles | None = None,
         hand_over: HandOver | None = None,
         survival: Survival | None = None,
+        program: Sequence[str] = (),
     ):
         self._line = line
         self._processes = processes
@@ -84,6 +86,7 @@ class Job:
         self._files = files
         self._hand_over = hand_over
         self._survival = survival
+        self._program = program
         self._selector = selectors.DefaultSelector()
         self._plan: list[tuple[float, int, Callable[[], None]]] = []
         self._links: set[Link] = set()  # to the shims
@@ -107,7 +110,7 @@ class Job:
         self._selector.register(signals.watch(), selectors.EVENT_READ, self._on_signals)
         self._start_mpirun()
         self._printer.may_write = self._may_write
-        self._tell(shlex.join(self._line))
+        self._tell(shlex.join([*self._line, *self._program]))
         self._selector.register(self._listener, selectors.EVENT_READ, self._on_connection)
         if self._hand_over is not None:
             self._selector.register(self._hand_over, selectors.EVENT_READ, self._on_hosts)

@@ -8,12 +8,14 @@ three processes:
                  to send the rank's last output (MPICH answers MPI_Abort with SIGKILL, at once)
     the rank     the user's command, in a session of its own
 
-Without tfddlrun's variable in the environment the script just executes the command, so a line that
-`tfddlrun --dry-run` has printed also runs by hand.
+The command comes in environment variables, since mpirun would read options of its own out of the command's arguments.
+Without tfddlrun's variables the script executes its arguments, so a line that `tfddlrun --dry-run` has printed also runs by
+hand.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import ctypes
 import json
@@ -27,10 +29,14 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Sequence
 from functools import partial
 
 # JSON: hosts, port, token, job, scratch: [directory], terminal: [stdout, stderr], columns, rows
 VARIABLE = "TFDDL_LAUNCH"
+# TFDDL_COMMAND_0, TFDDL_COMMAND_1 and so on: the command of a rank, in parts, since Linux takes 128 KiB in one variable.
+COMMAND_VARIABLE = "TFDDL_COMMAND_"
+_PART = 100_000
 HEADER = struct.Struct(">cI")  # kind and length of each message to tfddlrun
 HELLO, OUTPUT, ERROR, WAITS, LEAVES, GOES_ON, ENDED = b"H", b"O", b"E", b"W", b"V", b"G", b"X"
 # From tfddlrun, one byte each. LOOK: a rank has ended, so say it if this rank waits for all ranks, or goes on without it.
@@ -63,6 +69,21 @@ SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 KILLS = (signal.SIGABRT, signal.SIGBUS, signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def command_variables(command: Sequence[str]) -> dict[str, str]:
+    """The environment variables that bring a command to its shim, byte by byte and by any mpirun."""
+    text = base64.b64encode(b"".join(os.fsencode(word) + b"\0" for word in command)).decode()
+    starts = range(0, len(text), _PART)
+    return {f"{COMMAND_VARIABLE}{index}": text[start : start + _PART] for index, start in enumerate(starts)}
+
+
+def take_command() -> list[str]:
+    """Takes the command out of the environment; it is empty if there is none."""
+    parts: list[str] = []
+    while (part := os.environ.pop(f"{COMMAND_VARIABLE}{len(parts)}", None)) is not None:
+        parts.append(part)
+    return [os.fsdecode(word) for word in base64.b64decode("".join(parts)).split(b"\0")[:-1]]
 
 
 def connect(settings: dict) -> socket.socket:
@@ -467,8 +488,9 @@ def _finish(connection: socket.socket) -> None:
 
 
 def main(command: list[str]) -> int:
-    """Runs the command as one rank. Returns the exit code for mpirun."""
+    """Runs a command as one rank, that of the environment if there is one. Returns the exit code for mpirun."""
     found = os.environ.pop(VARIABLE, None)
+    command = take_command() or command
     if found is None:
         os.execvp(command[0], command)
     # A handler, since the rank would inherit SIG_IGN.

@@ -74,7 +74,7 @@ def main(command: tuple[str, ...], **values: Any) -> None:
         )
     if options.dry_run:
         given = [f"{name}={value}" for name, value in added.items()]
-        click.echo(shlex.join([*(["env", *given] if given else []), *job.line(placement)]))
+        click.echo(shlex.join([*(["env", *given] if given else []), *job.line(placement, with_program=True)]))
         return
     try:
         open_files.make_room(count, options.output is not None)

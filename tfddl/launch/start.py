@@ -28,7 +28,7 @@ from tfddl.launch.job import Job
 from tfddl.launch.mpirun import OPEN_MPI, Mpirun, can_survive, command_line, forwarded_variables, scheduled
 from tfddl.launch.options import Options
 from tfddl.launch.outcome import Verdict
-from tfddl.launch.rank_shim import COMMITS_VARIABLE, STATE_VARIABLE, SURVIVE_VARIABLE
+from tfddl.launch.rank_shim import COMMITS_VARIABLE, STATE_VARIABLE, SURVIVE_VARIABLE, command_variables
 from tfddl.launch.scratch import Scratch, scratch, tcp_settings
 from tfddl.launch.streams.output import Output
 from tfddl.launch.streams.rank_files import RankFiles
@@ -56,13 +56,13 @@ class Starts:
     more: Sequence[str]
     options: Options
 
-    def line(self, place: Placement) -> list[str]:
-        """The mpirun line."""
+    def line(self, place: Placement, *, with_program: bool) -> list[str]:
+        """The mpirun line. A job's has no program, which comes by `rank_shim.command_variables`."""
         return command_line(
             self.mpirun,
             place.processes,
             place.hosts,
-            self.program,
+            self.program if with_program else (),
             forwarded_variables(os.environ, self.named) if _is_remote(place) else [],
             self.options.interfaces,
             self.ssh,
@@ -164,7 +164,6 @@ class Starts:
         survival: Survival | None = None,
     ) -> tuple[Verdict, Output]:
         options, processes, remote = self.options, place.processes, _is_remote(place)
-        line = self.line(place)
         made: Scratch = contextlib.nullcontext(({}, []))
         network: dict[str, str] = {}
         if self.mpirun.vendor == OPEN_MPI:
@@ -178,12 +177,13 @@ class Starts:
         # Without buffers: Python would write what is left in them at exit, and fail again where the disk is full.
         streams = (io.FileIO(descriptor, "wb", closefd=False) for descriptor in (1, 2))
         printer = Output(*streams, prefixed=prefixed, columns=columns, stamp=stamp)
-        with made as (settings, directories), _set({**settings, **network}):
+        program = command_variables(self.program)
+        with made as (settings, directories), _set({**settings, **network, **program}):
             listener = Listener(
                 processes, remote, directories, terminals, (max(20, columns - prefix_width), rows)
             )
             job = Job(
-                line,
+                self.line(place, with_program=False),
                 processes,
                 listener,
                 printer,
@@ -193,6 +193,7 @@ class Starts:
                 files=files,
                 hand_over=hand_over,
                 survival=survival,
+                program=self.program,
             )
             verdict = job.run()
         printer.finish()
