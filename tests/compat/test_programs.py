@@ -196,6 +196,8 @@ def test_horovodrun(tmp_path):
         "100",
         "--fusion-threshold-mb",
         "32",
+        "--binding-args",
+        "--bind-to none",
     ]
     result = subprocess.run(
         [*command, "-H", "localhost:2", sys.executable, str(script), "--epochs", "3"],

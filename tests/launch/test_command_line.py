@@ -155,6 +155,25 @@ def test_more_processes_than_cores_need_no_option(monkeypatch):
     assert invoke("--dry-run", "-np", "40", "--oversubscribe", "true").output == line
 
 
+@pytest.mark.parametrize(
+    ("which", "arguments", "own"),
+    [
+        (OPEN_MPI_5, "--bind-to core", "--map-by slot:OVERSUBSCRIBE "),
+        (OPEN_MPI_5, "-map-by node", "--bind-to none "),
+        (OPEN_MPI_5, "--map-by slot:PE=2", ""),
+        (OPEN_MPI_5, "--map-by pe-list=0,1", ""),
+        (OPEN_MPI_5, "--cpu-set 0", ""),
+        (OPEN_MPI_5, "-N 2", "--bind-to none "),
+        (OPEN_MPI_5, "--mca bind-to x", "--bind-to none --map-by slot:OVERSUBSCRIBE "),
+        (MPICH_5, "-bind-to=core", ""),
+        (MPICH_5, "-map-by socket", "-bind-to none "),
+    ],
+)
+def test_the_users_binding_and_mapping_replace_tfddlruns(which, arguments, own):
+    line = shlex.join(command_line(which, 2, [], ["true"], more=arguments.split()))
+    assert f" 2 {own}{arguments} {RANK} true" in line
+
+
 def test_more_processes_than_the_slots_of_a_scheduler(monkeypatch, tmp_path):
     """The hosts then have as many slots as an elastic job needs to know which rank runs where."""
     (tmp_path / "nodes").write_text("a\nb\n")
@@ -202,6 +221,10 @@ def test_printed_line_runs_by_hand(monkeypatch):
         ),
         (["-np", "2", "--timeline-mark-cycles", "true"], "add --timeline-filename FILE"),
         (["--gloo", "-np", "2", "true"], "No such option '--gloo'. Leave it out: tfddlrun always uses MPI."),
+        (
+            ["--binding-args", "a", "true"],
+            "No such option '--binding-args'. Give its words to --mpi-args instead.",
+        ),
         (["--fusion-threshold-mb", "32", "true"], "Set TFDDL_BUCKET_MB instead."),
         (
             ["--elastic", "--max-np", "4", "true"],

@@ -51,6 +51,8 @@ def advice(option: str) -> str:
     name = option.lstrip("-")
     if name in _VARIABLES:
         return f"Set {_VARIABLES[name]} instead."
+    if name == "binding-args":
+        return "Give its words to --mpi-args instead."
     if name in _MPI_OR_GLOO:
         return "Leave it out: tfddlrun always uses MPI."
     if name.startswith("autotune"):

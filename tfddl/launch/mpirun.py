@@ -30,6 +30,11 @@ _SCHEDULERS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "PE_HOSTFILE
 # ULFM. The component han adds up wrongly, without an error, after the loss of a rank of another host.
 _FAULT_TOLERANCE = ["--with-ft", "ulfm", "--mca", "coll", "^han", "--mca", "pml", "ob1"]
 
+# Options of the user that take the place of tfddlrun's own; mpirun refuses both together.
+_MAPS = re.compile("map-by|cpu-set|cpu-list|rankfile|rf|N|npernode|npersocket|pernode|bynode|byslot")
+_BINDS = re.compile("bind-to(-core|-socket)?|binding|cpu-set|cpu-list|rankfile|rf")
+_BINDS_TO_ITS_CORES = re.compile(r"\bPE(-LIST)?=", re.IGNORECASE)  # --map-by slot:PE=2
+
 
 class MpirunError(RuntimeError):
     """tfddlrun found no usable mpirun. The message says how to install one."""
@@ -97,7 +102,7 @@ def command_line(
         forward: names of environment variables to pass to ranks on other hosts.
         interfaces: names of the network interfaces to use on all hosts, separated by commas. Empty: MPI's choice.
         ssh: options for the ssh by which Open MPI reaches other hosts. MPICH's are in `ssh_variables`.
-        more: options of the user for mpirun.
+        more: options of the user for mpirun. Those for binding and mapping replace tfddlrun's.
         supervised: whether a `rank_shim` looks after each rank, for the `Job` that runs the line.
         survives: whether MPI lets ranks go on when others have died. See `can_survive`.
 
@@ -105,14 +110,19 @@ def command_line(
         List of strings.
     """
     named = ",".join(f"{host.name}:{host.slots}" for host in hosts)
+    given = [word.lstrip("-").partition("=")[0] for word in more if word.startswith("-")]
+    maps = any(map(_MAPS.fullmatch, given))
+    binds = any(map(_BINDS.fullmatch, given)) or any(map(_BINDS_TO_ITS_CORES.search, more))
     if mpirun.vendor == MPICH:
         line = [mpirun.path, "-n", str(processes)] + (["-hosts", named] if named else [])
-        line += ["-bind-to", "none"] + (["-iface", interfaces] if interfaces else [])
+        line += [] if binds else ["-bind-to", "none"]
+        line += ["-iface", interfaces] if interfaces else []
     else:
         line = [mpirun.path] + (["--allow-run-as-root"] if os.geteuid() == 0 else [])
         line += ["-np", str(processes)] + (["-H", named] if named else [])
         # By default mpirun pins each of two ranks to one core, and starts no more ranks than cores.
-        line += ["--bind-to", "none", "--map-by", "slot:OVERSUBSCRIBE"]
+        line += [] if binds else ["--bind-to", "none"]
+        line += [] if maps else ["--map-by", "slot:OVERSUBSCRIBE"]
         line += _FAULT_TOLERANCE if survives else []
         line += [item for name in forward for item in ("-x", name)]
         if interfaces:  # for the ranks, then for mpirun and its daemons

@@ -44,7 +44,6 @@ _VALUES = [
     "--autotune-steps-per-sample",
     "--autotune-bayes-opt-max-samples",
     "--autotune-gaussian-process-noise",
-    "--binding-args",
 ]
 
 # Parameter -> option of tfddlrun.
@@ -114,6 +113,7 @@ def _with_options_of_horovod(command: Callable[..., None]) -> Callable[..., None
 @click.option("-p", "--ssh-port", help="Port of ssh on the other hosts.")
 @click.option("-i", "--ssh-identity-file", help="File with the key for ssh.")
 @click.option("--mpi-args", help="More options for mpirun, as one argument.")
+@click.option("--binding-args", help="Options for mpirun that bind processes to cores.")
 @click.option("--start-timeout", help="Seconds for all processes to start in.")
 @click.option("--output-filename", help="Folder for the output of each rank.")
 @click.option(
@@ -170,6 +170,7 @@ def main(command: tuple[str, ...], **options: Any) -> None:
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     elastic = options["min_np"] or options["reset_limit"] or options["discovery"]
+    options["mpi_args"] = " ".join(filter(None, (options["mpi_args"], options["binding_args"])))
     line = ["--horovod"] + (["--elastic"] if elastic else [])
     if options["discovery"] and not options["min_np"]:  # as in Horovod
         options["min_np"] = options["processes"]
