@@ -1,10 +1,12 @@
 """The command line: flags, the mpirun line, hosts. The launcher starts without TensorFlow and MPI."""
 
 import os
+import pwd
 import shlex
 import subprocess
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -14,6 +16,7 @@ from tfddl import cli
 from tfddl.launch import mpirun, options, rank_shim, run
 from tfddl.launch.hosts import Host, all_local, parse_hosts, read_hostfile
 from tfddl.launch.mpirun import MPICH, OPEN_MPI, Mpirun, MpirunError, command_line, find_mpirun
+from tfddl.runtime import library
 
 # Each flag with its other spellings, and its argument; None if it has no argument.
 FLAGS = {
@@ -349,6 +352,31 @@ def test_prefers_the_mpirun_beside_python(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path / 'path'}:/usr/bin:/bin")
     assert find_mpirun([tmp_path / "beside"]).path == beside
     assert find_mpirun([tmp_path / "empty"]).path == on_path
+
+
+def test_mpirun_gets_a_home(tmp_path, monkeypatch):
+    """Open MPI does not start without HOME, and some containers and services have none."""
+    program = tmp_path / "mpirun"
+    program.write_text('#!/bin/sh\necho "mpirun (Open MPI) 5.0.${HOME:?}"\n')
+    program.chmod(0o755)
+    monkeypatch.delenv("HOME")
+    assert find_mpirun([tmp_path]).path == str(program)
+    assert os.environ["HOME"] == pwd.getpwuid(os.getuid()).pw_dir
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
+    library.set_home()
+    assert os.environ["HOME"] == "/"
+
+
+def test_mpi_gets_a_home_without_mpirun(monkeypatch):
+    given = []
+    fake = SimpleNamespace(Is_initialized=lambda: False, Init_thread=lambda: given.append(os.environ["HOME"]))
+    monkeypatch.setattr(library, "mpi", lambda: fake)
+    monkeypatch.setattr(library.process, "finalizes_mpi", False)
+    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(rc=SimpleNamespace(finalize=False)))
+    monkeypatch.setattr(library.os, "environ", {})
+    library.initialize_mpi()
+    assert given == [pwd.getpwuid(os.getuid()).pw_dir]
 
 
 def test_mpirun_in_a_link_to_usr_bin(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from tfddl.build import discover
 from tfddl.doctor.finding import Finding, fault, note, ok
 from tfddl.launch.mpirun import MpirunError, find_mpirun
+from tfddl.runtime.library import set_home
 
 
 def mpi() -> Iterator[Finding]:
@@ -46,6 +47,7 @@ def threads() -> Iterator[Finding]:
     mpi4py.rc.initialize = False
     from mpi4py import MPI
 
+    set_home()
     level = MPI.Init_thread(MPI.THREAD_MULTIPLE)
     MPI.Finalize()
     names = {

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tfddl.launch import rank_shim
 from tfddl.launch.hosts import Host
+from tfddl.runtime.library import set_home
 
 OPEN_MPI, MPICH = "Open MPI", "MPICH"
 
@@ -53,7 +54,7 @@ class Mpirun:
 
 
 def find_mpirun(beside: Sequence[Path] | None = None) -> Mpirun:
-    """Finds the mpirun of the MPI that this Python uses.
+    """Finds the mpirun of the MPI that this Python uses, and sets HOME for it where HOME is missing.
 
     Args:
         beside: directories to search before the PATH. Defaults to the directories of this Python and its scripts, where
@@ -65,6 +66,7 @@ def find_mpirun(beside: Sequence[Path] | None = None) -> Mpirun:
     Raises:
         MpirunError: there is no mpirun, or its vendor is unknown to tfddlrun.
     """
+    set_home()
     if beside is None:
         beside = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
     directories = [*map(str, beside), *os.get_exec_path()]

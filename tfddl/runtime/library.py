@@ -6,6 +6,7 @@ import ctypes
 import functools
 import importlib.util
 import os
+import pwd
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -100,12 +101,23 @@ def mpi() -> Any:
     return MPI
 
 
+def set_home() -> None:
+    """Sets HOME where it is missing, as in some containers and services: Open MPI does not start without it."""
+    if "HOME" not in os.environ:
+        try:
+            home = pwd.getpwuid(os.getuid()).pw_dir
+        except KeyError:
+            home = ""
+        os.environ["HOME"] = home or "/"
+
+
 def initialize_mpi() -> None:
     """Initializes MPI where nobody has, which waits for the other ranks. MPI is finalized at the end of the process."""
     MPI = mpi()
     if not MPI.Is_initialized():
         for name, value in TCP_PARAMETERS.items():
             os.environ.setdefault(name, value)
+        set_home()
         MPI.Init_thread()
         # Once more: only a handler that is made after MPI_Init runs before that of MPICH.
         if process.finalizes_mpi or sys.modules["mpi4py"].rc.finalize is not False:
