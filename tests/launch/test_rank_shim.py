@@ -61,6 +61,33 @@ print(tfddlrun.recv(1 << 16))
     assert f'"out_of_memory": {str(short).lower()}}}' in ended.stdout, ended.stderr
 
 
+SUPERVISES = """
+import os, socket, sys
+from tfddl.launch import rank_shim
+def fail(*_): raise OSError("no such device")
+tfddlrun, connection = socket.socketpair()
+stub, held_by_stub = os.pipe()
+settings = {"token": "", "job": "", "scratch": [], "terminal": [True, True], "columns": 99999, "rows": 24}
+supervisor = rank_shim.Supervisor(connection, stub, settings)
+%s
+status = supervisor.run(["sh", "-c", "stty size || echo pipe $PYTHONUNBUFFERED"])
+print(status, tfddlrun.recv(1 << 16))
+"""
+
+
+def test_the_terminal_of_a_rank():
+    assert "24 65535" in run(SUPERVISES.replace("stty size", "stty size <&1") % "").stdout
+    ended = run(SUPERVISES.replace("stty size", "test -t 1") % "os.openpty = fail")
+    assert "pipe 1" in ended.stdout, ended
+
+
+@pytest.mark.parametrize("name", ["_start", "_turn", "_drain"])
+def test_a_supervisor_that_fails_says_so(name):
+    ended = run(SUPERVISES % f"def fail(*_): raise ValueError('no')\nsupervisor.{name} = fail")
+    assert ended.stdout.startswith("1 ") and "internal error in the supervisor" in ended.stdout, ended
+    assert "ValueError: no" in ended.stdout and '"status": 1, "stopped": false}' in ended.stdout
+
+
 def test_counts_of_the_kernel():
     with open("/proc/vmstat") as counts:
         expected = dict(line.split() for line in counts).get("oom_kill", "0")

@@ -130,6 +130,7 @@ class Supervisor:
         self._frozen = False
         self._looks = 0  # that have found the rank in hvd.init()
         self._goes_on = ""  # what has been sent
+        self._has_reported = False  # the end of the rank
         self._terminate_at = self._kill_at = float("inf")
         self._terminated = False
         self._elastic = COMMITS_VARIABLE in os.environ
@@ -138,6 +139,19 @@ class Supervisor:
 
     def run(self, command: list[str]) -> int:
         """Runs the command to its end. Returns its exit status: 128 + n after signal n."""
+        try:
+            return self._run(command)
+        except Exception:
+            import traceback  # takes 10 ms
+
+            text = f"tfddlrun: internal error in the supervisor of the rank:\n{traceback.format_exc()}"
+            self._send(ERROR, text.encode(errors="replace"))
+            self._report_end(status=1, stopped=False)
+            if self._pid:
+                _signal_group(self._pid, signal.SIGKILL)
+            return 1
+
+    def _run(self, command: list[str]) -> int:
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._watch_signals()
         self._say_hello()
@@ -154,15 +168,14 @@ class Supervisor:
             self._reap()
         self._drain()
         self._report_going_on()
-        ended = {
-            "status": status,
-            "stopped": self._terminated and self._terminate_at != self._leaves_at,
-            "frozen": self._frozen,
-            "handed_over": self._elastic and os.path.exists(self._file(HANDED_OVER_FILE, self._pid)),
-            "out_of_memory": status in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        self._report_end(
+            status=status,
+            stopped=self._terminated and self._terminate_at != self._leaves_at,
+            frozen=self._frozen,
+            handed_over=self._elastic and os.path.exists(self._file(HANDED_OVER_FILE, self._pid)),
+            out_of_memory=status in (-signal.SIGKILL, 128 + signal.SIGKILL)
             and _kills_for_memory() > self._kills,
-        }
-        self._send(ENDED, json.dumps(ended).encode())
+        )
         if os.environ.get(SURVIVE_VARIABLE) == "1" and is_killed(status) and not self._stub_is_gone:
             with contextlib.suppress(ProcessLookupError):
                 # MPI tells the other ranks of this end, and of no exit code.
@@ -188,7 +201,7 @@ class Supervisor:
             streams.append(theirs)
             self._outputs[ours] = kind
             self._selector.register(ours, selectors.EVENT_READ, partial(self._forward, ours))
-        if not self._settings["terminal"][0]:
+        if not os.isatty(streams[0]):
             # Python buffers its output to a pipe: lines would come late, and a crash would lose them.
             os.environ.setdefault("PYTHONUNBUFFERED", "1")
         os.environ[JOB_VARIABLE] = self._settings["job"]
@@ -219,8 +232,13 @@ class Supervisor:
         )
         reason = "it is no program" if os.path.isfile(command[0]) else error.strerror
         self._send(ERROR, f"tfddlrun: cannot run '{command[0]}': {reason}{hint}\n".encode())
-        self._send(ENDED, json.dumps({"status": status, "stopped": False}).encode())
+        self._report_end(status=status, stopped=False)
         return status
+
+    def _report_end(self, **ended: object) -> None:
+        if not self._has_reported:
+            self._has_reported = True
+            self._send(ENDED, json.dumps(ended).encode())
 
     def _watch_signals(self) -> None:
         ours, theirs = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -413,12 +431,18 @@ def _is_in_init(job: str) -> bool:
 
 
 def _terminal(settings: dict) -> tuple[int, int]:
-    """Opens a terminal that changes no byte, as wide as tfddlrun's terminal without the prefix."""
-    ours, theirs = os.openpty()
+    """Opens a terminal that changes no byte, as wide as tfddlrun's terminal without the prefix.
+
+    Where the host has no terminal to give, as in a chroot without /dev/pts, it opens a pipe.
+    """
+    try:
+        ours, theirs = os.openpty()
+    except OSError:
+        return os.pipe()
     attributes = termios.tcgetattr(theirs)
     attributes[1] &= ~termios.OPOST
     termios.tcsetattr(theirs, termios.TCSANOW, attributes)
-    termios.tcsetwinsize(theirs, (settings["rows"], settings["columns"]))
+    termios.tcsetwinsize(theirs, (min(settings["rows"], 65535), min(settings["columns"], 65535)))
     return ours, theirs
 
 
