@@ -74,6 +74,28 @@ def test_a_signal_while_nobody_reads_the_last_words():
     subprocess.run([sys.executable, "-c", AFTER_THE_END], cwd=REPOSITORY, check=True, timeout=LIMIT_S)
 
 
+IGNORED = """
+import os, signal, sys
+from tfddl.launch import signals
+ignored = int(sys.argv[1])
+for number in signals.ENDS:
+    signal.signal(number, signal.SIG_IGN if number == ignored else signal.SIG_DFL)
+signals.interrupt()
+signals.watch()
+for number in signals.ENDS:
+    os.kill(os.getpid(), number)
+print(*signals.take())
+"""
+
+
+@pytest.mark.parametrize("ignored", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_that_is_ignored_at_the_start_stays_ignored(ignored):
+    """As by `trap '' INT`, and in a job that a script starts with &."""
+    command = [sys.executable, "-c", IGNORED, str(int(ignored))]
+    ended = subprocess.run(command, cwd=REPOSITORY, check=True, timeout=LIMIT_S, stdout=subprocess.PIPE)
+    assert set(map(int, ended.stdout.split())) == {1, 2, 3, 15} - {ignored}
+
+
 MPIRUN = """#!/bin/sh
 cd "$(dirname "$0")"
 case "$*" in

@@ -197,7 +197,9 @@ def _follow(command: list[str], environment: Mapping[str, str]) -> int:
             sys.stdout.flush()
         return process.wait()
     except BaseException:
-        process.send_signal(signal.SIGINT)
+        # A process ignores SIGINT if its parent does, as in `python train.py &` of a script.
+        ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        process.send_signal(signal.SIGTERM if ignored else signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(30)
         process.kill()

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from tfddl.launch import rank_shim
 
-ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _pipe: list[int] = []
 
 
@@ -29,8 +29,8 @@ def watch() -> int:
     ours, theirs = _pipe
     signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
     for number in (signal.SIGCHLD, *rank_shim.PASSED_ON.values(), *ENDS):
-        # `nohup tfddlrun` outlives its terminal.
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+        # `nohup tfddlrun` outlives its terminal, and `tfddlrun &` in a script the Ctrl-C that ends the script.
+        if number not in ENDS or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
     return ours
 
