@@ -215,6 +215,10 @@ def test_printed_line_runs_by_hand(monkeypatch):
         (["-np", "2"], "Missing argument 'COMMAND"),
         (["-H", "a:0", "true"], "Received: a:0"),
         (["-H", "a,b,a:2", "true"], "Received: a more than once"),
+        (["-H", "me@a:2", "true"], "and the user in ~/.ssh/config (Host node1, User me). Received: me@a:2"),
+        (["-H", "fe80::1:2", "true"], "instead of an IPv6 address. Received: fe80::1:2"),
+        (["-H", "[::1]:2", "true"], "instead of an IPv6 address. Received: [::1]:2"),
+        (["-H", "a:2:3", "true"], "write 'node1:4,node2:4'. Received: a:2:3"),
         (["-H", "a", "--hostfile", __file__, "true"], "not by both"),
         (["--hostfile", "/nowhere", "true"], "does not exist"),
         (
@@ -314,8 +318,14 @@ def test_hosts(tmp_path):
     file = tmp_path / "hosts"
     file.write_text("# two kinds of lines\nnode1 slots=4 max_slots=8\n\nnode2:2  # MPICH's\nnode3\n")
     assert read_hostfile(file) == [Host("node1", 4), Host("node2", 2), Host("node3", 1)]
-    file.write_text("node1 4\n")
-    with pytest.raises(ValueError, match="line 1: node1 4"):
+    file.write_text("\ufeffnode1 max_slots=8 slots=4\nnode2 max_slots = 8\n", "utf-8")
+    assert read_hostfile(file) == [Host("node1", 4), Host("node2", 8)]
+    for line in ("node1 4", "node1 slots=4x8", "node1 slots=0", "node1 slots=2 max_slots"):
+        file.write_text(f"{line}\n")
+        with pytest.raises(ValueError, match=f"line 1: {line}"):
+            read_hostfile(file)
+    file.write_bytes(b"n\xf6de\n")
+    with pytest.raises(ValueError, match=f"in UTF-8.*Received: {file} "):
         read_hostfile(file)
     file.write_text("# nothing\n")
     with pytest.raises(ValueError, match="names none"):

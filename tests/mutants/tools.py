@@ -101,7 +101,7 @@ FAULTS = {
     ),
     "a host file's slots are ignored": Fault(
         "tfddl/launch/hosts.py",
-        'hosts.append(Host(host.name, int(match["slots"])) if match["slots"] else host)',
+        "hosts.append(Host(host.name, int(slots)) if slots else host)",
         "hosts.append(host)",
         "tests/launch/test_command_line.py::test_hosts",
     ),

@@ -11,7 +11,10 @@ from pathlib import Path
 from tfddl.launch.channel import interface_addresses
 
 _HOST = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?::(?P<slots>[1-9][0-9]*))?")
-_LINE = re.compile(r"(?P<host>\S+)(?:\s+(?:slots|max_slots)\s*=\s*(?P<slots>[1-9][0-9]*).*)?")
+_LINE = re.compile(r"(?P<host>\S+)(?P<settings>(\s+[\w-]+\s*=\s*\S+)*)")
+_SETTING = re.compile(r"([\w-]+)\s*=\s*(\S+)")
+_COUNT = re.compile("[1-9][0-9]*")
+_IPV6 = re.compile(r".*::.*|\[.*|([^:]*:){7}.*")
 
 
 @dataclass(frozen=True)
@@ -47,21 +50,29 @@ def read_hostfile(path: Path) -> list[Host]:
         List of `Host`, in the order of the file.
 
     Raises:
-        ValueError: a line has another form, a host is named twice, or no host is named.
+        ValueError: a line has another form, a host is named twice, no host is named, or the file is no text.
     """
     hosts = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    try:
+        text = path.read_text("utf-8-sig")  # editors of Windows put a mark in front
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"A host file is text in UTF-8, with a host on each line: give such a file. Received: {path} ({error})"
+        ) from None
+    for number, line in enumerate(text.splitlines(), start=1):
         line = line.split("#")[0].strip()
         if not line:
             continue
         where = f"{path}, line {number}: {line}"
         match = _LINE.fullmatch(line)
-        if match is None:
+        given = dict(_SETTING.findall(match["settings"])) if match else {}
+        slots = next((given[name] for name in ("slots", "max_slots", "max-slots") if name in given), "")
+        if match is None or (given and not _COUNT.fullmatch(slots)):
             raise ValueError(
                 f"A line of the host file is not a host: write 'node1 slots=4' or 'node1:4'. Received: {where}"
             )
         host = host_of(match["host"], where)
-        hosts.append(Host(host.name, int(match["slots"])) if match["slots"] else host)
+        hosts.append(Host(host.name, int(slots)) if slots else host)
     if not hosts:
         raise ValueError(
             f"A host file must name a host: write 'node1 slots=4'. Received: {path}, which names none"
@@ -114,6 +125,16 @@ def host_of(text: str, received: str, slots: int = 1) -> Host:
         ValueError: `text` does not have this form.
     """
     match = _HOST.fullmatch(text)
+    if match is None and "@" in text:
+        raise ValueError(
+            "A host is named without a user: write the name alone, and the user in ~/.ssh/config (Host node1, User me). "
+            f"Received: {received}"
+        )
+    if match is None and _IPV6.fullmatch(text):
+        raise ValueError(
+            "tfddl connects hosts by IPv4: write a host's name, or its IPv4 address, instead of an IPv6 address. "
+            f"Received: {received}"
+        )
     if match is None:
         raise ValueError(
             f"A host is not a name with a whole number of slots: write 'node1:4,node2:4'. Received: {received}"
