@@ -1,6 +1,7 @@
 """Programs for Horovod run unchanged."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from tests.harness import long, run_script
 from tests.harness.job import REPOSITORY
 from tfddl.compat import horovod_variables
+from tfddl.launch.ranks import horovod
 
 PROGRAMS = Path(__file__).parent / "programs"
 TFDDLRUN = [sys.executable, "-m", "tfddl.launch.run"]
@@ -124,12 +126,40 @@ def test_first_line(tmp_path):
         ("HOROVOD_TIMELINE_MARK_CYCLES", "1", {"TFDDL_TIMELINE_MARK_CYCLES": "1"}),
         ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "0", {"TFDDL_STALL_LIMIT": "inf"}),
         ("HOROVOD_HIERARCHICAL_ALLREDUCE", "1", {"TFDDL_HIERARCHICAL_ALLREDUCE": "1"}),
+        ("HOROVOD_HIERARCHICAL_ALLREDUCE", "false", {"TFDDL_HIERARCHICAL_ALLREDUCE": "0"}),
+        ("HOROVOD_HIERARCHICAL_ALLREDUCE", "-1", {"TFDDL_HIERARCHICAL_ALLREDUCE": "0"}),
+        ("HOROVOD_STALL_CHECK_TIME_SECONDS", "60.0", {"TFDDL_STALL_WARNING": "60.0"}),
+        ("HOROVOD_STALL_CHECK_DISABLE", "1", {"TFDDL_STALL_WARNING": "inf"}),
+        ("HOROVOD_STALL_CHECK_DISABLE", "0", {}),
         ("HOROVOD_GPU_OPERATIONS", "NCCL", {}),
     ],
 )
 def test_a_setting_of_horovod(name, value, expected):
     assert horovod_variables.translated({name: value}) == expected
     assert horovod_variables.without_effect({name: value}) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "reason"),
+    [
+        ("./nosuch", 127, "No such file or directory; give the path of a program"),
+        ("nosuch.py", 127, "No such file or directory; start a Python script by Python: python nosuch.py"),
+        (__file__, 126, f"it is no program; start a Python script by Python: python {__file__}"),
+    ],
+    ids=["path", "script", "no program"],
+)
+def test_a_command_that_cannot_run(command, code, reason):
+    """The words and the code are those of a job without --horovod."""
+    names = [name for each in horovod._VARIABLES.values() for name in each]
+    ended = subprocess.run(
+        [sys.executable, "-I", "-S", horovod.__file__, command],
+        env=os.environ | dict.fromkeys(names, "1"),
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (code, f"tfddlrun: cannot run '{command}': {reason}\n")
 
 
 def test_a_setting_of_horovod_that_is_no_number():

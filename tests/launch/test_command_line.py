@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from tests.harness.job import REPOSITORY
 from tfddl import cli
+from tfddl.compat.horovod import horovodrun
 from tfddl.launch import mpirun, options, rank_shim, run
 from tfddl.launch.hosts import Host, all_local, parse_hosts, read_hostfile
 from tfddl.launch.mpirun import MPICH, OPEN_MPI, Mpirun, MpirunError, command_line, find_mpirun
@@ -52,7 +53,7 @@ FLAGS = {
     ("--dry-run",): None,
     ("-cb", "--check-build"): None,
     ("--version",): None,
-    ("--help",): None,
+    ("-h", "--help"): None,
 }
 OPEN_MPI_4 = Mpirun("/v/bin/mpirun", OPEN_MPI, "4.1.4")
 OPEN_MPI_5 = Mpirun("/v/bin/mpirun", OPEN_MPI, "5.0.11")
@@ -69,7 +70,7 @@ def test_flags_are_frozen():
     parameters = run.main.params
     assert len(FLAGS) <= 33
     assert {tuple(option.opts): option.metavar for option in parameters if option.name != "command"} | {
-        ("--help",): None
+        ("-h", "--help"): None
     } == FLAGS
 
 
@@ -79,6 +80,9 @@ def test_help_teaches():
     assert "-H node1:4,node2:4" in text
     assert all(flag in text for flags in FLAGS for flag in flags)
     assert invoke().output.startswith("Usage: ")
+    assert invoke("-h").output == text
+    for command, arguments in ((cli.main, ["-h"]), (cli.main, ["doctor", "-h"]), (horovodrun.main, ["-h"])):
+        assert CliRunner().invoke(command, arguments).output.startswith("Usage: ")
 
 
 @pytest.mark.parametrize("module", ["launch.run", "cli"])
@@ -232,6 +236,7 @@ def test_printed_line_runs_by_hand(monkeypatch):
             ["--binding-args", "a", "true"],
             "No such option '--binding-args'. Give its words to --mpi-args instead.",
         ),
+        (["--no-stall-check", "true"], "Set TFDDL_STALL_WARNING=inf instead."),
         (["--fusion-threshold-mb", "32", "true"], "Set TFDDL_BUCKET_MB instead."),
         (
             ["--elastic", "--max-np", "4", "true"],

@@ -55,11 +55,15 @@ def test_a_file_of_horovodrun(dry_run):
         "TFDDL_TIMELINE": "/t/a.json",
         "TFDDL_TIMELINE_MARK_CYCLES": "1",
     }
-    for name in ("controller", "cycle-time-ms", "stall-check-enabled"):
+    for name in ("controller", "cycle-time-ms"):
         assert (
             f"tfddlrun: {name} in the file of --config-file changes nothing in tfddl; leave it out\n"
             in result.stderr
         )
+    assert "stall-check" not in result.stderr
+    del os.environ["TFDDL_STALL_WARNING"]
+    text = "stall_check: {enabled: false, warning_time_seconds: 9}"
+    assert " TFDDL_STALL_WARNING=inf " in dry_run(text, "-np", "2").stdout
 
 
 def test_options_of_tfddlrun(dry_run):

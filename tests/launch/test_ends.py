@@ -168,7 +168,9 @@ def test_a_job_of_one_rank():
 def test_command_that_does_not_exist():
     job = tfddlrun("-np", "2", "./no-such-program")
     assert job.code == 127
-    assert "cannot run './no-such-program': No such file or directory" in job.stderr
+    assert (
+        "cannot run './no-such-program': No such file or directory; give the path of a program" in job.stderr
+    )
 
 
 def test_a_spelling_of_keras_2():
@@ -183,12 +185,12 @@ def test_script_without_python(tmp_path, monkeypatch):
     (tmp_path / "there.py").touch()
     job = tfddlrun("-np", "1", "there.py")
     assert (
-        "cannot run 'there.py': it is no program (a Python script is run by Python: python the" in job.stderr
+        "cannot run 'there.py': it is no program; start a Python script by Python: python the" in job.stderr
     )
     job = tfddlrun("-np", "1", "train.py")
     assert job.code == 127
     assert (
-        "cannot run 'train.py': No such file or directory (a Python script is run by Python: python train"
+        "cannot run 'train.py': No such file or directory; start a Python script by Python: python train"
         in (job.stderr)
     )
 

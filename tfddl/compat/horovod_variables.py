@@ -21,7 +21,15 @@ _SETTINGS = {
     "HOROVOD_STALL_CHECK_TIME_SECONDS": ("stall-check-warning-time-seconds", 1),
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": ("stall-check-shutdown-time-seconds", 1),
 }
-_READ = {*_SETTINGS, "HOROVOD_TIMELINE", "HOROVOD_TIMELINE_MARK_CYCLES", "HOROVOD_HIERARCHICAL_ALLREDUCE"}
+# Variable -> horovodrun's option, and what the option is where the variable is on, and where it is off.
+_SWITCHES = {
+    "HOROVOD_HIERARCHICAL_ALLREDUCE": ("hierarchical-allreduce", True, False),
+    "HOROVOD_STALL_CHECK_DISABLE": ("stall-check-enabled", False, True),
+}
+_READ = {*_SETTINGS, *_SWITCHES, "HOROVOD_TIMELINE", "HOROVOD_TIMELINE_MARK_CYCLES"}
+_ON = re.compile(
+    r"\s*\+?0*[1-9].*", re.DOTALL
+)  # for Horovod, which reads digits and takes any other text as 0
 _RANKS = (*RANK_VARIABLES, "SLURM_PROCID")
 
 
@@ -51,13 +59,13 @@ def translated(environment: MutableMapping[str, str]) -> dict[str, str]:
         found["TFDDL_TIMELINE"] = os.path.abspath(timeline)
     if environment.get("HOROVOD_TIMELINE_MARK_CYCLES"):
         found["TFDDL_TIMELINE_MARK_CYCLES"] = environment["HOROVOD_TIMELINE_MARK_CYCLES"]
-    settings = {}
+    settings: dict[str, float | bool] = {}
     for name, (setting, unit) in _SETTINGS.items():
         if environment.get(name):
             settings[setting] = _number(name, environment[name]) / unit
-    switch = environment.get("HOROVOD_HIERARCHICAL_ALLREDUCE")
-    if switch:
-        settings["hierarchical-allreduce"] = switch != "0"
+    for name, (setting, on, off) in _SWITCHES.items():
+        if environment.get(name):
+            settings[setting] = on if _ON.fullmatch(environment[name]) else off
     return found | horovod_settings.split(settings)[0]
 
 
@@ -72,8 +80,8 @@ def without_effect(environment: MutableMapping[str, str]) -> list[str]:
 
 def _number(name: str, text: str) -> int:
     try:
-        number = int(text)
-    except ValueError:
+        number = int(float(text))  # 60.0 is 60, as in Horovod
+    except (ValueError, OverflowError):
         number = -1
     if number < 0:
         raise ValueError(f"{name} is a whole number, 0 or more: set one, or leave it out. Received: {text!r}")

@@ -11,6 +11,7 @@ _VARIABLES = {
     "stall-check-warning-time-seconds": "TFDDL_STALL_WARNING",
     "stall-check-shutdown-time-seconds": "TFDDL_STALL_LIMIT",
 }
+_STALL_CHECK = "stall-check-enabled"
 # What 0 means in Horovod: each gradient travels by itself, and no limit.
 _ZERO = {"fusion-threshold-mb": "1e-06", "stall-check-shutdown-time-seconds": "inf"}
 WITHOUT_EFFECT = (
@@ -25,7 +26,6 @@ WITHOUT_EFFECT = (
     "autotune-steps-per-sample",
     "autotune-bayes-opt-max-samples",
     "autotune-gaussian-process-noise",
-    "stall-check-enabled",
     "mpi-threads-disable",
     "num-nccl-streams",
     "ccl-bgt-affinity",
@@ -51,6 +51,8 @@ def advice(option: str) -> str:
     name = option.lstrip("-")
     if name in _VARIABLES:
         return f"Set {_VARIABLES[name]} instead."
+    if name == "no-stall-check":
+        return "Set TFDDL_STALL_WARNING=inf instead."
     if name == "binding-args":
         return "Give its words to --mpi-args instead."
     if name in _MPI_OR_GLOO:
@@ -78,7 +80,10 @@ def split(settings: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
         value = settings.get(name)
         if value is not None:
             variables[variable] = _text(name, value)
-    return variables, {name: value for name, value in settings.items() if name not in _VARIABLES}
+    if settings.get(_STALL_CHECK) is False:
+        variables["TFDDL_STALL_WARNING"] = "inf"
+    rest = {name: value for name, value in settings.items() if name not in (*_VARIABLES, _STALL_CHECK)}
+    return variables, rest
 
 
 def _text(name: str, value: Any) -> str:

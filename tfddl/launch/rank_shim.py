@@ -227,11 +227,14 @@ class Supervisor:
 
     def _report_not_started(self, command: list[str], error: OSError) -> int:
         status = 127 if isinstance(error, FileNotFoundError) else 126
+        script = command[0].endswith(".py")
         hint = (
-            f" (a Python script is run by Python: python {command[0]})" if command[0].endswith(".py") else ""
+            f"start a Python script by Python: python {command[0]}"
+            if script
+            else "give the path of a program"
         )
         reason = "it is no program" if os.path.isfile(command[0]) else error.strerror
-        self._send(ERROR, f"tfddlrun: cannot run '{command[0]}': {reason}{hint}\n".encode())
+        self._send(ERROR, f"tfddlrun: cannot run '{command[0]}': {reason}; {hint}\n".encode())
         self._report_end(status=status, stopped=False)
         return status
 

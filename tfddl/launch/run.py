@@ -28,12 +28,19 @@ from tfddl.launch.start import Starts
 from tfddl.launch.streams.output import open_standard_streams
 from tfddl.launch.streams.rank_files import RankFiles
 
+CONTEXT = {
+    "allow_interspersed_args": False,
+    "max_content_width": 120,
+    "help_option_names": ["-h", "--help"],
+}
+"""How click reads the command lines of tfddlrun and horovodrun."""
+
 
 @click.command(
     cls=Command,
     help=HELP,
     no_args_is_help=True,
-    context_settings={"allow_interspersed_args": False, "max_content_width": 120},
+    context_settings=CONTEXT,
     options_metavar="[OPTIONS]",
 )
 @with_options

@@ -24,8 +24,6 @@ _FLAGS = [
     "--no-hierarchical-allgather",
     "--mpi-threads-disable",
     "--no-mpi-threads-disable",
-    "--stall-check",
-    "--no-stall-check",
     "--log-with-timestamp",
     "--log-without-timestamp",
     "--log-hide-timestamp",
@@ -102,7 +100,7 @@ def _with_options_of_horovod(command: Callable[..., None]) -> Callable[..., None
 @click.command(
     help=_HELP,
     no_args_is_help=True,
-    context_settings={"allow_interspersed_args": False, "max_content_width": 120},
+    context_settings=run.CONTEXT,
 )
 @click.option("-np", "--num-proc", "processes", help="Number of processes.")
 @click.option("-H", "--hosts", help="Hosts, with the number of processes of each: node1:4,node2:4.")
@@ -136,6 +134,9 @@ def _with_options_of_horovod(command: Callable[..., None]) -> Callable[..., None
 @click.option(
     "--stall-check-shutdown-time-seconds", "limit", type=float, help="TFDDL_STALL_LIMIT; 0 for never."
 )
+@click.option(
+    "--stall-check/--no-stall-check", default=None, help="Report ranks that wait for others, the default."
+)
 @click.option("--min-np", "--min-num-proc", "min_np", help="Go on with as few processes, if others are lost.")
 @click.option("--max-np", "--max-num-proc", "max_np", help="The most processes, as new hosts come.")
 @click.option(
@@ -162,6 +163,7 @@ def main(command: tuple[str, ...], **options: Any) -> None:
     settings = {
         "fusion-threshold-mb": options["fusion_threshold_mb"],
         "hierarchical-allreduce": options["hierarchical_allreduce"],
+        "stall-check-enabled": options["stall_check"],
         "stall-check-warning-time-seconds": options["warning"],
         "stall-check-shutdown-time-seconds": options["limit"],
     }

@@ -46,8 +46,16 @@ def main() -> None:
     command = sys.argv[1:]
     try:
         os.execvpe(command[0], command, environment(os.environ))
-    except OSError as error:
-        sys.exit(f"tfddlrun: cannot run {command[0]!r}: give the path of a program. Received: {error}")
+    except OSError as error:  # in the words of `Supervisor._report_not_started`
+        script = command[0].endswith(".py")
+        hint = (
+            f"start a Python script by Python: python {command[0]}"
+            if script
+            else "give the path of a program"
+        )
+        reason = "it is no program" if os.path.isfile(command[0]) else error.strerror
+        print(f"tfddlrun: cannot run '{command[0]}': {reason}; {hint}", file=sys.stderr)
+        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
 if __name__ == "__main__":
