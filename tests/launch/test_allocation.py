@@ -100,6 +100,14 @@ def test_chooses(environment, hosts, source):
     assert chosen(NO_GPU | environment) == (hosts, source)
 
 
+@pytest.mark.parametrize("more", [{}, {"SLURM_GPUS_ON_NODE": "2"}, {"CUDA_VISIBLE_DEVICES": "0,1"}], ids=str)
+def test_hosts_with_different_numbers_of_gpus(monkeypatch, more):
+    """Slurm tells the total and the GPUs of this host, not those of the others."""
+    monkeypatch.setattr(allocation, "all_local", lambda _: True)
+    with pytest.raises(NoChoiceError, match=r"as in -H n1:1,n2:1, or .* Received: SLURM_GPUS=3 for n1, n2"):
+        choose(NO_GPU | SALLOC | {"SLURM_GPUS": "3"} | more)
+
+
 def test_files_of_hosts(tmp_path):
     file = tmp_path / "nodes"
     file.write_text("p1\np1\np2\np2\n")

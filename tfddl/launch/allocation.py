@@ -27,7 +27,7 @@ class Allocation:
         default_factory=list
     )  # the tasks of each host; empty if nobody has asked for tasks
     tasks_source: str = ""
-    gpus: int = 0  # on each host; 0: unknown
+    gpus: int = 0  # on each host; 0: unknown, or different if there is a source
     gpus_source: str = ""
     ask: str = ""  # how to ask the scheduler for tasks
 
@@ -119,6 +119,12 @@ def _from(allocation: Allocation, environment: Mapping[str, str]) -> Choice:
             allocation.tasks, f"the tasks of {name} ({allocation.tasks_source}){_more_gpus(allocation)}"
         )
     count, source = allocation.gpus, allocation.gpus_source
+    if not count and source:
+        some = ",".join(f"{host}:1" for host in allocation.hosts[:3])
+        raise NoChoiceError(
+            f"The hosts of this job have different numbers of GPUs: write how many processes each takes, as in -H {some}, "
+            f"or ask for as many on each, by sbatch --gpus-per-node. Received: {source} for {', '.join(allocation.hosts)}"
+        )
     if not count and any(all_local([Host(host)]) for host in allocation.hosts):
         count, source = local_gpus(environment)
     if count:

@@ -75,20 +75,26 @@ def tasks(environment: Mapping[str, str], names: list[str]) -> tuple[list[Host],
 
 
 def gpus(environment: Mapping[str, str], hosts: int) -> tuple[int, str]:
-    """The GPUs of each host, and the variable that says so. 0 if none does."""
+    """The GPUs of each host, and the variable that says so.
+
+    Returns:
+        0 and no variable if none says it; 0 and SLURM_GPUS if the hosts of the job have different numbers of GPUs.
+    """
+    count, source = _gpus_of_this_host(environment)
+    text = environment.get("SLURM_GPUS", "")
+    total = _total(text)
+    if total and (total < count * hosts or (not count and total % hosts)):
+        return 0, f"SLURM_GPUS={text}"
+    return (total // hosts, f"SLURM_GPUS={text}") if total and not count else (count, source)
+
+
+def _gpus_of_this_host(environment: Mapping[str, str]) -> tuple[int, str]:
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
         count = _total(environment.get(name, ""))
         if count:
             return count, f"{name}={environment[name]}"
     indices = environment.get("SLURM_JOB_GPUS", "")
-    if indices:
-        return indices.count(",") + 1, f"SLURM_JOB_GPUS={indices}"
-    count = _total(environment.get("SLURM_GPUS", ""))
-    return (
-        (count // hosts, f"SLURM_GPUS={environment['SLURM_GPUS']}")
-        if count and not count % hosts
-        else (0, "")
-    )
+    return (indices.count(",") + 1, f"SLURM_JOB_GPUS={indices}") if indices else (0, "")
 
 
 def _total(text: str) -> int:
