@@ -164,6 +164,12 @@ def test_uncertain_order_is_refused(change, text):
     data.shard(change(numbers(9)), rank=0, size=1)  # Nothing to overlap with.
 
 
+def chosen(dataset, **options):
+    return tf.data.Dataset.choose_from_datasets(
+        [dataset, numbers(8)], numbers(2).repeat(8).shuffle(16, **options)
+    )
+
+
 def shuffled(start, **options):
     return tf.data.Dataset.range(8 * start, 8 * start + 8).shuffle(8, **options)
 
@@ -189,6 +195,7 @@ INSIDE = {
         lambda x: tf.data.Dataset.sample_from_datasets([numbers(4), numbers(4)], **options)
     ),
     "filter": lambda dataset, **options: dataset.filter(lambda x: tf.random.uniform((), **options) < 0.5),
+    "selector": chosen,
 }
 
 
@@ -217,6 +224,9 @@ UNORDERED = {
     ),
     "batch": lambda d: numbers(9).flat_map(
         lambda x: numbers(9).batch(2, num_parallel_calls=2, deterministic=d)
+    ),
+    "selector": lambda d: tf.data.Dataset.choose_from_datasets(
+        [numbers(9)], numbers(9).map(lambda x: 0 * x, num_parallel_calls=2, deterministic=d)
     ),
 }
 

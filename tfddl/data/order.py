@@ -93,12 +93,28 @@ def _graphs(step: tf.data.Dataset) -> Iterator[dict[str, Any]]:
 
     These functions return datasets, or are predicates. Other functions, such as an augmentation, do not move elements.
     """
+    if type(step).__name__ == "_VariantDataset":
+        yield from _hidden_graphs(step)
     for function in step._functions():
         results = tf.nest.flatten(function.output_structure)
         if _chooses(step) or any(isinstance(each, tf.data.DatasetSpec) for each in results):
-            graph = function.function.graph.as_graph_def()
-            for nodes in (graph.node, *(each.node_def for each in graph.library.function)):
-                yield {node.name: node for node in nodes}
+            yield from _nodes(function.function.graph.as_graph_def())
+
+
+def _hidden_graphs(step: tf.data.Dataset) -> Iterator[dict[str, Any]]:
+    """The graphs of a step that does not name the datasets it is made from, such as the selector of choose_from_datasets."""
+    try:
+        text = step._as_serialized_graph(
+            external_state_policy=tf.data.experimental.ExternalStatePolicy.IGNORE
+        ).numpy()
+    except tf.errors.OpError:  # larger than a message may be, or an op that no graph can hold
+        return
+    yield from _nodes(tf.compat.v1.GraphDef.FromString(text))
+
+
+def _nodes(graph: Any) -> Iterator[dict[str, Any]]:
+    for nodes in (graph.node, *(each.node_def for each in graph.library.function)):
+        yield {node.name: node for node in nodes}
 
 
 def _chooses(step: tf.data.Dataset) -> bool:
