@@ -55,7 +55,7 @@ def test_the_traceback_of_the_rank(tmp_path, monkeypatch, capfd):
     ) as caught:
         tfddl.run(fail, np=2)
     assert isinstance(caught.value.__cause__, KeyError)
-    assert "function_rank" not in str(caught.value)
+    assert "ranks/function" not in str(caught.value)
     assert "Traceback" not in "".join(capfd.readouterr())
     with pytest.raises(RuntimeError, match="The job of <lambda> ended with exit code 3"):
         tfddl.run(lambda: sys.exit(3), np=2)
@@ -139,9 +139,17 @@ def test_in_a_notebook():
     assert "below the cell" not in result.output
 
 
-@pytest.mark.parametrize("notebook", [False, slow(True)])
-def test_ctrl_c(tmp_path, notebook):
-    """SIGINT to the program alone, as the stop button of a notebook sends it, ends all ranks."""
+@pytest.mark.parametrize(
+    ("number", "notebook"),
+    [
+        (signal.SIGINT, False),
+        slow(signal.SIGINT, True),
+        slow(signal.SIGTERM, False),
+        (signal.SIGKILL, True),
+    ],
+)
+def test_a_signal_to_the_program_alone(tmp_path, number, notebook):
+    """SIGINT, as the stop button of a notebook sends it, and SIGKILL, as "Restart kernel" does, end all ranks."""
     marks = tmp_path / "marks"
     marks.mkdir()
     script = tmp_path / "script.py"
@@ -164,11 +172,15 @@ tfddl.run(work, np=2)
             time.sleep(0.05)
         pids = [int(mark.name) for mark in marks.iterdir()]
         assert len(pids) == 2
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         process.wait(40)
-        while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < end:
+
+        def left():
+            directories = list(tmp_path.glob(".tfddl-run-*"))
+            return [*directories, *(pid for pid in pids if Path(f"/proc/{pid}").exists())]
+
+        while left() and time.monotonic() < end:
             time.sleep(0.05)
-        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-        assert not list(tmp_path.glob(".tfddl-run-*"))
+        assert not left()
     finally:
         process.kill()

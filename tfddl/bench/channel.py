@@ -6,7 +6,6 @@ rest has a keeper, a small process on the same host that stops the worker, and l
 
 from __future__ import annotations
 
-import ctypes
 import hmac
 import json
 import os
@@ -23,7 +22,6 @@ from tfddl.launch.channel import interface_addresses
 
 VARIABLE = "TFDDL_BENCH"
 _HELLO_LIMIT_S = 10
-_PR_SET_PDEATHSIG = 1
 
 
 class Listener:
@@ -85,7 +83,7 @@ def start_keeper(settings: dict[str, Any], hello: object) -> None:
     worker = os.getpid()
     if os.fork() == 0:
         try:
-            end_with_parent(signal.SIGKILL)
+            rank_shim.end_with_parent(signal.SIGKILL)
             _keep(worker, connect(settings, hello))
         finally:
             os._exit(0)
@@ -100,11 +98,6 @@ def _keep(worker: int, driver: Connection) -> None:
             return
         os.kill(worker, number)
         driver.send(True)
-
-
-def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
-    """Makes this process get a signal when the process that started it ends, which a stopped process does not notice."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def free_port() -> int:

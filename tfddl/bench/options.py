@@ -15,12 +15,12 @@ from typing import Any
 import click
 
 from tfddl.bench import lab as labs
-from tfddl.bench.channel import end_with_parent
 from tfddl.bench.param_types import Lab, Labs, Names
 from tfddl.bench.place import Place, fill
 from tfddl.launch import allocation
 from tfddl.launch.hosts import Host
 from tfddl.launch.options import HOSTS
+from tfddl.launch.rank_shim import end_with_parent
 from tfddl.launch.reports import file_option
 from tfddl.launch.run import hosts_of
 

@@ -15,8 +15,9 @@ from typing import Any
 
 from tfddl.bench.adapters import Adapter, Process
 from tfddl.bench.case import Case
-from tfddl.bench.channel import Listener, end_with_parent
+from tfddl.bench.channel import Listener
 from tfddl.bench.place import Place
+from tfddl.launch.rank_shim import end_with_parent
 
 START_LIMIT_S = 180.0
 ANSWER_LIMIT_S = 300.0
@@ -94,7 +95,7 @@ class WorkerGroup:
             stdout=log,
             stderr=log,
             env=os.environ | variables,
-            preexec_fn=end_with_parent,
+            preexec_fn=end_with_parent,  # stopped ranks would not notice the end of this process
         )
         self._stack.callback(_end, self._process)
         deadline = time.monotonic() + START_LIMIT_S

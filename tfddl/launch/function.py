@@ -129,9 +129,9 @@ def run_function(
         ) from error
     with _shared_directory() as path:
         (path / CALL).write_bytes(call)
-        command = [sys.executable, "-m", "tfddl.launch.run", *options]
+        command = [sys.executable, "-m", "tfddl.launch.function_job", str(os.getpid()), str(path), *options]
         code = _follow(
-            [*command, sys.executable, "-m", "tfddl.launch.function_rank", str(path)],
+            [*command, sys.executable, "-m", "tfddl.launch.ranks.function", str(path)],
             {**os.environ, **(environment or {})},
         )
         _raise_error(path, name)

@@ -458,9 +458,18 @@ def _inherited_descriptors() -> list[int]:
     return found
 
 
+def end_with_parent(number: int = signal.SIGTERM) -> None:
+    """Makes the kernel send this process a signal when the process that started it ends.
+
+    The kernel looks at the thread that started it, and also sends the signal when that thread ends. A parent that is
+    gone before this call is not noticed: compare `os.getppid()` afterwards.
+    """
+    _LIBC.prctl(_PR_SET_PDEATHSIG, number)
+
+
 def _die_with(parent: int) -> None:
     """Makes the kernel kill this new process, which becomes the rank, when the supervisor dies."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 

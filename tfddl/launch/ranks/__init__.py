@@ -1,1 +1,1 @@
-"""How a rank starts its program for `tfddlrun --auto` and `tfddlrun --horovod`."""
+"""How a rank starts its program for `tfddlrun --auto`, `tfddlrun --horovod` and `tfddl.run()`."""

@@ -1,4 +1,4 @@
-"""One rank of `function.run_function`: `python -m tfddl.launch.function_rank DIRECTORY`."""
+"""One rank of `function.run_function`: `python -m tfddl.launch.ranks.function DIRECTORY`."""
 
 from __future__ import annotations
 
