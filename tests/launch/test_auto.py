@@ -1,6 +1,8 @@
 """tfddlrun --auto: an unchanged program of Keras."""
 
+import os
 import re
+import subprocess
 import sys
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.harness import run_script
+from tests.harness.job import REPOSITORY
 from tfddl.launch import run
 from tfddl.launch.ranks import auto
 
@@ -57,6 +60,57 @@ def test_another_program_and_a_wrong_seed(monkeypatch):
     result = CliRunner().invoke(run.main, ["--auto", "-np", "2", "python", "train.py"])
     assert result.exit_code == 2
     assert "TFDDL_SEED='one'" in result.output
+
+
+MAIN = """
+import multiprocessing, pickle, sys, threading, traceback
+
+class Point:
+    x: "int"
+
+def line():
+    return traceback.extract_stack()[-1].line
+
+def after_the_last_line():
+    threading.main_thread().join()
+    print(type(pickle.loads(pickle.dumps(Point()))) is Point)
+
+if __name__ == "__main__":
+    spec = __spec__ and (__spec__.name, __spec__.origin)
+    print(globals().get("__file__"), spec, __package__, __loader__, sys.path[0], sys.argv, sys.modules["__main__"])
+    print(Point.__annotations__, type(__builtins__), __doc__)
+    if sys.argv[0].endswith("train.py"):
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            print(pool.apply(line))
+    threading.Thread(target=after_the_last_line).start()
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["linked/train.py 1", "-c {} 1", "-m package.real.train 1", "package 1"],
+    ids=lambda words: words.split()[0],
+)
+def test_a_program_sees_what_python_shows_it(words, tmp_path):
+    for folder in ("linked", "package", "package/real"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "package/real/train.py").write_text(MAIN)
+    (tmp_path / "package/__main__.py").write_text(MAIN)
+    (tmp_path / "linked/train.py").symlink_to("../package/real/train.py")
+    command = [word.format(MAIN) for word in words.split()]
+    plain, ours = (
+        subprocess.run(
+            [sys.executable, *first, *command],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), auto.SEED: "1"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        for first in ([], ["-m", "tfddl.launch.ranks.auto"])
+    )
+    assert re.sub(" at 0x[0-9a-f]+", "", ours.stdout) == re.sub(" at 0x[0-9a-f]+", "", plain.stdout)
+    assert ours.stdout.endswith("True\n"), ours.stderr
 
 
 @pytest.mark.slow

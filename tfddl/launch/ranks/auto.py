@@ -5,15 +5,17 @@ When the program imports Keras, it gets `tfddl.DataParallel`, and in an elastic 
 
 from __future__ import annotations
 
+import builtins
 import importlib.util
 import os
+import pkgutil
 import random
 import re
 import runpy
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import BuiltinImporter, ModuleSpec, SourceFileLoader, SourcelessFileLoader
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -115,18 +117,55 @@ def main(arguments: list[str]) -> None:
 
 
 def _run(arguments: list[str]) -> None:
+    """Runs the program in a new module `__main__`, which stays: threads go on after the program's last line."""
+    module: Any = ModuleType("__main__")
+    module.__builtins__ = builtins
+    sys.modules["__main__"] = module
+    # `python -m` and a folder or an archive are run by this function of Python's own.
+    as_main: Any = vars(runpy)["_run_module_as_main"]
     if arguments[:1] == ["-m"]:
-        sys.argv = arguments[1:]
-        sys.path[0] = os.getcwd()
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        sys.argv = ["-m", *arguments[2:]]
+        _set_first_path(os.getcwd())
+        as_main(arguments[1])
     elif arguments[:1] == ["-c"]:
         sys.argv = ["-c", *arguments[2:]]
-        sys.path[0] = ""
-        exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
+        _set_first_path("")
+        module.__loader__ = BuiltinImporter
+        exec(compile(arguments[1], "<string>", "exec", dont_inherit=True), vars(module))
+    elif pkgutil.get_importer(arguments[0]) is not None:
+        sys.argv = arguments
+        _set_first_path(os.path.abspath(arguments[0]), always=True)
+        as_main("__main__", alter_argv=False)
     else:
         sys.argv = arguments
-        sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))
-        runpy.run_path(arguments[0], run_name="__main__")
+        _set_first_path(os.path.dirname(os.path.realpath(arguments[0])))
+        module.__file__ = os.path.abspath(arguments[0])
+        module.__cached__ = None
+        exec(_code(module), vars(module))
+
+
+def _set_first_path(path: str, always: bool = False) -> None:
+    """Puts a folder where modules are looked for first. With Python's options -P and -I only an archive is."""
+    if not sys.flags.safe_path:
+        sys.path[0] = path
+    elif always:
+        sys.path.insert(0, path)
+
+
+def _code(module: Any) -> CodeType:
+    """The code of a file. Gives the module the loader of the file, from which tracebacks get the lines."""
+    path: str = module.__file__
+    compiled = path.endswith(".pyc")
+    module.__loader__ = (SourcelessFileLoader if compiled else SourceFileLoader)("__main__", path)
+    try:
+        if compiled:
+            code: CodeType = module.__loader__.get_code("__main__")
+        else:
+            code = module.__loader__.source_to_code(module.__loader__.get_data(path), path)
+    except OSError as error:
+        print(f"tfddl: --auto cannot read the program: check its path. Received: {error}", file=sys.stderr)
+        sys.exit(2)  # as Python does
+    return code
 
 
 if __name__ == "__main__":
