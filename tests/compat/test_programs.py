@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness import long, run_script
 from tests.harness.job import REPOSITORY
-from tfddl.compat import horovod_variables
+from tfddl.compat import horovod_run, horovod_variables
 from tfddl.launch.ranks import horovod
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -165,6 +165,32 @@ def test_a_command_that_cannot_run(command, code, reason):
 def test_a_setting_of_horovod_that_is_no_number():
     with pytest.raises(ValueError, match=r"HOROVOD_FUSION_THRESHOLD is a whole number.* Received: '64MB'"):
         horovod_variables.translated({"HOROVOD_FUSION_THRESHOLD": "64MB"})
+
+
+def test_arguments_of_horovod_run(monkeypatch):
+    """They become options of tfddlrun; a warning names those that change nothing."""
+    calls = []
+    monkeypatch.setattr(horovod_run, "run_function", lambda *arguments: calls.append(arguments[3]))
+    horovod_run.run(print, np=2, executable=sys.executable, use_mpi=True, disable_cache=False)
+    assert calls.pop() == ["-np", "2", "--horovod"]
+    with pytest.warns(UserWarning, match="slots, cooldown_range, executable: changes nothing in tfddl"):
+        horovod_run.run(
+            print,
+            num_proc=3,
+            hosts="a:2,b:1",
+            slots=2,
+            cooldown_range=(1, 2),
+            start_timeout=30,
+            ssh_port=2222,
+            ssh_identity_file="key",
+            output_filename="out",
+            mpi_args="--mca btl ^openib",
+            network_interfaces=["eth0", "eth1"],
+            executable="/opt/python",
+        )
+    wanted = "--horovod --hosts=a:2,b:1 --start-timeout=30 --ssh-port=2222 --ssh-identity-file=key --output-filename=out"
+    more = ["--mpi-args=--mca btl ^openib", "--network-interfaces=eth0,eth1"]
+    assert calls.pop() == ["-np", "3", *wanted.split(), *more]
 
 
 def test_real_horovod_came_first(tmp_path):

@@ -75,7 +75,8 @@ _ELASTIC_KERAS = (
 )
 
 MODULES: dict[str, dict[str, str]] = {
-    "horovod": _from(f"{_HERE}.runner", "run") | _from("tfddl.compat.horovod_names", "__version__=VERSION"),
+    "horovod": _from("tfddl.compat.horovod_run", "run")
+    | _from("tfddl.compat.horovod_names", "__version__=VERSION"),
     "horovod.tensorflow": _BASICS
     | _FEATURES
     | _SETS
@@ -129,7 +130,7 @@ MODULES: dict[str, dict[str, str]] = {
     "horovod.common.util": _COMMON_UTIL,
     "horovod.data": _from(f"{_HERE}.data", "AsyncDataLoaderMixin BaseDataLoader"),
     "horovod.data.data_loader_base": _from(f"{_HERE}.data", "AsyncDataLoaderMixin BaseDataLoader"),
-    "horovod.runner": _from(f"{_HERE}.runner", "run"),
+    "horovod.runner": _from("tfddl.compat.horovod_run", "run"),
     "horovod.runner.common": {},
     "horovod.runner.common.util": {},
     "horovod.runner.common.util.env": _from(f"{_HERE}.util", "get_env_rank_and_size"),

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tfddl.launch.function import run_function
 
 _ELASTIC = ("min_num_proc", "max_num_proc", "min_np", "max_np", "host_discovery_script", "reset_limit")
+_WITHOUT_EFFECT = ("slots", "cooldown_range", "disable_cache", "use_gloo", "executable")
+# Argument -> the option of tfddlrun.
+_OPTIONS = {
+    "hosts": "--hosts",
+    "hostfile": "--hostfile",
+    "start_timeout": "--start-timeout",
+    "ssh_port": "--ssh-port",
+    "ssh_identity_file": "--ssh-identity-file",
+    "output_filename": "--output-filename",
+    "mpi_args": "--mpi-args",
+}
 
 
 def run(
@@ -49,11 +61,16 @@ def run(
         num_proc: The number of processes.
         hosts: `"node1:4,node2:4"`. Defaults to this host.
         hostfile: A file with a host on each line: `node1 slots=4`.
+        start_timeout: Seconds after which a job whose processes have not started ends.
+        ssh_port: Port of ssh on the other hosts.
+        ssh_identity_file: File with the key that ssh shows to the other hosts.
+        output_filename: A folder for what each rank prints: `rank.0/stdout`, `rank.0/stderr`, ...
+        mpi_args: More options for mpirun, as in a shell.
         verbose: Whether to print the line of mpirun, and the starts and ends of processes.
         network_interfaces: Names of network interfaces, for several hosts.
         np: The older name of `num_proc`.
 
-    The arguments of elastic jobs raise an error if they are given. All others change nothing.
+    The arguments of elastic jobs raise an error if they are given. All others change nothing, and a warning says so.
 
     Returns:
         The results, by rank.
@@ -80,9 +97,14 @@ def run(
         network_interfaces = network_interface
     if isinstance(network_interfaces, str):
         network_interfaces = network_interfaces.split(",")
-    options = ["-np", str(num_proc if np is None else np), "--horovod"]
-    options += ["-H", hosts] if hosts else []
-    options += ["--hostfile", str(hostfile)] if hostfile else []
-    options += ["--network-interfaces", ",".join(network_interfaces)] if network_interfaces else []
+    ignored = [name for name in _WITHOUT_EFFECT if given[name] and given[name] != sys.executable]
+    if ignored:
+        warnings.warn(f"{', '.join(ignored)}: changes nothing in tfddl; leave it out", stacklevel=2)
+    options = ["-np", str(num_proc if np is None else np), "--horovod", *_options(given)]
+    options += [f"--network-interfaces={','.join(network_interfaces)}"] if network_interfaces else []
     options += ["--verbose"] if verbose else []
     return run_function(func, args or (), kwargs or {}, options)
+
+
+def _options(given: Mapping[str, Any]) -> list[str]:
+    return [f"{option}={given[name]}" for name, option in _OPTIONS.items() if given[name] not in (None, "")]
