@@ -1,5 +1,7 @@
 """Directories of killed builds."""
 
+import errno
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -45,3 +47,13 @@ def test_the_next_build_removes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with scratch_directory() as mine:
         assert {mine, tmp_path / "tfddl-build-log"} == set(tmp_path.iterdir())
     assert not mine.exists()
+
+
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "planted")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with scratch_directory() as first, scratch_directory() as second:
+        assert {first, second} == set(tmp_path.iterdir())

@@ -1,7 +1,11 @@
 """How an elastic job goes on: decisions, without processes."""
 
+import errno
+import fcntl
+
 import pytest
 
+from tfddl.launch import run
 from tfddl.launch.elastic.restart import Limits, Placement, next_placement
 from tfddl.launch.hosts import Host
 from tfddl.launch.outcome import Rank, Record, judge
@@ -85,3 +89,24 @@ def test_words():
     assert next_placement(two, Placement(4, []), NO_LIMITS, 0)[1].startswith(
         "ranks 1 on a, 2 on b of 4 were lost; starting again with 2 processes"
     )
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK])
+def test_a_state_folder_without_locks(number, tmp_path, monkeypatch, capsys):
+    """As on some Lustre and NFS: the job starts, with a line of warning."""
+
+    def refuse(*_):
+        raise OSError(number, "planted")
+
+    with (
+        run._state_folder(tmp_path),
+        pytest.raises(run.click.UsageError, match="Another job keeps its commits there"),
+    ):
+        run._state_folder(tmp_path).__enter__()
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with run._state_folder(tmp_path):
+        assert capsys.readouterr().err == (
+            f"tfddlrun: the file system of --state-dir has no locks: start no other job with {tmp_path}. "
+            f"Received: [Errno {number}] planted\n"
+        )

@@ -18,8 +18,10 @@ def scratch_directory() -> Iterator[Path]:
     """Makes a directory for the time of a build, and removes this user's directories of dead processes."""
     _remove_abandoned()
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as name, open(f"{name}/new", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        os.rename(lock.name, f"{name}/{_LOCK}")  # under this name the file is always locked
+        # On a file system without locks the directory of a killed build stays: nothing shows that the build is dead.
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        os.rename(lock.name, f"{name}/{_LOCK}")  # under this name the file is always locked, where it can be
         yield Path(name)
 
 

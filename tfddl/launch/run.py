@@ -99,11 +99,17 @@ def _state_folder(path: Path | None) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if path is not None:
             try:
-                stack.enter_context(state_folder(path))
+                no_lock = stack.enter_context(state_folder(path))
             except (OSError, ValueError) as error:
                 raise click.UsageError(
                     f"--state-dir takes a folder of one job at a time: choose one that you may write to. {error}"
                 ) from None
+            if no_lock:
+                click.echo(
+                    f"tfddlrun: the file system of --state-dir has no locks: start no other job with {path}. "
+                    f"Received: {no_lock}",
+                    err=True,
+                )
         yield
 
 

@@ -28,8 +28,11 @@ def commits_folder() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def state_folder(path: Path) -> Iterator[None]:
+def state_folder(path: Path) -> Iterator[str]:
     """Keeps a folder of `--state-dir` for one job at a time.
+
+    Yields:
+        What the file system says if it has no locks, so that another job may use the folder; else nothing.
 
     Raises:
         OSError: The folder cannot be made or written.
@@ -37,13 +40,16 @@ def state_folder(path: Path) -> Iterator[None]:
     """
     path.mkdir(parents=True, exist_ok=True)
     with (path / "lock").open("w") as lock:
+        no_lock = ""
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
                 f"Another job keeps its commits there: choose another folder. Received: {path}"
             ) from None
-        yield
+        except OSError as error:  # Lustre and NFS may be mounted so
+            no_lock = str(error)
+        yield no_lock
 
 
 def forget(path: Path) -> None:
