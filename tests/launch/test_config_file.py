@@ -76,6 +76,23 @@ def test_options_of_tfddlrun(dry_run):
 
 
 @pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ("A=1", "A=1"),
+        ("{A: 1, B: x y}", "A=1 'B=x y'"),
+        ("\n- A: 1\n- B=2", "A=1 B=2"),
+        ("{PATH: }", f"PATH={os.defpath}"),
+    ],
+)
+def test_numbers_and_names_with_values(dry_run, env, expected):
+    text = f"num-proc: 2\noutput-filename: 7\nverbose: 0\nhorovod: 1\nhosts:\nenv: {env}"
+    result = dry_run(text)
+    assert result.exit_code == 0, result.output
+    assert f" {expected} /v/bin/mpirun " in result.stdout
+    assert "ranks/horovod.py true" in result.stdout
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("a: [", "The file has to be YAML"),
@@ -86,6 +103,11 @@ def test_options_of_tfddlrun(dry_run):
         ),
         ("nump: 4", "nump is not an option that a file may have"),
         ("check-build: true", "check-build is not an option that a file may have"),
+        ("verbose: [true]", "config.yaml: verbose takes true or false: write one"),
+        ("hosts: yes", "words like 'yes' in quotes. Received: hosts: True"),
+        ("hosts: {node1: 4}", "hosts takes one text or number: write one"),
+        ("env: {A: true}", "env takes a list of texts: write one, and words like 'yes' in quotes"),
+        ("blacklist-cooldown-range: 5", "blacklist-cooldown-range takes a list of 2 numbers: write one"),
         ("num-proc: four", "'four' is not a valid integer"),
         (
             "params: {fusion-threshold-mb: big}",

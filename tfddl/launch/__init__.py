@@ -4,7 +4,8 @@ Nothing in this package imports TensorFlow or mpi4py, so the launcher starts at 
 
     run.py         the command `tfddlrun`
     options.py     its options and its help
-    ranks/         how a rank starts its program for --auto and --horovod
+    function.py    `tfddl.run`; function_job.py is its tfddlrun, which ends with the caller
+    ranks/         how a rank starts its program for --auto and --horovod, and calls the function of `tfddl.run`
     config_file.py, horovod_settings.py   options in a YAML file, in horovodrun's form
     variables.py   environment variables that options give to the ranks
     check_build.py what this tfddl can do

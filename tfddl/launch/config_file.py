@@ -88,9 +88,12 @@ def _name(key: Any) -> str:
 def _defaults(command: click.Command, settings: dict[str, Any]) -> dict[str, Any]:
     """The settings by the names of the command's parameters."""
     parameters = {
-        spelling.lstrip("-"): parameter.name for parameter in command.params for spelling in parameter.opts
+        spelling.lstrip("-"): parameter
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+        for spelling in parameter.opts
     }
-    defaults = {}
+    defaults: dict[str, Any] = {}
     for name, value in settings.items():
         if name in horovod_settings.WITHOUT_EFFECT:
             click.echo(
@@ -98,10 +101,55 @@ def _defaults(command: click.Command, settings: dict[str, Any]) -> dict[str, Any
                 err=True,
             )
         elif name in parameters and name not in _NOT_IN_A_FILE:
-            defaults[str(parameters[name])] = value
+            if value is not None:  # else the option is not given
+                defaults[str(parameters[name].name)] = _value(name, value, parameters[name])
         else:
             raise ValueError(
                 f"{name} is not an option that a file may have: use the long options of `tfddlrun --help`, or Horovod's "
                 f"sections {', '.join(_SECTIONS)}. Received: {name}: {value!r}"
             )
     return defaults
+
+
+def _value(name: str, value: Any, option: click.Option) -> Any:
+    """A value of the file as the command line would have it."""
+    if option.is_flag:
+        wanted = "true or false"
+        if isinstance(value, str):
+            return value
+        if value in (False, True):  # or 0 or 1
+            return bool(value)
+    elif option.multiple:
+        wanted = "a list of texts"
+        items = _items(value)
+        if all(map(_is_word, items)):
+            return list(map(str, items))
+    elif option.nargs > 1:
+        wanted = f"a list of {option.nargs} numbers"
+        if isinstance(value, list) and len(value) == option.nargs and all(map(_is_word, value)):
+            return list(map(str, value))
+    else:
+        wanted = "one text or number"
+        if _is_word(value):
+            return str(value)
+    raise ValueError(
+        f"{name} takes {wanted}: write one, and words like 'yes' in quotes. Received: {name}: {value!r}"
+    )
+
+
+def _items(value: Any) -> list[Any]:
+    """The items of a list, or one item; NAME=VALUE for those of a mapping, and NAME where it has no value."""
+    items: list[Any] = []
+    for each in value if isinstance(value, list) else [value]:
+        if isinstance(each, dict):
+            items += [
+                left if right is None else f"{left}={right}" if _is_word(right) else right
+                for left, right in each.items()
+            ]
+        else:
+            items.append(each)
+    return items
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
