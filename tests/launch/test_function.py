@@ -1,9 +1,11 @@
 """`tfddl.run`: a function on several processes, from a script, a notebook, or twice in a row."""
 
+import errno
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 import tfddl
 from tests.harness import run_script, slow
 from tests.harness.job import REPOSITORY
+from tfddl.launch import function
 
 
 @pytest.mark.parametrize("ranks", [slow(1), 2, slow(3)])
@@ -104,6 +107,13 @@ def test_number_of_processes_by_default(tmp_path, monkeypatch):
 def test_what_is_refused():
     with pytest.raises(ValueError, match="Received: np=0"):
         tfddl.run(print, np=0)
+    for wrong in (2.0, True, "2"):
+        with pytest.raises(TypeError, match=rf"as an int: call run\(fn, np=2\)\. Received: np={wrong!r}"):
+            tfddl.run(print, np=wrong)
+    with pytest.raises(TypeError, match=r"as strings: pass env={'NAME': '1'}\. Received: env={'A': 1}"):
+        tfddl.run(print, np=2, env={"B": "2", "A": 1})
+    with pytest.raises(TypeError, match=r"as a dict: pass .*\. Received: env=\['A=1'\]"):
+        tfddl.run(print, np=2, env=["A=1"])
     with pytest.raises(TypeError, match=r"tfddlrun -np 2 python train.py\. Received: 'train.py'"):
         tfddl.run("train.py", np=2)
     with pytest.raises(TypeError, match=r"as a tuple: pass args=\(0.01,\). Received: args=0.01"):
@@ -111,6 +121,28 @@ def test_what_is_refused():
     generator = (each for each in "ab")
     with pytest.raises(TypeError, match=r"print and its arguments have to be pickled.*generator"):
         tfddl.run(print, args=(generator,), np=2)
+
+
+def test_a_full_disk(tmp_path, monkeypatch):
+    """The function travels through the directory for temporary files, and the working directory stays empty."""
+    here, other = tmp_path / "here", tmp_path / "other"
+    here.mkdir()
+    other.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(tempfile, "tempdir", str(other))
+    monkeypatch.setattr(function, "_follow", lambda command, _: started.append(Path(command[4])) or 3)
+    write, started = Path.write_bytes, []
+
+    def write_unless_full(path, content):
+        if here in path.absolute().parents:
+            raise OSError(errno.ENOSPC, "planted")
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", write_unless_full)
+    with pytest.raises(RuntimeError, match="The job of print ended with exit code 3"):
+        tfddl.run(print, np=1)
+    assert [path.parent for path in started] == [other]
+    assert list(here.iterdir()) == []
 
 
 def test_a_module_beside_the_script(tmp_path):

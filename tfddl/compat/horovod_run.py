@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tfddl.launch.function import run_function
+from tfddl.launch.function import run_function, whole_number
 
 _ELASTIC = ("min_num_proc", "max_num_proc", "min_np", "max_np", "host_discovery_script", "reset_limit")
 _WITHOUT_EFFECT = ("slots", "cooldown_range", "disable_cache", "use_gloo", "executable")
@@ -100,7 +100,8 @@ def run(
     ignored = [name for name in _WITHOUT_EFFECT if given[name] and given[name] != sys.executable]
     if ignored:
         warnings.warn(f"{', '.join(ignored)}: changes nothing in tfddl; leave it out", stacklevel=2)
-    options = ["-np", str(num_proc if np is None else np), "--horovod", *_options(given)]
+    processes = whole_number("num_proc", num_proc) if np is None else whole_number("np", np)
+    options = ["-np", str(processes), "--horovod", *_options(given)]
     options += [f"--network-interfaces={','.join(network_interfaces)}"] if network_interfaces else []
     options += ["--verbose"] if verbose else []
     return run_function(func, args or (), kwargs or {}, options)

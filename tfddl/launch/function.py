@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import pickle
 import signal
@@ -61,21 +62,59 @@ def run(
         The results, by rank.
 
     Raises:
-        ValueError: Nothing says how many processes to start.
-        TypeError: `fn` is no function, `args` no tuple or list, or one of them cannot be pickled.
+        ValueError: Nothing says how many processes to start, or `np` is less than 1.
+        TypeError: `fn` is no function, `args` no tuple or list, or one of them cannot be pickled; `np` is no whole number;
+            `env` has other values than strings.
         RuntimeError: A process has failed. The message has its rank and its traceback; the exception that the function has
             raised is the cause (`__cause__`), if it can be pickled and this process can import its class.
     """
-    if np is not None and np < 1:
-        raise ValueError(f"run() starts one process or more: call run(fn, np=2). Received: np={np}")
+    if np is not None:
+        np = whole_number("np", np)
     if np is None and not hosts:
         _check_that_tfddlrun_can_choose()
     options = (["-np", str(np)] if np is not None else []) + (["-H", hosts] if hosts else [])
     options += ["--verbose"] if verbose else []
-    added = dict(env or {})
+    added = _checked(env or {})
     if np is not None and not hosts and _THREADS not in {**os.environ, **added}:
         added[_THREADS] = str(max(1, len(os.sched_getaffinity(0)) // np))
     return run_function(fn, args, kwargs or {}, options, added)
+
+
+def whole_number(name: str, value: Any) -> int:
+    """The number of processes, if it is one.
+
+    Args:
+        name: That of the argument.
+        value: What has been passed.
+
+    Raises:
+        TypeError: It is no whole number.
+        ValueError: It is less than 1.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(
+            f"run() takes the number of processes as an int: call run(fn, {name}=2). Received: {name}={value!r}"
+        )
+    if value < 1:
+        raise ValueError(
+            f"run() starts one process or more: call run(fn, {name}=2). Received: {name}={value}"
+        )
+    return operator.index(value)
+
+
+def _checked(env: Any) -> dict[str, str]:
+    texts = (str, bytes, os.PathLike)
+    if not isinstance(env, Mapping):
+        raise TypeError(
+            f"run() takes environment variables as a dict: pass env={{'NAME': 'value'}}. Received: env={env!r}"
+        )
+    for name, value in env.items():
+        if not isinstance(name, texts) or not isinstance(value, texts):
+            raise TypeError(
+                "run() takes the names and values of environment variables as strings: pass env={'NAME': '1'}. "
+                f"Received: env={ {name: value}!r}"
+            )
+    return dict(env)
 
 
 def _check_that_tfddlrun_can_choose() -> None:
@@ -127,8 +166,7 @@ def run_function(
             f"{name} and its arguments have to be pickled, to travel to the processes: make what cannot be pickled inside "
             f"the function. Received: {type(error).__name__}: {error}"
         ) from error
-    with _shared_directory() as path:
-        (path / CALL).write_bytes(call)
+    with _directory_with(call) as path:
         command = [sys.executable, "-m", "tfddl.launch.function_job", str(os.getpid()), str(path), *options]
         code = _follow(
             [*command, sys.executable, "-m", "tfddl.launch.ranks.function", str(path)],
@@ -168,13 +206,23 @@ def _unpickled(pickled: bytes | None) -> BaseException | None:
 
 
 @contextlib.contextmanager
-def _shared_directory() -> Iterator[Path]:
+def _directory_with(call: bytes) -> Iterator[Path]:
     try:
-        made = tempfile.TemporaryDirectory(prefix=".tfddl-run-", dir=".")
+        made = _made(call, ".tfddl-run-", ".")
     except OSError:  # read-only, full, or no directory for files
-        made = tempfile.TemporaryDirectory(prefix="tfddl-run-")
+        made = _made(call, "tfddl-run-", None)
     with made as directory:
         yield Path(directory).resolve()
+
+
+def _made(call: bytes, prefix: str, parent: str | None) -> tempfile.TemporaryDirectory[str]:
+    made = tempfile.TemporaryDirectory(prefix=prefix, dir=parent)
+    try:
+        Path(made.name, CALL).write_bytes(call)
+    except OSError:
+        made.cleanup()
+        raise
+    return made
 
 
 def _follow(command: list[str], environment: Mapping[str, str]) -> int:
