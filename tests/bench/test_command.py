@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -124,6 +125,21 @@ def test_nothing_was_measured(error, monkeypatch, tmp_path):
     result = invoke("allreduce", "--sizes", "4B", *options)
     assert isinstance(result.exception, SystemExit) and result.exit_code == (130 if error else 1)
     assert json.loads(files["json"].read_text())["rows"] == []
+
+
+def test_a_full_disk(monkeypatch, tmp_path):
+    """It costs neither the table nor the other files."""
+    monkeypatch.setattr(
+        session.Session, "__init__", lambda self, *_: vars(self).update(failed={}, _groups={})
+    )
+    monkeypatch.setattr(session.Session, "measure", lambda *_: {"tfddl": rounds.Timing((1.0, 2.0, 3.0))})
+    path = tmp_path / "result.md"
+    result = invoke("allreduce", "--sizes", "4B", "--json", "/dev/full", "--markdown", str(path))
+    assert result.exit_code == 1
+    assert re.search(
+        r"(?s)allreduce, float32.*busbw.*Cannot write the results to all .*/dev/full \(", result.output
+    )
+    assert "tfddl" in path.read_text()
 
 
 def test_a_broken_package_has_no_version(tmp_path, monkeypatch):

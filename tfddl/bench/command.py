@@ -7,7 +7,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -203,8 +203,10 @@ def _measure(
         "failed": session.failed,
         "lab": lab and lab.text,
     }
-    _write(document, **files)
-    results.show(title, shown, notes, new_section="bytes")
+    try:
+        results.show(title, shown, notes, new_section="bytes")
+    finally:  # a full disk must not cost the table, nor a reader that has gone the files
+        _write(document, **files)
     if stopped:
         sys.exit(130)
     _judge(results.wrong(lines), session.failed)
@@ -215,12 +217,23 @@ def _write(
 ) -> None:
     from tfddl.bench import plot, results
 
-    if json_path is not None:
-        json_path.write_text(json.dumps(document, indent=2) + "\n")
-    if markdown_path is not None:
-        markdown_path.write_text(results.markdown(document["rows"]))
-    if plot_path is not None:
-        plot.draw(document["title"], document["rows"], plot_path)
+    files: list[tuple[Path | None, Callable[[Path], object]]] = [
+        (json_path, lambda path: path.write_text(json.dumps(document, indent=2) + "\n")),
+        (markdown_path, lambda path: path.write_text(results.markdown(document["rows"]))),
+        (plot_path, lambda path: plot.draw(document["title"], document["rows"], path)),
+    ]
+    problems = []
+    for path, write in files:
+        try:
+            if path is not None:
+                write(path)
+        except OSError as error:
+            problems.append(f"{path} ({error})")
+    if problems:
+        raise click.ClickException(
+            "Cannot write the results to all files: make room before the next run; the table above has them. "
+            f"Received: {', '.join(problems)}"
+        )
 
 
 def _judge(wrong: int, failed: dict[str, str]) -> None:
