@@ -25,6 +25,23 @@ def test_one_array_comes_back_alone(make):
     assert list(np.asarray(part)) == [6]
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_dicts_keep_their_structure(size):
+    x, names = np.arange(20).reshape(10, 2), [f"row{i}" for i in range(10)]
+    for rank in range(size):
+        rows = slice(rank, 10 // size * size, size)
+        alone = data.shard({"x": x, "more": {"names": names}}, rank=rank, size=size)
+        both = data.shard({"x": x, "more": {"names": names}}, np.arange(10), rank=rank, size=size)
+        assert isinstance(both, tuple) and both[1].tolist() == list(range(10))[rows]
+        for found in (alone, both[0]):
+            assert list(found) == ["x", "more"] and found["more"] == {"names": names[rows]}
+            np.testing.assert_array_equal(found["x"], x[rows])
+    with pytest.raises(ValueError, match="Received: 10, 9 rows"):
+        data.shard({"x": x, "y": x[:9]}, rank=0, size=size)
+    with pytest.raises(ValueError, match="Received: no array"):
+        data.shard({}, rank=0, size=size)
+
+
 @pytest.mark.parametrize("kind", ["csr_matrix", "csc_array", "coo_matrix", "dok_matrix", "bsr_array"])
 def test_a_sparse_matrix_of_scipy(kind):
     sparse = pytest.importorskip("scipy.sparse")
@@ -98,3 +115,11 @@ def test_the_job_is_the_default(hvd):
     rows = hvd.data.shard_arrays(np.arange(10))
     found = hvd.allgather(rows, name="rows").numpy()
     assert sorted(found.tolist()) == list(range(10 // hvd.size() * hvd.size()))
+    inputs, labels = hvd.data.shard(
+        {"a": np.arange(10), "b": {"c": np.arange(20).reshape(10, 2)}}, np.arange(10)
+    )
+    np.testing.assert_array_equal(inputs["a"], labels)
+    np.testing.assert_array_equal(inputs["b"]["c"], np.arange(20).reshape(10, 2)[labels])
+    assert hvd.allgather_object(labels.tolist()) == [
+        list(range(10))[rank : 10 // hvd.size() * hvd.size() : hvd.size()] for rank in range(hvd.size())
+    ]

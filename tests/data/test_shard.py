@@ -323,8 +323,9 @@ class Batches(keras.utils.PyDataset):
             r"x, y = hvd.data.shard\(x, y\).*Received: a tuple of ndarray, ndarray",
         ),
         (([numbers(4)],), r"one by one.*Received: a list of"),
-        (({"a": np.zeros(8)},), r"one by one.*Received: a dict of ndarray"),
-        (({"a": 1},), r"arrays with rows.*Received: dict"),
+        (({"a": [np.zeros(8)]},), r"one by one.*Received: a list of ndarray"),
+        (({"a": numbers(4)},), r"arrays with rows.*Received: \S+Dataset"),
+        (({"a": {"b": 1}},), r"arrays with rows.*Received: int"),
         (("abcd",), r"arrays with rows.*Received: str"),
         ((np.array(3),), r"arrays with rows.*Received: ndarray"),
         (

@@ -4,6 +4,7 @@ import functools
 import os
 import weakref
 import zlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -33,14 +34,14 @@ def shard_arrays(
 
     Args:
         arrays: NumPy arrays, tensors, lists, sparse matrices of SciPy, or other objects with a length that can be sliced.
-            All of one length.
+            All of one length. Or dicts of arrays, also nested: the inputs of a Keras model by name.
         rank: The index of the shard. Defaults to `hvd.rank()`.
         size: The number of shards. Defaults to `hvd.size()`; goes together with `rank`.
         process_set: The ranks that share the data, if `rank` and `size` are not given. Defaults to all.
 
     Returns:
-        The shard of the array, or a tuple of shards if there are several arrays. The shard of a sparse matrix is a copy in
-        SciPy's CSR format.
+        The shard of the array, or a tuple of shards if there are several arrays; of a dict a dict of shards. The shard of a
+        sparse matrix is a copy in SciPy's CSR format.
 
     Raises:
         ValueError: No array is given, the arrays differ in length, or there are fewer rows than ranks.
@@ -53,7 +54,8 @@ def shard_arrays(
         [[0, 4], [1, 9]]
     """
     rank, size = shards.resolve(rank, size, process_set)
-    arrays = tuple(array.tocsr() if is_scipy_sparse(array) else array for array in arrays)
+    given = arrays
+    arrays = tuple(array.tocsr() if is_scipy_sparse(array) else array for array in _leaves(given))
     lengths = [array.shape[0] if is_scipy_sparse(array) else len(array) for array in arrays]
     if len(set(lengths)) != 1:
         raise ValueError(
@@ -66,7 +68,14 @@ def shard_arrays(
         # In an elastic job: only ElasticCallback needs the whole array.
         if isinstance(part, np.ndarray) and os.environ.get(_COMMITS_VARIABLE):
             _remember(part, array, (rank, size))
-    return parts if len(parts) > 1 else parts[0]
+    remaining = iter(parts)
+    results = tuple(_filled(each, remaining) for each in given)
+    return results if len(results) > 1 else results[0]
+
+
+def is_dict(value: Any) -> bool:
+    """Whether this is a dict of arrays. SciPy's DOK format is a dict too."""
+    return isinstance(value, dict) and not is_scipy_sparse(value)
 
 
 def is_scipy_sparse(value: Any) -> bool:
@@ -83,6 +92,17 @@ def whole_of(part: Any, share: tuple[int, int]) -> Any:
     """
     whole, found, checksum = _wholes.get(id(part), (None, None, None))
     return whole if found == share and checksum == _checksum(part) else None
+
+
+def _leaves(values: Iterable[Any]) -> Iterator[Any]:
+    """The arrays, also those in dicts."""
+    for value in values:
+        yield from _leaves(value.values()) if is_dict(value) else [value]
+
+
+def _filled(value: Any, parts: Iterator[Any]) -> Any:
+    """The next part; for a dict a dict with the same keys and the next parts."""
+    return {key: _filled(each, parts) for key, each in value.items()} if is_dict(value) else next(parts)
 
 
 def _remember(part: np.ndarray, whole: np.ndarray, share: tuple[int, int]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.data.arrays import is_scipy_sparse, shard_arrays
+from tfddl.data.arrays import is_dict, is_scipy_sparse, shard_arrays
 from tfddl.data.dataset import shard_dataset
 from tfddl.data.py_dataset import ShardedPyDataset
 
@@ -17,17 +17,18 @@ def shard(*data: Any, **options: Any) -> Any:
     """Deals data round-robin, in equal numbers, and returns this rank's shard. At most `size - 1` elements are left out.
 
         x, y = hvd.data.shard(x, y)
+        inputs, y = hvd.data.shard({"image": images, "age": ages}, y)
         train = hvd.data.shard(dataset).shuffle(10_000).batch(32)
 
     Args:
         *data: One `tf.data.Dataset`, one `keras.utils.PyDataset`, or arrays with equally many rows: NumPy arrays, tensors,
-            lists, sparse matrices of SciPy.
+            lists, sparse matrices of SciPy. Or dicts of arrays, also nested: the inputs of a Keras model by name.
         **options: Those of `shard_dataset`, `ShardedPyDataset` or `shard_arrays`. All take `process_set`, the ranks that
             share the data, or `rank` and `size`.
 
     Returns:
         Of a `tf.data.Dataset` a dataset of every `size`-th element, of a PyDataset a `ShardedPyDataset` of its batches, of
-        arrays every `size`-th row: one array, or a tuple.
+        arrays every `size`-th row: one array, or a tuple; of a dict a dict.
 
     Raises:
         TypeError: The data is nothing of these, or a dataset beside something else.
@@ -52,21 +53,24 @@ def shard(*data: Any, **options: Any) -> Any:
             else ShardedPyDataset(*data, **options)
         )
     for each in data:
-        if not is_scipy_sparse(each):  # its DOK format is a dict
-            _check_array(each)
+        _check_array(each)
     return shard_arrays(*data, **options)
 
 
 def _check_array(value: Any) -> None:
     """Refuses what has a length, but no rows."""
-    if isinstance(value, (list, tuple, dict)) and any(
-        map(_has_rows, value.values() if isinstance(value, dict) else value)
-    ):
+    if is_scipy_sparse(value):
+        return
+    if is_dict(value):
+        for each in value.values():
+            _check_array(each)
+        return
+    if isinstance(value, (list, tuple)) and any(map(_has_rows, value)):
         raise TypeError(
-            "hvd.data.shard takes arrays one by one: write x, y = hvd.data.shard(x, y), for nested data too. "
-            f"Received: a {type(value).__name__} of {_types(value.values() if isinstance(value, dict) else value)}"
+            "hvd.data.shard takes arrays one by one, or in a dict: write x, y = hvd.data.shard(x, y), and numpy.stack(rows) "
+            f"for a list of rows. Received: a {type(value).__name__} of {_types(value)}"
         )
-    if isinstance(value, (str, bytes, dict)) or not _is_sliceable(value):
+    if isinstance(value, (str, bytes)) or not _is_sliceable(value):
         maker = "tf.data.Dataset.from_generator" if isinstance(value, Iterator) else "numpy.asarray"
         raise TypeError(
             "hvd.data.shard takes a tf.data.Dataset, a keras.utils.PyDataset, or arrays with rows: "
