@@ -89,6 +89,29 @@ def test_strings_are_refused_with_a_way_out(hvd):
             call(tf.constant(["text"]))
 
 
+OTHER_TENSORS = {
+    "RaggedTensor": (
+        lambda: tf.ragged.constant([[1, 2], [3]]),
+        r"pass x\.to_tensor\(\), or call hvd\.all\w+ for x\.flat",
+    ),
+    "SparseTensor": (lambda: tf.sparse.from_dense([1, 0]), r"pass tf\.sparse\.to_dense\(x\)"),
+    "dict of 'a'": (lambda: {"a": tf.ones(2)}, r"pass each value .* tf\.nest\.map_structure\(hvd\.all"),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_TENSORS)
+@on_ranks(1)
+def test_other_tensors_are_refused_with_a_way_out(hvd, kind):
+    make, advice = OTHER_TENSORS[kind]
+    grouped = (lambda x: hvd.grouped_allreduce([x]), lambda x: hvd.grouped_allgather([x]))
+    for call in (hvd.allreduce, hvd.allgather, *grouped):
+        with pytest.raises(TypeError, match=rf"takes dense tensors: {advice}.*Received: {kind}"):
+            call(make())
+    for call in (hvd.reducescatter, hvd.alltoall, lambda x: hvd.broadcast(x, 0)):
+        with pytest.raises(TypeError, match=rf"takes dense tensors: pass .*Received: {kind}"):
+            call(make())
+
+
 def test_the_documentation_has_the_same_table():
     text = (Path(__file__).parents[2] / "docs/operations.md").read_text()
     rows = {f"`op={NAMES[op]}`": dtypes for op, dtypes in REDUCTIONS.items()}

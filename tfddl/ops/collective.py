@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 import tensorflow as tf
@@ -60,16 +60,36 @@ def prepare(value: Any, kind: str, op: int | None = None) -> tf.Tensor:
 
     Raises:
         ValueError: See `check_callable`.
-        TypeError: The dtype is not supported.
+        TypeError: The dtype is not supported, or the value is no dense tensor.
     """
     check_callable(kind)
+    _check_dense(kind, value)
+    tensor = tf.convert_to_tensor(value)
+    check_dtype(kind, tensor.dtype, op)
+    return tensor
+
+
+def _check_dense(kind: str, value: Any) -> None:
+    """Refuses values that are no dense tensors and that TensorFlow's own conversion refuses with another message."""
+    call = f"hvd.{kind.removeprefix('grouped_')}"
     if isinstance(value, tf.IndexedSlices):
         raise TypeError(
             f"{kind} takes dense tensors. Received: tf.IndexedSlices. Convert it with tf.convert_to_tensor(...)."
         )
-    tensor = tf.convert_to_tensor(value)
-    check_dtype(kind, tensor.dtype, op)
-    return tensor
+    if isinstance(value, tf.RaggedTensor):
+        raise TypeError(
+            f"{kind} takes dense tensors: pass x.to_tensor(), or call {call} for x.flat_values and for each of "
+            f"x.nested_row_lengths(). Received: {type(value).__name__}"
+        )
+    if isinstance(value, tf.SparseTensor):
+        raise TypeError(
+            f"{kind} takes dense tensors: pass tf.sparse.to_dense(x). Received: {type(value).__name__}"
+        )
+    if isinstance(value, Mapping):
+        raise TypeError(
+            f"{kind} takes dense tensors: pass each value of a dict by itself, as tf.nest.map_structure({call}, x) does. "
+            f"Received: {type(value).__name__} of {', '.join(map(repr, value))}"
+        )
 
 
 def prepare_rows(value: Any, kind: str, op: int | None = None) -> tf.Tensor:
