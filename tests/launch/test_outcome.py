@@ -65,10 +65,21 @@ def test_what_tensorflow_says_of_itself_is_no_explanation():
         "I0000 00:00:1795343337.138569    6695 port.cc:153] oneDNN custom operations are on.",
         "2026-11-22 09:17:18.410071: I tensorflow/core/util/port.cc:113] oneDNN custom operations are on.",
         "To enable the following instructions: AVX2 AVX512F, rebuild TensorFlow.",
+        "E0000 00:00:1795343337.138569    6695 cuda_platform.cc:52] failed call to cuInit: INTERNAL: CUDA error: ...",
+        "2026-11-22 09:17:18.410071: E xla/stream_executor/cuda/cuda_driver.cc:152] failed call to cuInit",
+        "E0000 00:00:1795343337.138569    6695 cuda_dnn.cc:8579] Unable to register cuDNN factory: Attempting to register",
+        "W0000 00:00:1795343337.138569    6695 computation_placer.cc:177] computation placer already registered.",
+        "2026-11-22 09:17:18.410071: W tensorflow/compiler/tf2tensorrt/utils/py_utils.cc:38] TF-TRT Warning: Could not find",
+        "W0000 00:00:1795343337.138569    6695 gpu_device.cc:2430] Cannot dlopen some GPU libraries. Please make sure",
+        "Skipping registering GPU devices...",
     ]
     assert verdict(rank(1, 3, errors="\n".join(start_up)))[1] == "tfddlrun: rank 1 exited with code 3"
-    heard = verdict(rank(1, 3, errors="\n".join(["no data", *start_up])))[1]
-    assert heard.splitlines()[1:] == ["no data", "tfddlrun: rank 1 exited with code 3"]
+    trouble = [
+        "no data",
+        "W0000 00:00:1795343337.138569    6695 op_kernel.cc:1844] OP_REQUIRES failed: no such file",
+    ]
+    heard = verdict(rank(1, 3, errors="\n".join([*trouble, *start_up])))[1]
+    assert heard.splitlines()[1:] == [*trouble, "tfddlrun: rank 1 exited with code 3"]
 
 
 def test_sigkill_is_not_explained_by_what_was_said_before():

@@ -30,9 +30,12 @@ _STALLED = re.compile(r"Stalled: rank \d+ has waited .*?; (.*?)\. All ranks: ")
 _SILENT = re.compile(r"ranks? ([\d, and]+) (?:has|have|does|do) not (?:submitted it|answer)")
 _WITHOUT_PEERS = (b"MPI_ERR_PROC_FAILED", b"MPI_ERR_REVOKED")
 _OURS = "tfddl: "  # how a watchdog's line starts
-# Lines that only inform, such as the ones that TensorFlow prints at each start.
+# Lines that only inform, such as the ones that TensorFlow prints at each start. Its GPU build calls some of them errors.
 _INFORMS = re.compile(
     r"I\d{4} [\d:.]+ |\d{4}-\d\d-\d\d [\d:.]+: I |WARNING: All log messages before absl::|To enable the following instr"
+    r"|(?:[WE]\d{4} |\d{4}-\d\d-\d\d [\d:.]+: [WE] ).*(?:failed call to cuInit|Unable to register cu\w+ factory"
+    r"|computation placer already registered|Could not find cuda drivers|TF-TRT Warning|Cannot dlopen some GPU libraries)"
+    r"|Skipping registering GPU devices"
 )
 
 
