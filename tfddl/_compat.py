@@ -52,7 +52,8 @@ def _keras_2() -> ModuleType:
     except ImportError:
         major, minor = support.major_minor(tf.__version__)
         raise ImportError(
-            f"TF_USE_LEGACY_KERAS=1 asks for Keras 2, which is not installed: pip install tf_keras~={major}.{minor}.0"
+            "TF_USE_LEGACY_KERAS=1 asks for Keras 2, which is not installed: "
+            f"pip install --no-deps tf_keras~={major}.{minor}.0"
         ) from None
 
 

@@ -77,6 +77,23 @@ def test_tensorflow(monkeypatch, version, module, text, cure):
     the_fault(software.tensorflow(), "TensorFlow", text, cure)
 
 
+def test_two_packages_of_tensorflow(monkeypatch):
+    assert not any("both installed" in each.text for each in software.tensorflow())
+    found = discover.tensorflow_packages()
+    assert len(found) == 1
+    installed = importlib.metadata.distribution(*found)
+    both = {"tensorflow": installed, "tensorflow-cpu": installed}
+
+    def distribution(name):
+        if name not in both:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return both[name]
+
+    monkeypatch.setattr(importlib.metadata, "distribution", distribution)
+    (warned,) = [each for each in software.tensorflow() if "both installed" in each.text]
+    assert warned.state == "note" and "--no-deps tensorflow-cpu==" in warned.cure
+
+
 def test_keras(monkeypatch):
     assert states(software.keras()) == {"Keras": "ok"}
     from tfddl import _compat

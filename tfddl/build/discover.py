@@ -91,20 +91,33 @@ def tensorflow_version() -> str | None:
     spec = importlib.util.find_spec("tensorflow")
     if spec is None or spec.origin is None:
         return None
-    versions = set()
-    for package in _TENSORFLOW_PACKAGES:
-        try:
-            found = importlib.metadata.distribution(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        if Path(str(found.locate_file("tensorflow/__init__.py"))) == Path(spec.origin):
-            versions.add(_normalized(found.version))
+    versions = set(tensorflow_packages(spec.origin).values())
     if len(versions) == 1:
         return versions.pop()
     # No package, or two packages in one directory: only TensorFlow itself knows its version.
     import tensorflow
 
     return _normalized(tensorflow.__version__)
+
+
+def tensorflow_packages(origin: str | None = None) -> dict[str, str]:
+    """The installed packages that hold the module `tensorflow`, and their versions. More than one share a directory.
+
+    Args:
+        origin: The file of the module. Defaults to the one that Python finds.
+    """
+    if origin is None:
+        spec = importlib.util.find_spec("tensorflow")
+        origin = spec.origin if spec else None
+    versions = {}
+    for package in _TENSORFLOW_PACKAGES:
+        try:
+            found = importlib.metadata.distribution(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if origin and Path(str(found.locate_file("tensorflow/__init__.py"))) == Path(origin):
+            versions[package] = _normalized(found.version)
+    return versions
 
 
 def tensorflow_directory() -> Path | None:

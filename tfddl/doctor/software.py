@@ -48,6 +48,15 @@ def tensorflow() -> Iterator[Finding]:
             f"pip install --force-reinstall tensorflow-cpu=={version}",
         )
         return
+    packages = discover.tensorflow_packages()
+    if "tensorflow" in packages and "tensorflow-cpu" in packages:
+        cpu = packages["tensorflow-cpu"]
+        yield note(
+            "TensorFlow",
+            f"tensorflow {packages['tensorflow']} and tensorflow-cpu {cpu} are both installed, in one directory: the last one "
+            "replaced files of the other. `pip install tf_keras` without --no-deps does that",
+            f"pip uninstall tensorflow && pip install --force-reinstall --no-deps tensorflow-cpu=={cpu}",
+        )
     text = support.untested(version or "", None)
     yield note("TensorFlow", f"{tf.__version__}, {text}") if text else ok("TensorFlow", tf.__version__)
 
