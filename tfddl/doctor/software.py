@@ -53,8 +53,8 @@ def tensorflow() -> Iterator[Finding]:
         cpu = packages["tensorflow-cpu"]
         yield note(
             "TensorFlow",
-            f"tensorflow {packages['tensorflow']} and tensorflow-cpu {cpu} are both installed, in one directory: the last one "
-            "replaced files of the other. `pip install tf_keras` without --no-deps does that",
+            f"tensorflow {packages['tensorflow']} and tensorflow-cpu {cpu} are both installed, in one directory: the last "
+            "one replaced files of the other. `pip install tf_keras` without --no-deps does that",
             f"pip uninstall tensorflow && pip install --force-reinstall --no-deps tensorflow-cpu=={cpu}",
         )
     text = support.untested(version or "", None)
