@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -90,6 +91,53 @@ def test_an_exception_that_only_the_rank_can_import(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match=r"(?s)^fail failed on rank 0:.*PlantedError: planted") as caught:
         tfddl.run(fail, args=(str(tmp_path / "made"),), np=1)
     assert caught.value.__cause__ is None
+
+
+def test_a_result_that_only_the_rank_can_load(tmp_path, monkeypatch):
+    """Its file stays."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made/beside_the_rank.py").write_text("class Planted:\n    value = 7\n")
+
+    def work(path):
+        import sys
+
+        sys.path.append(path)
+        import beside_the_rank
+
+        return beside_the_rank.Planted()
+
+    with pytest.raises(
+        RuntimeError, match=r"^work returned a result on rank 0 .*get_weights.*No module"
+    ) as caught:
+        tfddl.run(work, args=(str(tmp_path / "made"),), np=2)
+    assert caught.value.__cause__ is None
+    (kept,) = tmp_path.glob("tfddl-results-*")
+    assert {each.name for each in kept.iterdir()} == {"result.0.pkl", "result.1.pkl"}
+    assert f"pickle.load from {kept}/result.0.pkl" in str(caught.value)
+    monkeypatch.syspath_prepend(str(tmp_path / "made"))
+    assert [pickle.loads(each.read_bytes()).value for each in kept.iterdir()] == [7, 7]
+
+
+@pytest.mark.slow
+def test_a_model_with_a_layer_of_the_program(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    import keras
+
+    @keras.saving.register_keras_serializable()
+    class Doubled(keras.layers.Layer):
+        def call(self, x):
+            return 2 * x
+
+    def work():
+        return keras.Sequential([keras.Input((2,)), Doubled(), keras.layers.Dense(1)])
+
+    with pytest.raises(RuntimeError, match=r"Received: \w+: Could not locate class 'Doubled'$") as caught:
+        tfddl.run(work, np=1)
+    assert len(str(caught.value)) < 600
+    with keras.saving.custom_object_scope({"Doubled": Doubled}):
+        model = pickle.loads(next(tmp_path.glob("tfddl-results-*/result.0.pkl")).read_bytes())
+    assert isinstance(model.layers[0], Doubled)
 
 
 def test_number_of_processes_by_default(tmp_path, monkeypatch):

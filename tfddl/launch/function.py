@@ -6,6 +6,8 @@ import contextlib
 import operator
 import os
 import pickle
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -66,7 +68,8 @@ def run(
         TypeError: `fn` is no function, `args` no tuple or list, or one of them cannot be pickled; `np` is no whole number;
             `env` has other values than strings.
         RuntimeError: A process has failed. The message has its rank and its traceback; the exception that the function has
-            raised is the cause (`__cause__`), if it can be pickled and this process can import its class.
+            raised is the cause (`__cause__`), if it can be pickled and this process can import its class. Or this process
+            cannot load a result; the message says where the results are kept.
     """
     if np is not None:
         np = whole_number("np", np)
@@ -184,7 +187,7 @@ def run_function(
                 f"{name} did not return on rank {', '.join(missing)}, which ended with exit code 0: let it return, and not "
                 "call exit()."
             )
-        return [pickle.loads(result.read_bytes()) for result in results]
+        return _loaded(results, name)
 
 
 def _raise_error(path: Path, name: str) -> None:
@@ -253,3 +256,26 @@ def _follow(command: list[str], environment: Mapping[str, str]) -> int:
         process.kill()
         process.wait()
         raise
+
+
+def _loaded(results: Sequence[Path], name: str) -> list[Any]:
+    """Loads the results of all ranks. If that fails, moves their files beside the directory of the job, and says where."""
+    loaded = []
+    for rank, result in enumerate(results):
+        try:
+            loaded.append(pickle.loads(result.read_bytes()))
+        except Exception as error:
+            # Keras' text is some kilobytes long, with the whole configuration of the model.
+            text = str(error).strip()
+            unknown = re.search(r"Could not locate (?:class|function) '[^']+'", text)
+            reason = unknown[0] if unknown else text[:300]
+            kept = tempfile.mkdtemp(prefix="tfddl-results-", dir=result.parent.parent)
+            for each in results:
+                shutil.move(each, kept)
+            raise RuntimeError(
+                f"{name} returned a result on rank {rank} that this process cannot load: return model.get_weights(), or the "
+                "path of a file that model.save or model.export has written. The results are not lost: read them with "
+                f"pickle.load from {kept}/{result.name}, for a layer or a loss of your own in a "
+                f"keras.saving.custom_object_scope. Received: {type(error).__name__}: {reason}"
+            ) from None
+    return loaded
