@@ -8,6 +8,8 @@ import tensorflow as tf
 from tests.harness import on_ranks
 from tests.keras import support
 from tests.sets.support import added
+from tfddl.keras.consistency.adapted_check import check_adapted
+from tfddl.runtime.process_sets import global_process_set
 
 
 def train(hvd, optimizer, *callbacks, first=True, **options):
@@ -165,6 +167,40 @@ def test_a_callback_that_one_rank_lacks(hvd):
         ValueError, match=r"different callbacks of tfddl.*rank 0: 2\. MetricAverage.*ranks? 1(, 2)?: none of"
     ):
         train(hvd, keras.optimizers.SGD(0.1), *more)
+
+
+@on_ranks(2)
+def test_layers_adapted_to_different_data(hvd):
+    words, numbers = ["b a", "c"], np.array([[0.0], [1.0], [5.0]], "f") * 3
+
+    def adapted(kind, own, **options):
+        layer = kind(**options)
+        layer.adapt(own)
+        return layer
+
+    layers = keras.layers
+    for kind, own, options in (
+        (layers.TextVectorization, words[hvd.rank() :], {}),
+        (layers.StringLookup, words[hvd.rank() :], {}),
+        (layers.Discretization, numbers[hvd.rank() :], {"num_bins": 2}),
+        (layers.Normalization, numbers[hvd.rank() :], {"axis": None}),
+    ):
+        layer = adapted(kind, own, **options)
+        network = keras.Sequential([keras.Sequential([layer]), layers.Dense(1)])
+        name = hvd.broadcast_object(layer.name, 0)
+        wanted = rf"layer '{name}' \({kind.__name__}\) of rank 1 differs from that of rank 0"
+        with pytest.raises(ValueError, match=wanted):
+            check_adapted(network, "test.adapted", global_process_set)
+    network.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    with pytest.raises(ValueError, match=wanted):
+        network.fit(
+            numbers, numbers, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+        )
+    near = adapted(layers.Normalization, numbers * (1 + 1e-6 * hvd.rank()), axis=None)
+    same = [near, layers.Normalization(), adapted(layers.TextVectorization, words)]
+    check_adapted(keras.Sequential(same), "test.adapted", global_process_set)
+    with pytest.raises(ValueError, match="of rank 1 differs"):
+        check_adapted(keras.Sequential(same[hvd.rank() :]), "test.adapted", global_process_set)
 
 
 @on_ranks(2)

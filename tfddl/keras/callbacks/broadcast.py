@@ -10,6 +10,7 @@ from tfddl import _compat
 from tfddl.gradients import reduced_marks
 from tfddl.keras.callbacks import stop
 from tfddl.keras.consistency import (
+    adapted_check,
     backup_check,
     callback_list,
     model_check,
@@ -54,9 +55,10 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         TypeError: `root_rank` is no integer.
         ValueError: `local_variables` holds anything else. `root_rank` is no rank of the job; before `tfddl.init` this shows
             only when training begins. On every rank when training begins: the optimizer is not distributed and there are
-            several ranks; or the ranks have different numbers of batches or epochs, begin with different epochs, or have
-            variables that differ in number, name, shape or dtype. On every rank at the end of an epoch: the ranks had
-            different numbers of batches. On every rank after a step that `TFDDL_CHECK` checks: weights differ.
+            several ranks; or the ranks have different numbers of batches or epochs, begin with different epochs, have
+            variables that differ in number, name, shape or dtype, or preprocessing layers that were adapted to different
+            data. On every rank at the end of an epoch: the ranks had different numbers of batches. On every rank after a
+            step that `TFDDL_CHECK` checks: weights differ.
 
     Example:
         On 2 ranks:
@@ -129,6 +131,7 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
             _compat.fit_params(self), self.model, self._collective("steps"), self.process_set
         )
         setup_check.check_optimizer(self.model, self._collective("optimizer"), self.process_set)
+        adapted_check.check_adapted(self.model, self._collective("adapted"), self.process_set)
         # Behind the comparison, which raises on all ranks if the optimizers of some of them are distributed.
         self._check_first_step = self.check_distributed()
         self._divergence = self._new_divergence_check()
