@@ -141,3 +141,20 @@ def test_a_job():
     result = run_script(2, PROGRAM, "idle", launcher=[*TFDDLRUN, "--auto", "-np", "2"])
     assert "tfddlrun: the seed is" in result.output
     assert "so each of 2 processes has done all the work" in result.output
+
+
+@pytest.mark.slow
+def test_a_call_that_one_process_leaves_out():
+    script = """
+        import os, keras, numpy as np
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
+            model.save("model.keras")
+        model.fit(np.ones([4, 1]), np.ones([4, 1]), verbose=0)
+    """
+    result = run_script(2, script, launcher=[*TFDDLRUN, "--auto", "-np", "2"], limit=120)
+    assert result.code != 0
+    assert re.search(
+        r"rank 0: .* \(in model.save\('.*model.keras'\).*; rank 1: 'DataParallel.fit", result.output
+    )

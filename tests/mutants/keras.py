@@ -131,7 +131,7 @@ FAULTS = {
     ),
     "a callback loads a file before it is there": Fault(
         "tfddl/keras/parallel/files.py",
-        "            allgather_object(None, name=_NAME)\n",
+        '            allgather_object(None, name=f"{_NAME}.read")\n',
         "            pass\n",
         "tests/keras/parallel/test_data_parallel.py::test_a_callback_loads_what_it_has_saved",
     ),

@@ -216,18 +216,27 @@ def test_rank_0_writes(hvd, tmp_path):
         network = small_model()
         callbacks = [
             keras.callbacks.ModelCheckpoint(path.format("best")),
+            keras.callbacks.ModelCheckpoint(f"{directory}/folder{hvd.rank()}/{{epoch}}.keras"),
             keras.callbacks.CSVLogger(f"{directory}/log.csv"),
         ]
         network.fit(X, Y, verbose=0, epochs=2, callbacks=callbacks)
-        network.save(path.format("last"))
+        time.sleep(0.5 * hvd.rank())
+        if not os.path.exists(path.format("last")):  # rank 0 writes when all ranks have asked
+            network.save(path.format("last"))
         keras.saving.save_model(network, path.format(f"model{hvd.rank()}"))
         network.save_weights(f"{directory}/rank{hvd.rank()}.weights.h5")
         again = keras.models.load_model(path.format("last"))
         np.testing.assert_array_equal(again.get_weights()[0], network.get_weights()[0])
         with pytest.raises(Exception, match="no-such"):
             network.save(f"{directory}/no-such/model.keras")
+        if hvd.rank() == 1:
+            for own, theirs in (("folder1/2", "folder0/2"), ("model1", "model0")):
+                received = f"'{path.format(theirs)}' on process 0; '{path.format(own)}' on process 1"
+                with pytest.raises(FileNotFoundError, match=f"the same path.* Received: {received}"):
+                    keras.models.load_model(path.format(own))
     assert sorted(os.listdir(directory)) == [
         "best.keras",
+        "folder0",
         "last.keras",
         "log.csv",
         "model0.keras",

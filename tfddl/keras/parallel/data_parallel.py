@@ -155,6 +155,8 @@ class _Methods:
             ]
             _quiet(call)
             self._distribute(model)
+            checkpoints = [os.path.abspath(each.filepath) for each in listed if _is_checkpoint(each)]
+            files.exchange_paths(checkpoints, "DataParallel.fit")
             with self._divided(model, PartStrategy(model, order.watch, _are_arrays(call.arguments.get("x")))):
                 try:
                     return plain(*call.args, **call.kwargs)
@@ -313,6 +315,10 @@ def _on_writing_rank(callback: Any) -> Any:
 
 def _is_backup(callback: Any) -> bool:
     return isinstance(callback, _compat.keras().callbacks.BackupAndRestore)
+
+
+def _is_checkpoint(callback: Any) -> bool:
+    return isinstance(callback, _compat.keras().callbacks.ModelCheckpoint)
 
 
 def _quiet(call: inspect.BoundArguments) -> None:
