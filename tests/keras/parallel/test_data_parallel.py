@@ -185,16 +185,28 @@ def added_loss(hvd):
     network.fit(X, Y, verbose=0)
 
 
+def contrastive_loss(hvd):
+    """One number for each row; besides, another one without a warning."""
+
+    def contrastive(true, predicted):
+        alike = predicted @ tf.transpose(predicted)
+        return -tf.linalg.diag_part(tf.nn.log_softmax(alike))
+
+    for loss in (lambda true, predicted: tf.reduce_sum((true - predicted) ** 2, -1), contrastive):
+        small_model(loss=loss).fit(X, Y, verbose=0)
+
+
 @pytest.mark.parametrize(
     ("program", "quoted"),
     [
+        ("contrastive_loss", "the loss 'contrastive' compares the rows"),
         ("scalar_loss", "a loss function of this program returns one number"),
         ("scalar_metric", "a metric function of this program returns one number"),
         ("added_loss", "a layer of this program passes to add_loss one number"),
     ],
 )
 @on_ranks(2)
-def test_a_number_for_a_batch_has_a_warning(hvd, program, quoted):
+def test_a_loss_that_is_no_mean_over_rows_has_a_warning(hvd, program, quoted):
     with parallel(hvd), support.logged() as warnings:
         globals()[program](hvd)
     assert [quoted in warning for warning in warnings] == [True] * (hvd.rank() == 0)

@@ -14,6 +14,7 @@ same as before for programs without tfddl's optimizers and callbacks:
 | `Model.fit` | 2, 3 | `ElasticCallback` says with which epoch and with which rows it begins |
 | `EpochIterator._enumerate_iterator` | 3 | the epoch that goes on is shorter than the others |
 | `reduce_values` and `apply_mask` of losses | 3 | their denominators are those of the whole batch |
+| `Loss.__call__` | 3 | a loss that compares rows has a warning |
 | `BatchNormalization._moments` | 3 | so are its statistics |
 | `metrics.Mean.update_state` | 3 | a number for the whole batch counts by rows |
 | `keras.saving.save_model`, `.save_weights`; `Model.export`; `keras.utils.get_file` | 3 | under `DataParallel` one rank \
@@ -172,6 +173,13 @@ def divide_losses(reduce_values: Callable[[Any], Any], apply_mask: Callable[[Any
     home = _compat.losses_module()
     home.reduce_values = reduce_values(home.reduce_values)
     home.apply_mask = apply_mask(home.apply_mask)
+
+
+@functools.cache
+def try_losses(compute: Callable[[Any], Any]) -> None:
+    """Keras 3: `losses.Loss.__call__` becomes what `compute` makes of it."""
+    kind = _compat.keras().losses.Loss
+    kind.__call__ = compute(kind.__call__)
 
 
 @functools.cache

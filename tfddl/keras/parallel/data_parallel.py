@@ -21,7 +21,7 @@ from tfddl.keras.distributed import patches
 from tfddl.keras.distributed.distribute import distribute
 from tfddl.keras.distributed.settings import SETTINGS, Settings
 from tfddl.keras.metric_states import merge, snapshot
-from tfddl.keras.parallel import checks, files, losses, part, seeds
+from tfddl.keras.parallel import checks, files, losses, part, row_losses, seeds
 from tfddl.keras.parallel.generators import SharedGenerator, TrainingGenerator, ValidationGenerator
 from tfddl.keras.parallel.order import OrderCallback
 from tfddl.keras.parallel.single_batches import SingleBatches
@@ -99,6 +99,7 @@ class DataParallel:
         callback_list.watch()
         patches.divide_training(_METHODS)
         patches.divide_losses(losses.with_global_sums, losses.with_global_masks)
+        patches.try_losses(row_losses.with_rows_tried)
         patches.divide_means(losses.with_rows_as_weight)
         patches.synchronize_batch_normalization(_moments)
 
