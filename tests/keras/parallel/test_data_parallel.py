@@ -72,10 +72,10 @@ REFUSED = {
     no_reduction: "reduction='sum_over_batch_size'",
     rows_together: "Write axis=(1, 2, 3)",
     strategy: "Leave the strategy and its scope out",
-    distributed_optimizer: "without hvd.DistributedOptimizer",
-    our_callback: "none of them. Received: MetricAverageCallback",
+    distributed_optimizer: "distributes itself already, with its optimizer: start it without --auto",
+    our_callback: "distributes itself already, with tfddl's callbacks: start it without --auto",
     other_first_dimensions: "first dimension",
-    other_batches: "training batch 0 in the first step differs from rank 0's on rank 1",
+    other_batches: "training batch 0 in the first step differs from rank 0's on rank 1. If the program gives",
     other_single_batches: "batch 0 of train_on_batch differs from rank 0's on rank 1",
 }
 

@@ -31,8 +31,9 @@ def check_program(model: Any, callbacks: list[Any]) -> None:
         _refuse("keras.distribution divides it already. Leave keras.distribution.set_distribution() out")
     ours = ours_among([each for each in callbacks if not isinstance(each, PreparingCallback)])
     if ours:
-        _refuse(
-            "it adds tfddl's callbacks by itself. Give fit all the data, the global batch size, and none of them. "
+        raise ValueError(
+            "The program distributes itself already, with tfddl's callbacks: start it without --auto and without "
+            "hvd.DataParallel(). Or leave them out, and give fit all the data and the batch size of one process. "
             f"Received: {', '.join(ours)}"
         )
 
@@ -94,6 +95,7 @@ def check_optimizers(model: Any, is_ours: Callable[[Any], bool]) -> None:
     for name, optimizer in model_contents.named_optimizers(model):
         if is_distributed(optimizer) and not is_ours(optimizer):
             raise ValueError(
-                "DataParallel combines the gradients by itself: give compile() the plain optimizer, without "
-                f"hvd.DistributedOptimizer or hvd.ShardedOptimizer. Received: model.{name} is distributed already"
+                "The program distributes itself already, with its optimizer: start it without --auto and without "
+                "hvd.DataParallel(). Or give compile() the plain optimizer, without hvd.DistributedOptimizer or "
+                f"hvd.ShardedOptimizer. Received: model.{name} is distributed already"
             )

@@ -129,9 +129,10 @@ def _check_equal(digests: list[Any], batch: str) -> None:
     different = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
     if different:
         raise ValueError(
-            f"DataParallel needs the same global batches on all ranks, but {batch} differs from rank 0's on "
-            f"{_listed(different)}. Shuffle with the seed that keras.utils.set_random_seed sets, read files in a fixed "
-            "order, or shard the data yourself with hvd.data.shard and hvd.DistributedOptimizer."
+            f"The processes need the same global batches, but {batch} differs from rank 0's on {_listed(different)}. If the "
+            "program gives each rank a part of the data, with hvd.data.shard for instance, it distributes itself already: "
+            "start it without --auto and without hvd.DataParallel(). Else shuffle with the seed that "
+            "keras.utils.set_random_seed sets, and read files in a fixed order."
         )
 
 
