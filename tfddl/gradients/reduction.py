@@ -1,7 +1,7 @@
 """Reduces the gradients of one computation over all ranks. This file and scatter.py alone pass gradients to collectives."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -34,8 +34,8 @@ def reduce_gradients(
     """Combines one set of gradients over all ranks.
 
     The gradients are put into buckets (see `tfddl.gradients.buckets`), and one op reduces each bucket. All ranks have to
-    bring the same number of gradients, with the same kinds, dtypes and shapes; else all ranks get the same error. A rank
-    without any gradient calls no collective, and the others wait for its next call.
+    bring the same number of gradients that are not local, with the same kinds, dtypes and shapes; else all ranks get the
+    same error. A rank without any gradient calls no collective, and the others wait for its next call.
 
     A `tf.IndexedSlices`, for example an embedding's gradient, becomes one with the rows of all ranks; rows of the same
     index are added up (see `tfddl.ops.sparse`). XLA knows fixed shapes only, so in a function that XLA compiles it always
@@ -47,7 +47,7 @@ def reduce_gradients(
             variables that are overwritten by their gradient.
         owner: Names the reduction; equal on all ranks and different for each optimizer.
         options: How to combine. Adasum combines each gradient as one vector.
-        local: Variables whose gradients are not combined.
+        local: Variables whose gradients are not combined. The ranks may have different numbers of them in one place.
 
     Returns:
         A list like `gradients`, with None where None was. The gradients are marked, so that an optimizer does not reduce
@@ -64,17 +64,19 @@ def reduce_gradients(
         return list(gradients)
     results = list(gradients)
     waiting = {index for index, result in enumerate(results) if result is not None}
-    if local and variables is not None:
-        waiting -= _keep_local(results, waiting & local.among(variables), variables, options)
+    own = local.among(variables) if local else set()
+    if variables is not None:
+        waiting -= _keep_local(results, waiting & own, variables, options)
     waiting -= _reduce_overwritten(results, waiting, variables, owner, number)
     sparse = _sparse_slots(results, waiting, options)
     dense = [index for index in sorted(waiting) if index not in sparse]
     if not waiting:
         return results
     sequence = names.unique(owner, number)
-    _reduce_dense(results, dense, sparse, variables, owner, sequence, options, number)
+    shared = _Shared.of(len(results), own)
+    _reduce_dense(results, dense, sparse, shared, variables, owner, sequence, options, number)
     # After the buckets: their context names the sparse slots, in which the ranks may differ.
-    _reduce_sparse(results, sparse, owner, sequence, options)
+    _reduce_sparse(results, sparse, shared, owner, sequence, options)
     return results
 
 
@@ -127,6 +129,28 @@ def _keep_local(
     return slots
 
 
+class _Shared(NamedTuple):
+    """The gradients that are not local, as ranks with different numbers of local ones describe them to each other.
+
+    Attributes:
+        numbers: The slot of each -> its number among them.
+        local: Before which of these numbers there are local ones; empty if there are none.
+    """
+
+    numbers: dict[int, int]
+    local: str
+
+    @classmethod
+    def of(cls, count: int, local: set[int]) -> "_Shared":
+        slots = [slot for slot in range(count) if slot not in local]
+        places = sorted({slot - sum(other < slot for other in local) for slot in local})
+        text = f"local ones before {places}" if local else ""
+        return cls({slot: number for number, slot in enumerate(slots)}, text)
+
+    def described(self, kind: str, slots: Sequence[int]) -> str:
+        return f"{kind} {[self.numbers[slot] for slot in slots]}"
+
+
 def _sparse_slots(results: list[Any], waiting: set[int], options: GradientOptions) -> list[int]:
     """The slots of the gradients that are reduced as `tf.IndexedSlices`.
 
@@ -145,21 +169,28 @@ def _sparse_slots(results: list[Any], waiting: set[int], options: GradientOption
 
 
 def _reduce_sparse(
-    results: list[Any], sparse: Sequence[int], owner: str, sequence: str, options: GradientOptions
+    results: list[Any],
+    sparse: Sequence[int],
+    shared: _Shared,
+    owner: str,
+    sequence: str,
+    options: GradientOptions,
 ) -> None:
     """Reduces the sparse gradients of `results`, in place."""
     for index in sparse:
+        number = shared.numbers[index]
+        described = f"number {number} of {len(shared.numbers)}"
         slices = allreduce_slices(
             results[index],
             options.op,
-            f"{sequence}.slices.{index}",
+            f"{sequence}.slices.{number}",
             kind=owner,
             # Errors of rows that are not in the next batch would never be sent.
             compression=Compression.none if is_stateful(options.compression) else options.compression,
             prescale=1 / options.gradient_predivide_factor,
             postscale=options.gradient_predivide_factor,
             process_set=options.process_set,
-            context=f"gradients=number {index} of {len(results)}",
+            context="gradients=" + ", ".join(filter(None, [described, shared.local])),
             merge=options.merge_slices,
         )
         results[index] = mark(slices)
@@ -169,6 +200,7 @@ def _reduce_dense(
     results: list[Any],
     dense: Sequence[int],
     sparse: Sequence[int],
+    shared: _Shared,
     variables: Sequence[Any] | None,
     owner: str,
     sequence: str,
@@ -181,11 +213,15 @@ def _reduce_dense(
     mine = None if variables is None else [variables[index] for index in dense]
     tensors = [_dense(results[index], mine and mine[number]) for number, index in enumerate(dense)]
     together = gradient_groups.members(options.groups, len(dense), mine)
-    # Two ranks that lack the gradients of different variables may still have equal shapes. And if an embedding is local on
-    # one rank only, the others would wait for that rank's rows.
-    context = "" if len(dense) == len(results) else f"dense gradients {list(dense)} of {len(results)}"
-    if sparse:
-        context += f", sparse {list(sparse)}"
+    # Two ranks that lack the gradients of different variables, or leave different ones local, may still have equal shapes.
+    # And if an embedding is local on one rank only, the others would wait for that rank's rows.
+    count = len(shared.numbers)
+    parts = [
+        "" if len(dense) == count else f"{shared.described('dense gradients', dense)} of {count}",
+        shared.described("sparse", sparse) if sparse else "",
+        shared.local,
+    ]
+    context = ", ".join(filter(None, parts))
 
     def allreduce(
         tensors: list[tf.Tensor], groups: Sequence[Sequence[int]] = together, name: str = sequence

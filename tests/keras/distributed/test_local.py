@@ -89,6 +89,58 @@ def test_the_tape(hvd, behind, eager):
     check(hvd, network)
 
 
+@pytest.mark.parametrize("how", ["optimizer", "tape"])
+@on_ranks(2)
+def test_each_rank_has_other_tables(hvd, how):
+    """Rank 0 has two, rank 1 has one of another shape, and one layer is the same on both."""
+    width = 3 + hvd.rank()
+    tables = [keras.layers.Dense(2, use_bias=False, kernel_initializer="ones") for _ in range(2 - hvd.rank())]
+    head = keras.layers.Dense(1, kernel_initializer="glorot_uniform")
+
+    class Network(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.tables, self.head = tables, head
+
+        def call(self, x):
+            return self.head(sum(table(x) for table in self.tables))
+
+        def train_step(self, data):
+            if how == "optimizer":
+                return super().train_step(data)
+            x, y = data
+            with hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=tables) as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            gradients = tape.gradient(loss, [each.value for each in self.trainable_variables])
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    network = Network()
+    network(np.ones([1, width], "f"))
+    mine = [each.kernel for each in tables]
+    optimizer = keras.optimizers.SGD(RATE, momentum=0.9)
+    if how == "optimizer":
+        optimizer = hvd.DistributedOptimizer(optimizer)
+        for variable in mine:
+            optimizer.register_local_var(variable)
+    network.compile(optimizer, "mse")
+    first = hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=mine)
+    start = hvd.broadcast(head.kernel.value, 0, name="start").numpy()
+    x = np.ones([4, width], "f")
+    network.fit(x, np.zeros([4, 1], "f"), batch_size=4, verbose=0, callbacks=[first])
+    # One step: rank 0's hidden values are 2 tables * 3, rank 1's are 1 table * 4.
+    hidden = [6.0, 4.0]
+    outputs = [value * start.sum() for value in hidden]
+    slopes = [2 * output for output in outputs]
+    kernel = start - RATE * np.mean([slope * value for slope, value in zip(slopes, hidden, strict=True)])
+    np.testing.assert_allclose(head.kernel.numpy(), kernel, rtol=1e-4)
+    np.testing.assert_allclose(head.bias.numpy(), [-RATE * np.mean(slopes)], rtol=1e-4)
+    support.check_equal_on_all_ranks(hvd, head.variables)
+    own = 1 - RATE * slopes[hvd.rank()] / 2 * np.broadcast_to(start.T, [width, 2])
+    for table in tables:
+        np.testing.assert_allclose(table.kernel.numpy(), own, rtol=1e-4)
+
+
 @pytest.mark.parametrize("accumulate", [None, 2])
 @on_ranks(2, full=(3,))
 def test_an_infinity_in_a_local_gradient_is_skipped_by_all(hvd, accumulate):

@@ -228,7 +228,7 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         variables = [each for each in everything if not self.keeps(each) and variable_id(each) not in skipped]
         check_variables(variables, everything, self._collective("variables"), self.process_set)
         if variables:
-            setup_check.check_roles(self.model, self._collective("roles"), self.process_set)
+            setup_check.check_roles(self.model, self._collective("roles"), self.process_set, self.is_local)
             broadcast_variables(variables, self.root_rank, self.process_set)
         self._sent.update(map(variable_id, variables))
 

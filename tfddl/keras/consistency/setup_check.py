@@ -7,7 +7,7 @@ slot. A callback that one rank lacks would leave the others waiting in it.
 import math
 import numbers
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,13 +53,18 @@ def check_optimizer(model: Any, name: str, process_set: ProcessSet) -> None:
     )
 
 
-def check_roles(model: Any, name: str, process_set: ProcessSet) -> None:
+def check_roles(
+    model: Any, name: str, process_set: ProcessSet, keeps: Callable[[Any], bool] = lambda weight: False
+) -> None:
     """Compares which weights are trained, which are local, and which gradients travel together. All ranks call it.
+
+    Ranks may have different numbers of local weights, in the same places among the others.
 
     Args:
         model: The compiled model, built.
         name: Names the collective.
         process_set: The ranks that train.
+        keeps: Whether a weight is this rank's own for another reason than the optimizer's.
 
     Raises:
         ValueError: On every rank, if they differ.
@@ -68,12 +73,18 @@ def check_roles(model: Any, name: str, process_set: ProcessSet) -> None:
     trained = {_compat.reference(weight) for weight in model.trainable_weights}
     local = local_slots(model, weights)
     group = _groups(model)
-    lines = []
+    lines: list[str] = []
+    number = 0  # among the weights that are not local
     for slot, weight in enumerate(weights):
         reference = _compat.reference(weight)
-        role = "local" if slot in local else "trained" if reference in trained else "frozen"
+        if slot in local or keeps(weight):
+            line = f"local weights before weight {number}"
+            lines += [] if line in lines[-1:] else [line]
+            continue
+        role = "trained" if reference in trained else "frozen"
         travels = f" in group {group[reference]}" if reference in group else ""
-        lines.append(f"weight {slot} of shape {tuple(weight.shape)} {role}{travels}")
+        lines.append(f"weight {number} of shape {tuple(weight.shape)} {role}{travels}")
+        number += 1
     check_same(
         lines,
         "The ranks have different roles of weights: freeze the same layers, and give the optimizer the same local layers "
