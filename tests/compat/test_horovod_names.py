@@ -91,6 +91,8 @@ NAMES = {
     "Sum Adasum Min Max Product handle_average_backwards_compatibility check_num_rank_power_of_2 check_extension "
     "gpu_available split_list vars_to_refs refs_to_vars _executing_eagerly _make_subgraph _cache _allreduce "
     "_grouped_allreduce _reducescatter _grouped_reducescatter mpi_ops util functions compression sync_batch_norm keras",
+    "horovod.tensorflow.mpi_ops": "_allreduce _grouped_allreduce _reducescatter _grouped_reducescatter _basics",
+    "horovod.common.process_sets": "ProcessSet global_process_set _temp_process_set_object",
     "horovod.tensorflow.keras": "DistributedOptimizer broadcast_global_variables allreduce allgather broadcast "
     "reducescatter load_model callbacks init shutdown is_initialized start_timeline stop_timeline size local_size "
     "cross_size rank "

@@ -33,6 +33,9 @@ _COLLECTIVES = _from(
     "allgather allreduce alltoall broadcast broadcast_ grouped_allgather grouped_allreduce grouped_reducescatter "
     "reducescatter",
 ) | _from("tfddl.ops.join", "join")
+_REDUCTIONS = _from(
+    f"{_HERE}.collectives", "_allreduce _grouped_allreduce _reducescatter _grouped_reducescatter"
+)
 _TOPOLOGY = _from("tfddl.ops.topology", "local_rank_op local_size_op process_set_included_op rank_op size_op")
 _OBJECTS = _from("tfddl.ops.objects", "allgather_object broadcast_object broadcast_object_fn")
 _VARIABLES = _from(
@@ -89,13 +92,14 @@ MODULES: dict[str, dict[str, str]] = {
     | _UTIL
     | _TAPES
     | _from(f"{_HERE}.util", "check_extension")
-    | _from(f"{_HERE}.collectives", "_allreduce _grouped_allreduce _reducescatter _grouped_reducescatter")
+    | _REDUCTIONS
     | _from(f"{_HERE}.optimizer", "DistributedOptimizer=DistributedOptimizerOfTensorFlow")
     | _from("tfddl.keras.sync_batch_normalization", "SyncBatchNormalization"),
     "horovod.tensorflow.mpi_ops": _BASICS
     | _FEATURES
     | _OPERATIONS
     | _COLLECTIVES
+    | _REDUCTIONS
     | _TOPOLOGY
     | _SETS
     | _UTIL
@@ -126,7 +130,8 @@ MODULES: dict[str, dict[str, str]] = {
     "horovod.common.elastic": _from("tfddl.elastic.state", "State ObjectState"),
     "horovod.common.exceptions": _from("tfddl.elastic.errors", "HorovodInternalError HostsUpdatedInterrupt")
     | _from(f"{_HERE}.exceptions", "HorovodVersionMismatchError"),
-    "horovod.common.process_sets": _SETS,
+    "horovod.common.process_sets": _SETS
+    | _from("tfddl.runtime.process_sets", "_temp_process_set_object=by_id"),
     "horovod.common.util": _COMMON_UTIL,
     "horovod.data": _from(f"{_HERE}.data", "AsyncDataLoaderMixin BaseDataLoader"),
     "horovod.data.data_loader_base": _from(f"{_HERE}.data", "AsyncDataLoaderMixin BaseDataLoader"),
@@ -150,6 +155,7 @@ ABSENT: dict[str, str] = {
     "gradient_aggregation": _PASSES,
     "gradient_aggregation_eager": _PASSES,
     "LocalGradientAggregationHelper": _PASSES,
+    "_make_allreduce_grads_fn": "use DistributedGradientTape, or the method _allreduce_grads of a DistributedOptimizer",
     "data": "use the service of tf.data itself, tf.data.experimental.service",
     "compute_service": "use the service of tf.data itself, tf.data.experimental.service",
     "spark": _CLUSTER,
