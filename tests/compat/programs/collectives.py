@@ -1,9 +1,12 @@
 """A program for Horovod: what its collectives compute, and their gradients and exceptions."""
 
+import inspect
+
 import horovod
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
+from horovod.common import process_sets
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.util import split_list
 from horovod.tensorflow.compression import Compression
@@ -23,6 +26,8 @@ total = sum(range(1, size + 1))
 np.testing.assert_allclose(hvd.allreduce(x, False, "/cpu:0", "", Compression.fp16), [total, 2 * total])
 np.testing.assert_allclose(hvd.allreduce(x, average=True), [total / size, 2 * total / size])
 np.testing.assert_allclose(hvd._allreduce(x), [total, 2 * total])
+np.testing.assert_allclose(hvd.mpi_ops._allreduce(x), [total, 2 * total])
+assert process_sets._temp_process_set_object(0) is hvd.global_process_set
 slices = tf.IndexedSlices(tf.constant([[3], [4]]), tf.constant([0, rank + 1]), tf.constant([size + 1, 1]))
 mean = tf.convert_to_tensor(hvd.allreduce(slices))
 np.testing.assert_allclose(mean, [[3.0], *[[4.0 / size]] * size])
@@ -75,6 +80,12 @@ scaled = v1.mixed_precision.MixedPrecisionLossScaleOptimizer(v1.train.GradientDe
 trained = tf.Variable(0.0)
 hvd.DistributedOptimizer(scaled).minimize(lambda: trained * weights, var_list=[trained])
 np.testing.assert_allclose(trained, -total / size)
+
+# Some programs change the default of `ignore_name_scope`.
+assert hvd.broadcast.__defaults__ == (None, False, hvd.global_process_set)
+hvd.broadcast.__defaults__ = ("given", True, hvd.global_process_set)
+np.testing.assert_allclose(hvd.broadcast(x, 0), [1.0, 2.0])
+assert inspect.signature(hvd.broadcast).parameters["name"].default == "given"
 
 # Objects with functions, also of this script.
 assert hvd.broadcast_object(lambda: rank)() == 0

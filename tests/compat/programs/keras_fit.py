@@ -5,6 +5,7 @@ import inspect
 import os
 import pickle
 import sys
+import types
 from pathlib import Path
 
 import horovod.tensorflow.keras as hvd
@@ -132,6 +133,31 @@ with tf.GradientTape() as tape:
 own = tape.gradient(total, variables[0].value)
 np.testing.assert_allclose(gradient, hvd.allreduce(own, "gradient"), rtol=1e-5)
 assert hvd.size() == 1 or not np.allclose(gradient, own)
+
+# Some programs register local variables in an `_allreduce` of their own.
+table, head = keras.layers.Dense(1, use_bias=False), keras.layers.Dense(1)
+divided = keras.Sequential([keras.Input((4,)), table, head])
+table.kernel.assign(np.full((4, 1), 1.0 + hvd.rank()))
+own_optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.0))
+plain_allreduce = own_optimizer._allreduce
+called = []
+
+
+def register_then_allreduce(self, grads, variables):
+    if not called:
+        self.register_local_var(table.kernel)
+    called.append(len(grads))
+    return plain_allreduce(grads, variables)
+
+
+own_optimizer._allreduce = types.MethodType(register_then_allreduce, own_optimizer)
+divided.compile(own_optimizer, "mse")
+divided.fit(x[mine], y[mine], batch_size=24, verbose=0)
+assert called == [3]
+combined = own_optimizer._allreduce_grads(
+    [tf.constant([1.0 + hvd.rank()])], [head.bias], use_generic_names=True
+)
+np.testing.assert_allclose(combined, [[(1 + hvd.size()) / 2]])
 
 
 @tf.function

@@ -30,10 +30,16 @@ class WrongArgument(tf.errors.InvalidArgumentError, tf.errors.FailedPrecondition
 
 
 def with_errors_of_the_operation(function: _Function) -> _Function:
-    """Makes a collective raise the errors of TensorFlow for arguments that tfddl refuses in Python."""
+    """Makes a collective raise the errors of TensorFlow for arguments that tfddl refuses in Python.
+
+    A program may read the `__defaults__` of the collective, and change them.
+    """
+    inner: Any = function
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
+        if outer.__defaults__ is not inner.__defaults__:
+            inner.__defaults__ = outer.__defaults__
         try:
             return function(*arguments, **options)
         except tf.errors.OpError:
@@ -41,4 +47,7 @@ def with_errors_of_the_operation(function: _Function) -> _Function:
         except (TypeError, ValueError) as error:
             raise WrongArgument(str(error)) from error
 
+    outer: Any = call
+    # Python itself uses the defaults for named parameters alone, and `call` has none.
+    outer.__defaults__ = inner.__defaults__
     return cast(_Function, call)

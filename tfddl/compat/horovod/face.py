@@ -25,6 +25,8 @@ def give_face(optimizer: Any) -> Any:
         adopted, face = type(inner), _public_class(inner)
         names = {"__module__": MODULE, "__qualname__": adopted.__qualname__, "_horovod_class": face}
         names["from_config"] = staticmethod(face.from_config)  # type: ignore[attr-defined]
+        if hasattr(adopted, "apply"):
+            names["apply"] = _apply
         set_class(inner, type(adopted.__name__, (Face, adopted), names))
     return optimizer
 
@@ -101,12 +103,27 @@ class Face:
 
     def _allreduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Combines gradients, unless `apply_gradients` does it after some passes."""
+        passes = settings_of(self).backward_passes_per_step
+        return list(grads) if passes > 1 else self._allreduce_grads(grads, variables)
+
+    def _allreduce_grads(
+        self, grads: Sequence[Any], variables: Sequence[Any] | None = None, use_generic_names: bool = False
+    ) -> list[Any]:
+        """Combines gradients. `use_generic_names` changes nothing."""
         settings = settings_of(self)
-        if settings.backward_passes_per_step > 1:
-            return list(grads)
         return reduce_missing(
             grads, variables, owner=settings.owner, options=settings.options, local=settings.local
         )
+
+
+def _apply(optimizer: Any, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+    """`apply` of Keras 3. Some programs give an optimizer a method `_allreduce` of their own, which Horovod would call."""
+    if {"_allreduce", "_allreduce_grads"} & vars(optimizer).keys():
+        known = optimizer._trainable_variables if trainable_variables is None else trainable_variables
+        trainable_variables = list(known)
+        grads = optimizer._allreduce(list(grads), trainable_variables)
+    base: Any = super(Face, optimizer)
+    return base.apply(grads, trainable_variables)
 
 
 class AggregationHelper:
