@@ -1,5 +1,7 @@
 """What real scripts do to `fit`: weights of samples and classes, steps of their own, two optimizers, odd batches."""
 
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
@@ -275,3 +277,35 @@ def test_nan_goes_everywhere_and_is_no_wait(hvd):
     assert np.isnan(support.weights(network)).all()
     nans = hvd.allreduce(tf.constant(1), op=hvd.Sum, name="alive")
     assert nans == hvd.size()
+
+
+@on_ranks(2)
+def test_subclasses_with_hooks_by_their_older_names(hvd):
+    """Keras calls `on_batch_begin` and `on_batch_end` in its own `on_train_batch_begin` and `on_train_batch_end`."""
+    called = []
+
+    def with_hooks(kind, *arguments, **options):
+        hooks = {
+            name: lambda self, batch, logs=None, name=name: called.append((kind.__name__, name, batch))
+            for name in ("on_batch_begin", "on_batch_end")
+        }
+        return type(kind.__name__, (kind,), hooks)(*arguments, **options)
+
+    state = SimpleNamespace(batch=0, commit=lambda: None)
+    kinds = {
+        hvd.callbacks.BroadcastGlobalVariablesCallback: (0,),
+        hvd.callbacks.LearningRateWarmupCallback: (0.1,),
+        hvd.elastic.UpdateBatchStateCallback: (state,),
+        hvd.elastic.CommitStateCallback: (state,),
+        hvd.callbacks.LocalSGD: (2,),
+        hvd.callbacks.StopTogetherCallback: (),
+    }
+    network = support.model()
+    network.compile(keras.optimizers.SGD(0.1), "mse")
+    listed = [with_hooks(kind, *arguments) for kind, arguments in kinds.items()]
+    network.fit(*support.data(1, steps=1), batch_size=2, verbose=0, callbacks=listed)
+    for kind in kinds:
+        mine = [(name, batch) for name_of_kind, name, batch in called if name_of_kind == kind.__name__]
+        assert mine == [(name, batch) for batch in (0, 1) for name in ("on_batch_begin", "on_batch_end")], (
+            kind
+        )

@@ -46,6 +46,7 @@ class CommitStateCallback(Callback):
         if self.batches_remaining <= 0:
             self.batches_remaining = self.batches_per_commit
             self.state.commit()
+        super().on_train_batch_end(batch, logs)  # calls on_batch_end of a subclass
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Commits."""
@@ -77,6 +78,7 @@ class UpdateBatchStateCallback(Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Notes the batch."""
         self.state.batch = batch
+        super().on_train_batch_end(batch, logs)  # calls on_batch_end of a subclass
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """The next epoch begins with batch 0."""

@@ -172,6 +172,7 @@ class ElasticCallback(PreparingCallback):
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Before the first step: LocalSGD and DiLoCo have made only now what a commit holds of them."""
+        super().on_train_batch_begin(batch, logs)  # calls on_batch_begin of a subclass
         if self._training is None or self._local_steps is not None:
             return
         found = (each.current for each in self._others if isinstance(each, LocalStepsCallback))
@@ -181,6 +182,7 @@ class ElasticCallback(PreparingCallback):
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Commits if it is time."""
+        super().on_train_batch_end(batch, logs)  # calls on_batch_end of a subclass
         if self._training is None:
             return
         self._since, self._last = self._since + batch + 1 - self._last, batch + 1

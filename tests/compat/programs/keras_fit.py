@@ -152,8 +152,26 @@ def register_then_allreduce(self, grads, variables):
 
 own_optimizer._allreduce = types.MethodType(register_then_allreduce, own_optimizer)
 divided.compile(own_optimizer, "mse")
-divided.fit(x[mine], y[mine], batch_size=24, verbose=0)
-assert called == [3]
+
+# Others register them with the callback, in an `on_batch_end` of its own.
+callback = BroadcastGlobalVariablesCallback(0)
+plain_on_batch_end = callback.on_batch_end
+batches = []
+
+
+def register_then_broadcast(self, batch, logs=None):
+    if not batches:
+        self.register_local_var(table.kernel)
+    batches.append(batch)
+    plain_on_batch_end(batch, logs)
+
+
+callback.on_batch_end = types.MethodType(register_then_broadcast, callback)
+divided.fit(x[mine], y[mine], batch_size=12, verbose=0, callbacks=[callback])
+assert called == [3] and batches == [0, 1]
+np.testing.assert_array_equal(table.kernel, np.full((4, 1), 1.0 + hvd.rank()))
+kernels = hvd.allgather(head.kernel.value[tf.newaxis])
+assert all(np.array_equal(kernel, kernels[0]) for kernel in kernels)
 combined = own_optimizer._allreduce_grads(
     [tf.constant([1.0 + hvd.rank()])], [head.bias], use_generic_names=True
 )

@@ -13,8 +13,12 @@ from tfddl.runtime.log import warn_once
 class BroadcastGlobalVariablesCallback(callbacks.BroadcastGlobalVariablesCallback):
     """See `tfddl.callbacks.BroadcastGlobalVariablesCallback`. `device` changes nothing.
 
-    As in Horovod, the optimizer need not be distributed: a warning says that each rank trains alone.
+    As in Horovod, the optimizer need not be distributed: a warning says that each rank trains alone. A subclass or an
+    instance with an `on_batch_end` of its own may register local variables there in the first step. Then the broadcast
+    comes in that call, where it calls Horovod's method, or after it.
     """
+
+    _works = False
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
         super().__init__(root_rank, local_variables)
@@ -26,6 +30,23 @@ class BroadcastGlobalVariablesCallback(callbacks.BroadcastGlobalVariablesCallbac
         except ValueError as error:
             warn_once(str(error))
             return False
+
+    def waits_for_first_batch(self) -> bool:
+        """See the base class."""
+        plain = BroadcastGlobalVariablesCallback.on_batch_end
+        return getattr(self.on_batch_end, "__func__", None) is not plain
+
+    def on_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """After the first step: broadcasts."""
+        self._works = True
+        self.after_batch(batch)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Calls `on_batch_end`, as Keras does."""
+        self._works = False
+        self.on_batch_end(batch, logs)
+        if not self._works:
+            self.after_batch(batch)
 
 
 class MetricAverageCallback(callbacks.MetricAverageCallback):

@@ -148,7 +148,8 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         setup_check.warn_of_rates(
             self.model, self.root_rank, self._collective("learning_rate"), self.process_set
         )
-        self._broadcast_new()
+        if not self.waits_for_first_batch():
+            self._broadcast_new()
         self._agree_on_epoch()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -171,9 +172,19 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         """Before the first step: counts collectives."""
         if self._first_batch:
             self._requests = model_check.request_count()
+        super().on_train_batch_begin(batch, logs)  # calls on_batch_begin of a subclass
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """After the first step: broadcasts the variables that the step has made."""
+        self.after_batch(batch)
+        super().on_train_batch_end(batch, logs)  # calls on_batch_end of a subclass
+
+    def waits_for_first_batch(self) -> bool:
+        """Whether nothing is broadcast before the first step. Equal on all ranks."""
+        return False
+
+    def after_batch(self, batch: int) -> None:
+        """Does the work of `on_train_batch_end`."""
         self._batches = batch + 1
         if self._first_batch:
             self._first_batch = False

@@ -75,6 +75,10 @@ class LearningRateScheduleCallback(Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Sets the rate for the following batches."""
+        self._set_at(batch)
+        super().on_train_batch_begin(batch, logs)  # calls on_batch_begin of a subclass
+
+    def _set_at(self, batch: int) -> None:
         if self.current_epoch < self.start_epoch:
             return
         if self.end_epoch is not None and self.current_epoch >= self.end_epoch:

@@ -92,19 +92,20 @@ class LocalSGD(LocalStepsCallback):
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Before the first step, when all callbacks have begun: the weights are those of the broadcast."""
-        if not self._begins:
-            return
-        self._begins = False
-        if self._local is None or self._of is not self.model:
-            self._local = self._of_model()
-        else:
-            self._local.begin()
+        if self._begins:
+            self._begins = False
+            if self._local is None or self._of is not self.model:
+                self._local = self._of_model()
+            else:
+                self._local.begin()
+        super().on_train_batch_begin(batch, logs)  # calls on_batch_begin of a subclass
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Counts steps, and exchanges if it is time."""
         if self._local is not None:
             self._local.step(batch + 1 - self._last)
         self._last = batch + 1
+        super().on_train_batch_end(batch, logs)  # calls on_batch_end of a subclass
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Exchanges what is left. The next `fit` goes on with the outer state."""

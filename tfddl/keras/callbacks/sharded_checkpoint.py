@@ -96,6 +96,10 @@ class ShardedCheckpoint(PreparingCallback):
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Before the first step: restores what local steps hold, which are made only now."""
+        self._restore_local_steps()
+        super().on_train_batch_begin(batch, logs)  # calls on_batch_begin of a subclass
+
+    def _restore_local_steps(self) -> None:
         if self._local_callback is None or self._checkpoint is None:
             return
         local = self._local_callback.current
@@ -112,6 +116,7 @@ class ShardedCheckpoint(PreparingCallback):
         # Sums of gradients are each rank's own, and mean nothing on another number of ranks.
         if is_due and passes_done(self.model.optimizer) == 0:
             self._save(self._epoch)
+        super().on_train_batch_end(batch, logs)  # calls on_batch_end of a subclass
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Saves."""

@@ -74,6 +74,7 @@ class StopTogetherCallback(callback_list.ListedCallback):
             self.model.stop_training = bool(wanting > 0)
         elif self.model.stop_training:
             self._postponed, self.model.stop_training = True, False
+        super().on_train_batch_end(batch, logs)  # calls on_batch_end of a subclass
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Stops all ranks, and compares learning rates."""
