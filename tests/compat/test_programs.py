@@ -43,6 +43,7 @@ def test_fit(ranks, tmp_path):
         "`model.evaluate_generator(...)` is",
         "`backend.set_value(variable, value)` is",
         "`variable.ref()` is",
+        "`metric.reset_states()` is",
         "`tf.keras.losses.mean_squared_error` is",
     ):
         (line,) = [line for line in output.splitlines() if spelling in line]

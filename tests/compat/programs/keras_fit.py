@@ -40,6 +40,10 @@ tf.keras.backend.set_value(optimizer.learning_rate, 0.2)
 assert float(optimizer.learning_rate) == np.float32(0.2)
 optimizer.lr = 0.1
 assert network.trainable_variables[0].ref() == network.trainable_variables[0].value.ref()
+mean = keras.metrics.Mean()
+mean.update_state(3.0)
+mean.reset_states()
+assert float(mean.result()) == 0.0
 network.compile(
     loss=tf.keras.losses.mean_squared_error, optimizer=optimizer, experimental_run_tf_function=False
 )

@@ -11,6 +11,7 @@
 | `tf.keras.backend.set_value(variable, value)` | `variable.assign(value)` |
 | `keras.optimizers.legacy.SGD` | `keras.optimizers.SGD` |
 | `variable.ref()` | `variable.value.ref()` |
+| `metric.reset_states()` | `metric.reset_state()` |
 | `tf.keras.losses.mean_squared_error`, and other functions there and in `tf.keras.metrics` | \
 `keras.losses.mean_squared_error` |
 
@@ -67,6 +68,7 @@ def _install(keras: ModuleType) -> None:
         setattr(keras.Model, f"{method}_generator", _with_generator(method, names))
     _sets_variables(importlib.import_module(f"{_TF_KERAS}.backend"), keras.Variable)
     keras.Variable.ref = _ref
+    keras.metrics.Metric.reset_states = _reset_states
     for package in ("keras", _TF_KERAS):
         _take_from(optimizers, f"{package}.optimizers.legacy", "keras.optimizers.legacy", "keras.optimizers")
     for part in ("losses", "metrics"):
@@ -189,6 +191,11 @@ def _sets_variables(backend: ModuleType, variable: Any) -> None:
 def _ref(variable: Any) -> Any:
     _warn("variable.ref()", "variable.value.ref()")
     return _compat.tf_variable(variable).ref()
+
+
+def _reset_states(metric: Any) -> None:
+    _warn("metric.reset_states()", "metric.reset_state()")
+    metric.reset_state()
 
 
 def _take_from(source: ModuleType, name: str, old: str, new: str) -> None:
