@@ -111,6 +111,11 @@ def test_passes_of_two_optimizers(hvd):
         start = [v1.global_variables_initializer(), v1.local_variables_initializer()]
         weights = v1.global_variables()
     with v1.Session(graph=graph) as session:
+        session.run(start[0])
+        with pytest.raises(
+            tf.errors.OpError, match=r"not initialized the sums.* run tf.compat.v1.local_variables_init"
+        ):
+            session.run(updates)
         session.run(start)
         for _ in range(4):
             session.run(updates)

@@ -8,6 +8,8 @@ import tensorflow as tf
 from tfddl.gradients.gradient_sums import dense, mean_or_sum
 
 v1 = tf.compat.v1
+SCOPE = "tfddl_accumulation"
+"""The name scope of the sums and the counter."""
 
 
 class Accumulation:
@@ -53,7 +55,7 @@ class Accumulation:
             for gradient in gradients
         ]
         present = [index for index, gradient in enumerate(gradients) if gradient is not None]
-        with v1.name_scope("tfddl_accumulation"):
+        with v1.name_scope(SCOPE):
             self._counter = _local_variable("counter", [], tf.int32)
             self._sums = [
                 _local_variable(f"sum_{index}", variables[index].shape, gradients[index].dtype)

@@ -1,4 +1,5 @@
-"""Warns of a session of TF1 whose ranks train from different weights, because its graph has no broadcast."""
+"""Looks at sessions of TF1: warns of ranks that train from different weights, because the graph has no broadcast, and says
+how to initialize the sums of `backward_passes_per_step`."""
 
 import functools
 from typing import Any
@@ -9,6 +10,7 @@ from tfddl import runtime
 from tfddl.ops.variables import has_broadcast_in
 from tfddl.runtime import basics
 from tfddl.runtime.log import warn
+from tfddl.v1.accumulation import SCOPE
 
 v1 = tf.compat.v1
 _MARK = "_tfddl_to_be_reminded"
@@ -41,13 +43,29 @@ def _watch_sessions() -> None:
         if not getattr(self.graph, _MARK, False):
             return plain_run(self, *arguments, **options)
         before = requests()
-        result = plain_run(self, *arguments, **options)
+        try:
+            result = plain_run(self, *arguments, **options)
+        except (tf.errors.NotFoundError, tf.errors.FailedPreconditionError) as error:
+            if SCOPE not in error.message:
+                raise
+            raise _uninitialized(error) from error
         if requests() > before:
             setattr(self.graph, _MARK, False)
             _remind(self.graph)
         return result
 
     base.run = run
+
+
+def _uninitialized(error: tf.errors.OpError) -> tf.errors.OpError:
+    """The same error, with advice."""
+    kind: Any = type(error)
+    return kind(
+        error.node_def,
+        error.op,
+        "The session has not initialized the sums of backward_passes_per_step, which are local variables: run "
+        f"tf.compat.v1.local_variables_initializer() before the first step. Received: {error.message}",
+    )
 
 
 def _remind(graph: Any) -> None:
