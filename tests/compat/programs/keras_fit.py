@@ -18,6 +18,7 @@ directory = Path(sys.argv[1])
 hvd.init()
 assert int(os.environ["HOROVOD_RANK"]) == hvd.rank() and int(os.environ["HOROVOD_SIZE"]) == hvd.size()
 assert int(os.environ["HOROVOD_LOCAL_RANK"]) == hvd.local_rank()
+assert os.environ["HOROVOD_HOSTNAME"] == os.uname().nodename
 data = np.random.default_rng(1)
 x = data.normal(size=(24 * hvd.size(), 4)).astype("float32")
 y = x.sum(axis=1, keepdims=True)

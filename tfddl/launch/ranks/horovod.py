@@ -38,7 +38,8 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
     values["CROSS_RANK"] = values["RANK"] // values["LOCAL_SIZE"]
     values["CROSS_SIZE"] = -(-values["SIZE"] // values["LOCAL_SIZE"])
     path = os.pathsep.join(filter(None, (str(_PACKAGE), given.get("PYTHONPATH"))))
-    return {**given, **{f"HOROVOD_{name}": str(value) for name, value in values.items()}, "PYTHONPATH": path}
+    ranks = {f"HOROVOD_{name}": str(value) for name, value in values.items()}
+    return {**given, **ranks, "HOROVOD_HOSTNAME": os.uname().nodename, "PYTHONPATH": path}
 
 
 def main() -> None:
