@@ -250,6 +250,12 @@ FAULTS = {
         "each for each in everything if variable_id(each) not in skipped",
         "tests/keras/test_callbacks.py::test_random_layers_and_local_variables_keep_their_own",
     ),
+    "the broadcast callback forgets on_batch_end": Fault(
+        "tfddl/keras/callbacks/broadcast.py",
+        "        super().on_train_batch_end(batch, logs)  # calls on_batch_end of a subclass\n",
+        "",
+        "tests/keras/test_odd_training.py::test_subclasses_with_hooks_by_their_older_names",
+    ),
     "variables of the first step are not broadcast": Fault(
         "tfddl/keras/callbacks/broadcast.py",
         "            self._look_for_divergence()\n            self._broadcast_new()\n",

@@ -37,7 +37,7 @@ FAULTS = {
     ),
     "a fit begins at the weights of the fit before": Fault(
         "tfddl/keras/callbacks/local_steps.py",
-        "        else:\n            self._local.begin()\n",
+        "            else:\n                self._local.begin()\n",
         "",
         _TESTS + "test_weights_that_change_between_two_fits",
     ),
