@@ -209,3 +209,22 @@ def test_sharded_sequence(hvd):
     network.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(1e-3)), "mse")
     network.fit(mine, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
     assert int(network.optimizer.iterations) == 2
+
+
+@pytest.mark.parametrize("kind", ["new", "legacy"])
+@on_ranks(2)
+def test_each_rank_has_other_tables(hvd, kind):
+    """Rank 0 has two, rank 1 has one of another shape. Their slots stay each rank's own, also in a second fit."""
+    width = 3 + hvd.rank()
+    inputs = keras.Input((width,))
+    tables = [keras.layers.Dense(2, use_bias=False, name=f"table{each}") for each in range(2 - hvd.rank())]
+    head = keras.layers.Dense(1)
+    network = keras.Model(inputs, head(sum(table(inputs) for table in tables)))
+    make = {"new": keras.optimizers, "legacy": keras.optimizers.legacy}[kind].Adam
+    network.compile(hvd.PartialDistributedOptimizer(make(0.01), local_layers=tables), "mse")
+    local = [table.kernel for table in tables]
+    for _ in range(2):
+        first = hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=local)
+        x = np.full([4, width], 1.0 + hvd.rank(), "f")
+        network.fit(x, np.zeros([4, 1], "f"), verbose=0, callbacks=[first])
+    support.check_equal_on_all_ranks(hvd, head.variables)

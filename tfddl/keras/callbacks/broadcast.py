@@ -37,7 +37,7 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
     It sends the variables of the model and of its optimizers before the first step, and builds the optimizer if necessary.
     Variables that a model makes only in its first step follow after that step; so does a `tf.Variable` that only a
     `train_step` of your own trains. The state of random layers stays each
-    rank's own, and so do sums of gradients that wait for `gradient_accumulation_steps` and, with Keras 3, an optimizer's
+    rank's own, and so do sums of gradients that wait for `gradient_accumulation_steps` and an optimizer's
     state of local variables. After a `keras.callbacks.BackupAndRestore`, placed before this callback, all ranks resume at
     the root's epoch, and only the root has to find a backup.
 

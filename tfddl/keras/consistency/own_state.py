@@ -42,14 +42,21 @@ def own_state(model: Any, keeps: Callable[[Any], bool], name: str, process_set: 
 def _is_state_of(state: Any, kept: list[Any], variables: list[Any]) -> bool:
     """Whether a variable of an optimizer holds the state of one of the variables `kept`, and of no other of the model's.
 
-    Keras 3 begins its name with the path of that variable; the longest path that fits counts.
+    Its name tells; the longest path of a variable that fits counts.
     """
-    if _compat.is_keras_2() or not any(state.name.startswith(_prefix(each)) for each in kept):
+    if not any(_fits(state, each) for each in kept):
         return False
-    fitting = [each for each in variables if state.name.startswith(_prefix(each))]
-    longest = max(map(len, map(_prefix, fitting)))
-    return all(any(each is one for one in kept) for each in fitting if len(_prefix(each)) == longest)
+    fitting = [each for each in variables if _fits(state, each)]
+    longest = max(len(_path(each)) for each in fitting)
+    return all(any(each is one for one in kept) for each in fitting if len(_path(each)) == longest)
 
 
-def _prefix(variable: Any) -> str:
-    return _compat.path(variable).replace("/", "_") + "_"
+def _fits(state: Any, variable: Any) -> bool:
+    """In Keras 3 `dense_kernel_momentum` fits `dense/kernel`, in Keras 2 `m/dense/kernel` and `dense/kernel/m`."""
+    if _compat.is_keras_2():
+        return f"/{_path(variable)}/" in f"/{_path(state)}/"
+    return bool(state.name.startswith(_path(variable).replace("/", "_") + "_"))
+
+
+def _path(variable: Any) -> str:
+    return _compat.path(variable).partition(":")[0]
