@@ -91,6 +91,31 @@ def test_learning_rates_and_names_may_differ(hvd):
     train(hvd, keras.optimizers.SGD(rate))
 
 
+class Warmup(keras.optimizers.schedules.LearningRateSchedule):
+    """Without `get_config`, as in TensorFlow's Transformer tutorial."""
+
+    def __init__(self, width, steps):
+        super().__init__()
+        self.width, self.steps = tf.cast(width, "float32"), steps
+
+    def __call__(self, step):
+        return tf.math.rsqrt(self.width) * tf.minimum(1.0, tf.cast(step, "float32") / self.steps)
+
+
+class OwnSGD(keras.optimizers.SGD):
+    def get_config(self):
+        raise NotImplementedError
+
+
+@on_ranks(2)
+def test_a_schedule_and_an_optimizer_without_a_configuration(hvd):
+    train(hvd, keras.optimizers.LossScaleOptimizer(OwnSGD(Warmup(64, 4))))
+    with pytest.raises(ValueError, match=r"rank 0: learning_rate\.steps=4; rank 1: learning_rate\.steps=5"):
+        train(hvd, keras.optimizers.SGD(Warmup(64, 4 + hvd.rank())))
+    with pytest.raises(ValueError, match=r"rank 0: momentum=0\.5; rank 1: momentum=0\.75"):
+        train(hvd, OwnSGD(0.1, momentum=0.5 + 0.25 * hvd.rank()))
+
+
 def two_layers(frozen):
     keras.utils.set_random_seed(7)
     layers = [keras.layers.Dense(4, use_bias=False, trainable=each != frozen) for each in range(2)]

@@ -175,7 +175,38 @@ def _options(optimizer: Any) -> Iterator[str]:
 def _hyperparameters(optimizer: Any) -> Iterator[str]:
     tf1 = _compat.tf1_optimizer(optimizer)
     yield f"optimizer={type(tf1 or _compat.innermost(optimizer)).__name__}"
-    yield from _numbers({} if tf1 else optimizer.get_config(), "")  # a TF1 optimizer does not list its own
+    yield from _numbers({} if tf1 else _config(optimizer), "")  # a TF1 optimizer does not list its own
+
+
+def _config(value: Any) -> Mapping[str, Any]:
+    """The configuration of an optimizer or a schedule; without one, the numbers and schedules among its attributes.
+
+    Keras asks for a configuration only when it saves. So a class of the user's own may have none.
+    """
+    try:
+        config: Mapping[str, Any] = value.get_config()
+        return config
+    except Exception:  # whatever code of the user's own raises
+        held = vars(value)
+        held = {
+            **held,
+            **(held.get("_hyper") or {}),
+        }  # where legacy optimizers of Keras 2 have hyperparameters
+        public = {name: each for name, each in held.items() if not name.startswith("_") and name != "built"}
+        candidates = {
+            **public,
+            _RATE: held.get("_learning_rate", held.get(_RATE)),
+            "members": held.get("_inner_optimizers"),
+        }
+        return {name: each for name, each in candidates.items() if _is_compared(each)}
+
+
+def _is_compared(value: Any) -> bool:
+    """Whether a value among attributes is a hyperparameter: texts may be paths, which differ by rank."""
+    if isinstance(value, list):
+        return bool(value) and all(map(_compat.is_keras_optimizer, value))
+    schedule = _compat.keras().optimizers.schedules.LearningRateSchedule
+    return isinstance(value, (numbers.Number, schedule)) or value is None or _compat.is_keras_optimizer(value)
 
 
 def _numbers(config: Mapping[str, Any], prefix: str, rates: bool = False) -> Iterator[str]:
@@ -185,14 +216,18 @@ def _numbers(config: Mapping[str, Any], prefix: str, rates: bool = False) -> Ite
     and StopTogetherCallback compares it later.
     """
     for key, value in config.items():
-        schedule = key == _RATE and isinstance(value, Mapping)
+        schedule = key == _RATE and (isinstance(value, Mapping) or _has_config(value))
         if key not in _NAMES and (rates or schedule or key != _RATE):
             yield from _value(value, f"{prefix}{key}", rates)
 
 
+def _has_config(value: Any) -> bool:
+    return callable(getattr(value, "get_config", None))
+
+
 def _value(value: Any, name: str, rates: bool) -> Iterator[str]:
-    if callable(getattr(value, "get_config", None)):  # an optimizer in TensorFlow Addons' MultiOptimizer
-        value = {"class_name": type(_compat.innermost(value)).__name__, **value.get_config()}
+    if _has_config(value):  # a member of a MultiOptimizer of TensorFlow Addons, or what `_config` has found
+        value = {"class_name": type(_compat.innermost(value)).__name__, **_config(value)}
     if isinstance(value, Mapping):
         yield from _numbers(value, f"{name}.", rates)
     elif isinstance(value, (list, tuple)):
