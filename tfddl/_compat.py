@@ -217,6 +217,15 @@ def has_inner_optimizers(value: object) -> bool:
     return hasattr(value, "_inner_optimizers")
 
 
+def members_of(optimizer: Any) -> list[Any]:
+    """The members of a MultiOptimizer of Keras or of TensorFlow Addons; empty for another optimizer.
+
+    A MultiOptimizer of Keras to which a function was given has none before it is built.
+    """
+    specs = optimizer.optimizer_specs if is_addons_multi_optimizer(optimizer) else ()
+    return [*getattr(optimizer, "_inner_optimizers", ()), *(spec["optimizer"] for spec in specs)]
+
+
 def learning_rate(optimizer: Any) -> float:
     """The current learning rate. float() does not take a variable of Keras 3.4."""
     return float(tf.convert_to_tensor(optimizer.learning_rate))

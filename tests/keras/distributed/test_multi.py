@@ -1,11 +1,16 @@
 """MultiOptimizer: an optimizer for each part of the variables, all of them distributed."""
 
+import os
+from unittest import mock
+
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.harness import on_ranks, slow
 from tests.keras import support
+from tests.sets.support import added
 
 MULTI = getattr(keras.optimizers, "MultiOptimizer", None)
 pytestmark = pytest.mark.skipif(MULTI is None, reason="This Keras has no MultiOptimizer.")
@@ -87,3 +92,47 @@ def test_optimizers_distributed_one_by_one(hvd):
     network = support.model("float64")
     with pytest.raises(ValueError, match=r"give the MultiOptimizer to tfddl.DistributedOptimizer. Received"):
         around.apply([variable.value for variable in network.variables], network.trainable_variables)
+
+
+class Best(keras.callbacks.EarlyStopping):
+    """Restores the first epoch on rank 0, the last on rank 1."""
+
+    def __init__(self, rank):
+        super().__init__("mine", mode="min", patience=9, restore_best_weights=True)
+        self.sign = 1 - 2 * rank
+
+    def on_epoch_end(self, epoch, logs=None):
+        super().on_epoch_end(epoch, {"mine": self.sign * epoch})
+
+
+@on_ranks(2)
+def test_settings_of_members(hvd):
+    """Local layers of a member, TFDDL_CHECK, residuals, options, sets, and what LocalSGD says."""
+    x = np.full((8, 4), 1.0 + hvd.rank(), "f")
+
+    def train(*callbacks, **options):
+        keras.utils.set_random_seed(7)
+        network = keras.Sequential([keras.Input((4,)), *(keras.layers.Dense(4) for _ in range(2))])
+        local = network.layers[0]
+        matrices = hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.01), local_layers=local, **options)
+        vectors = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))
+        network.compile(MULTI(keras.optimizers.OptimizerMap(matrices, {"none": vectors})), "mse")
+        broadcast = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+        network.fit(x, x, verbose=0, epochs=2, callbacks=[*broadcast, *callbacks])
+        return network
+
+    with mock.patch.dict(os.environ, {"TFDDL_CHECK": "1"}):
+        network = train(Best(hvd.rank()), compression=hvd.PowerSGD(rank=1))
+    kernels = hvd.allgather(tf.stack([each.kernel.value for each in network.layers])[None], name="kernels")
+    np.testing.assert_array_equal(kernels[0, 1], kernels[1, 1])
+    assert not np.array_equal(kernels[0, 0], kernels[1, 0])
+    assert len(hvd.ShardedCheckpoint("none", network)._compressions()) == 1
+    with pytest.raises(ValueError, match="compile the model with a plain optimizer"):
+        train(hvd.callbacks.LocalSGD(2))
+    with pytest.raises(ValueError, match=r"rank 0: members\[1\]\.op=Average; rank 1: members\[1\]\.op=Sum"):
+        train(op=hvd.Sum if hvd.rank() else hvd.Average)
+    with (
+        added(hvd, [0], [1]) as sets,
+        pytest.raises(ValueError, match="does not combine the gradients of all"),
+    ):
+        train(process_set=sets[hvd.rank()])

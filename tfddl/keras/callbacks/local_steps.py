@@ -10,8 +10,7 @@ from tfddl.keras import local_steps
 from tfddl.keras.callbacks import stop
 from tfddl.keras.consistency import callback_list, model_contents
 from tfddl.keras.consistency.callback_list import LocalStepsCallback
-from tfddl.keras.distributed.settings import settings_of
-from tfddl.keras.distributed.status import is_distributed
+from tfddl.keras.distributed.status import all_settings, is_distributed
 from tfddl.ops.compression import Compression
 from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set
 
@@ -79,7 +78,7 @@ class LocalSGD(LocalStepsCallback):
                 f"Received: {self.model!r}"
             )
         for optimizer in model_contents.optimizers_of(self.model):
-            if is_distributed(optimizer) and self._has_all_ranks_of_the_exchange(optimizer):
+            if self._trains_all_ranks(optimizer):
                 raise ValueError(
                     f"With {kind} each rank trains alone: compile the model with a plain optimizer. "
                     f"Received: optimizer={optimizer!r}, a distributed one"
@@ -123,12 +122,13 @@ class LocalSGD(LocalStepsCallback):
         self._of = self.model
         return self._new(self.model.trainable_variables, self.model.non_trainable_weights)
 
-    def _has_all_ranks_of_the_exchange(self, optimizer: Any) -> bool:
+    def _trains_all_ranks(self, optimizer: Any) -> bool:
         """Whether a distributed optimizer leaves nothing to exchange. On one rank, too, if both have the same set."""
-        process_set = settings_of(optimizer).options.process_set
-        return (
-            process_set is self.process_set or (process_set.size() or 1) >= (self.process_set.size() or 1) > 1
-        )
+        sets = [settings.options.process_set for settings in all_settings(optimizer)]
+        if not sets:
+            return is_distributed(optimizer)  # an optimizer of TF1
+        size = self.process_set.size() or 1
+        return any(each is self.process_set or (each.size() or 1) >= size > 1 for each in sets)
 
     @property
     def current(self) -> local_steps.LocalSGD | None:

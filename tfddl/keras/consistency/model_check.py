@@ -4,8 +4,7 @@ from typing import Any
 
 from tfddl import _compat, runtime
 from tfddl.keras.consistency import model_contents
-from tfddl.keras.consistency.setup_check import distributed_settings
-from tfddl.keras.distributed.status import is_distributed
+from tfddl.keras.distributed.status import all_settings, is_distributed
 from tfddl.keras.keras2 import addons
 from tfddl.runtime import xla
 from tfddl.runtime.log import warn_on_each_host
@@ -61,17 +60,15 @@ def _check_ranks(optimizer: Any, process_set: ProcessSet) -> None:
     Raises:
         ValueError: It does not.
     """
-    settings = distributed_settings(optimizer)
-    if settings is None:
-        return
-    mine, trained = (set(members(each)) for each in (process_set, settings.options.process_set))
-    if len(mine) > 1 and not mine <= trained:
-        raise ValueError(
-            "The optimizer does not combine the gradients of all ranks to which the callback broadcasts, so their weights "
-            "would diverge: give both the same process_set. "
-            f"Received: DistributedOptimizer with ranks {sorted(trained)}, "
-            f"BroadcastGlobalVariablesCallback with {sorted(mine)}"
-        )
+    for settings in all_settings(optimizer):
+        mine, trained = (set(members(each)) for each in (process_set, settings.options.process_set))
+        if len(mine) > 1 and not mine <= trained:
+            raise ValueError(
+                "The optimizer does not combine the gradients of all ranks to which the callback broadcasts, so their "
+                "weights would diverge: give both the same process_set. "
+                f"Received: DistributedOptimizer with ranks {sorted(trained)}, "
+                f"BroadcastGlobalVariablesCallback with {sorted(mine)}"
+            )
 
 
 def request_count() -> int:

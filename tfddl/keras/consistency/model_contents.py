@@ -6,9 +6,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.keras.distributed.adoption import is_adopted
-from tfddl.keras.distributed.settings import settings_of
 from tfddl.keras.distributed.sharded_optimizer import is_sharded
+from tfddl.keras.distributed.status import all_settings
 from tfddl.keras.keras2 import optimizer_state
 from tfddl.ops.compression import StatefulCompressor
 from tfddl.ops.variables import whole_of
@@ -55,7 +54,7 @@ def sharded_among(optimizers: Iterable[Any]) -> list[Any]:
     """
     found = list(map(_compat.innermost, optimizers))
     for each in found:
-        if _compat.has_inner_optimizers(each) and any(map(is_sharded, each._inner_optimizers)):
+        if any(map(is_sharded, _compat.members_of(each))):
             raise ValueError(
                 "A MultiOptimizer holds the state of its members whole: use hvd.DistributedOptimizer on the MultiOptimizer. "
                 f"Received: a ShardedOptimizer as a member of {each!r}"
@@ -66,8 +65,7 @@ def sharded_among(optimizers: Iterable[Any]) -> list[Any]:
 def ends_with_averages(model: Any) -> bool:
     """Whether `fit` ends with the moving averages of the weights, which Keras gives the model before `on_train_end`."""
     optimizer = _compat.innermost(getattr(model, "optimizer", None))
-    members = optimizer._inner_optimizers if _compat.has_inner_optimizers(optimizer) else [optimizer]
-    return any(getattr(each, "use_ema", False) for each in members)
+    return any(getattr(each, "use_ema", False) for each in _compat.members_of(optimizer) or [optimizer])
 
 
 def build_optimizer(model: Any) -> None:
@@ -128,8 +126,8 @@ def is_accumulator(variable: Any) -> bool:
 
 def compressions_of(optimizers: Iterable[Any], given: Any = None) -> list[StatefulCompressor]:
     """The compressions that keep errors: those of the optimizers, and one more."""
-    distributed = [inner for each in optimizers if is_adopted(inner := _compat.innermost(each))]
-    found = [*(settings_of(each).options.compression for each in distributed), given]
+    used = [settings.options.compression for each in optimizers for settings in all_settings(each)]
+    found = [*used, given]
     return list({id(each): each for each in found if isinstance(each, StatefulCompressor)}.values())
 
 

@@ -16,8 +16,7 @@ from tfddl import _compat
 from tfddl.keras.consistency import model_contents
 from tfddl.keras.consistency.callback_list import ours_among
 from tfddl.keras.consistency.tuner_hint import tuner_hint
-from tfddl.keras.distributed.adoption import is_adopted
-from tfddl.keras.distributed.settings import Settings, settings_of
+from tfddl.keras.distributed.status import all_settings
 from tfddl.ops.compression import name_of
 from tfddl.ops.constants import NAMES
 from tfddl.ops.exchange import all_numbers, check_same
@@ -144,32 +143,26 @@ def local_slots(model: Any, weights: Sequence[Any]) -> set[int]:
 
 def local_slots_of(optimizers: Iterable[Any], weights: Sequence[Any]) -> set[int]:
     """The slots of the weights whose gradients the optimizers leave to each rank."""
-    found = map(distributed_settings, optimizers)
-    return set().union(*(settings.local.among(weights) for settings in found if settings is not None))
+    found = (settings for optimizer in optimizers for settings in all_settings(optimizer))
+    return set().union(*(settings.local.among(weights) for settings in found))
 
 
 def _groups(model: Any) -> dict[Any, int]:
-    settings = distributed_settings(getattr(model, "optimizer", None))
-    groups = None if settings is None else settings.options.groups
-    listed = groups if isinstance(groups, tuple) else ()
+    found = [settings.options.groups for settings in all_settings(getattr(model, "optimizer", None))]
+    listed = [group for groups in found if isinstance(groups, tuple) for group in groups]
     return {reference: number for number, group in enumerate(listed) for reference in group}
 
 
-def distributed_settings(optimizer: Any) -> Settings | None:
-    """The settings of a distributed optimizer; None for another one, or for None."""
-    adopted = optimizer is not None and is_adopted(_compat.innermost(optimizer))
-    return settings_of(optimizer) if adopted else None
-
-
 def _options(optimizer: Any) -> Iterator[str]:
-    settings = distributed_settings(optimizer)
-    if settings is not None:
+    found = all_settings(optimizer)
+    for number, settings in enumerate(found):
+        member = f"members[{number}]." if len(found) > 1 else ""
         chosen = settings.chosen()
         del chosen["process_set"]  # its ranks are the ones that compare
         if isinstance(chosen["groups"], tuple):
             chosen["groups"] = "lists of variables"  # `check_roles` compares them
         chosen.update(op=NAMES[chosen["op"]], compression=name_of(chosen["compression"]))
-        yield from (f"{option}={value}" for option, value in chosen.items())
+        yield from (f"{member}{option}={value}" for option, value in chosen.items())
 
 
 def _hyperparameters(optimizer: Any) -> Iterator[str]:
@@ -187,17 +180,10 @@ def _config(value: Any) -> Mapping[str, Any]:
         config: Mapping[str, Any] = value.get_config()
         return config
     except Exception:  # whatever code of the user's own raises
-        held = vars(value)
-        held = {
-            **held,
-            **(held.get("_hyper") or {}),
-        }  # where legacy optimizers of Keras 2 have hyperparameters
+        held = vars(value) | (vars(value).get("_hyper") or {})  # legacy optimizers of Keras 2 have it
         public = {name: each for name, each in held.items() if not name.startswith("_") and name != "built"}
-        candidates = {
-            **public,
-            _RATE: held.get("_learning_rate", held.get(_RATE)),
-            "members": held.get("_inner_optimizers"),
-        }
+        rate, members = held.get("_learning_rate", held.get(_RATE)), held.get("_inner_optimizers")
+        candidates = {**public, _RATE: rate, "members": members}
         return {name: each for name, each in candidates.items() if _is_compared(each)}
 
 

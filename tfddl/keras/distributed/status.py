@@ -4,7 +4,7 @@ from typing import Any
 
 from tfddl import _compat
 from tfddl.keras.distributed.adoption import is_adopted
-from tfddl.keras.distributed.settings import settings_of
+from tfddl.keras.distributed.settings import Settings, settings_of
 from tfddl.keras.keras2 import addons, aggregation
 from tfddl.v1 import optimizer as v1_optimizer
 
@@ -18,6 +18,17 @@ def is_distributed(optimizer: Any) -> bool:
     if _compat.has_inner_optimizers(inner) and inner._inner_optimizers:
         return all(map(is_adopted, inner._inner_optimizers))
     return is_adopted(inner) or addons.has_distributed_members(inner)
+
+
+def all_settings(optimizer: Any) -> list[Settings]:
+    """The settings of a distributed optimizer, or those of the distributed members of a plain MultiOptimizer.
+
+    Args:
+        optimizer: Any optimizer, or None.
+    """
+    inner = _compat.innermost(optimizer)
+    whole = [inner] if is_adopted(inner) else map(_compat.innermost, _compat.members_of(inner))
+    return [settings_of(each) for each in whole if is_adopted(each)]
 
 
 def passes_of(optimizer: Any) -> int:
