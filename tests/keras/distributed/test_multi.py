@@ -1,5 +1,6 @@
 """MultiOptimizer: an optimizer for each part of the variables, all of them distributed."""
 
+import contextlib
 import os
 from unittest import mock
 
@@ -86,6 +87,13 @@ def test_under_loss_scaling(hvd, maker, eager):
 def test_optimizers_distributed_one_by_one(hvd):
     matrices, vectors = map(hvd.DistributedOptimizer, optimizers())
     check(hvd, by_map(), MULTI(keras.optimizers.OptimizerMap(vectors, {".*kernel": matrices})))
+    x, chosen = np.ones((4, 4), "f"), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    refusal = pytest.raises(ValueError, match=r"call model\.build\(input_shape\) before fit")
+    for first, expected in (([keras.Input((4,))], contextlib.nullcontext()), ([], refusal)):
+        network = keras.Sequential([*first, keras.layers.Dense(4)])
+        network.compile(MULTI(lambda _: chosen), "mse")
+        with expected:
+            network.fit(x, x, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
     around = keras.optimizers.LossScaleOptimizer(
         MULTI(keras.optimizers.OptimizerMap(*map(hvd.DistributedOptimizer, optimizers()[:1])))
     )

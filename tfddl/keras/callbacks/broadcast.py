@@ -130,6 +130,7 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         steps_check.check_plan(
             _compat.fit_params(self), self.model, self._collective("steps"), self.process_set
         )
+        model_contents.build_members(self.model)
         setup_check.check_optimizer(self.model, self._collective("optimizer"), self.process_set)
         adapted_check.check_adapted(self.model, self._collective("adapted"), self.process_set)
         # Behind the comparison, which raises on all ranks if the optimizers of some of them are distributed.

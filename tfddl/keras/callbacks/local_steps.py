@@ -77,6 +77,7 @@ class LocalSGD(LocalStepsCallback):
                 f"{kind} needs the weights before the first step: call model.build(input_shape) first. "
                 f"Received: {self.model!r}"
             )
+        model_contents.build_members(self.model)
         for optimizer in model_contents.optimizers_of(self.model):
             if self._trains_all_ranks(optimizer):
                 raise ValueError(

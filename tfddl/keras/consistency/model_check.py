@@ -45,6 +45,13 @@ def check_distributed(model: Any, process_set: ProcessSet) -> bool:
     if not stock:
         return True
     addons.check_not_inside(model.optimizer)
+    if model_contents.has_unknown_members(model.optimizer):
+        raise ValueError(
+            "A MultiOptimizer asks its function for optimizers when it is built, so it is not known whether they are "
+            "distributed: call model.build(input_shape) before fit, or give the MultiOptimizer to tfddl's "
+            "DistributedOptimizer. "
+            f"Received: optimizer={model.optimizer!r}, of a model that is not built"
+        )
     raise ValueError(
         "The model's optimizer is not distributed, so each rank would train on its own: use "
         "model.compile(optimizer=hvd.DistributedOptimizer(optimizer), ...), and for a saved model hvd.load_model(path) "

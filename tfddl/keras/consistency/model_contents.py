@@ -75,6 +75,18 @@ def build_optimizer(model: Any) -> None:
         _compat.build_optimizer(optimizer, model.trainable_variables)
 
 
+def build_members(model: Any) -> None:
+    """Builds a MultiOptimizer of Keras to which a function was given: it has no members before, distributed or not."""
+    if has_unknown_members(getattr(model, "optimizer", None)) and _compat.trains_with_stock_step(model):
+        build_optimizer(model)
+
+
+def has_unknown_members(optimizer: Any) -> bool:
+    """Whether the optimizer is a MultiOptimizer of Keras that has not yet asked its function for members."""
+    inner = _compat.innermost(optimizer)
+    return _compat.has_inner_optimizers(inner) and not inner._inner_optimizers
+
+
 def is_built_by_step(model: Any) -> bool:
     """Whether the first step has to make the variables of `model.optimizer`.
 
