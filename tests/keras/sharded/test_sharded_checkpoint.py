@@ -48,6 +48,37 @@ def test_fit_goes_on(hvd, tmp_path, optimizer):
     check_same(weights(seen), weights(whole))
 
 
+@on_ranks(2)
+def test_optimizers_of_two_networks(hvd, tmp_path):
+    """As in a GAN: each has slots for its own network alone, also in a program that runs again."""
+    import keras
+
+    def new():
+        keras.utils.set_random_seed(1)
+        first, second = (keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)]) for _ in range(2))
+        model = keras.Sequential([keras.Input((5,)), first, keras.layers.Dense(5), second])
+        model.first = hvd.ShardedOptimizer(keras.optimizers.Adam(0.01))
+        model.second = hvd.DistributedOptimizer(keras.optimizers.Adam(0.01))
+
+        def train():
+            for network, optimizer in ((first, model.first), (second, model.second)):
+                weights = network.trainable_variables
+                optimizer.apply([tf.fill(each.shape, 1.0 + hvd.rank()) for each in weights], weights)
+            return arrays([*model.variables, *model.first.variables, *model.second.variables])
+
+        return hvd.ShardedCheckpoint(directory, model), train
+
+    directory = shared(hvd, tmp_path / "checkpoints")
+    checkpoint, train = new()
+    train()
+    checkpoint.save(step=1)
+    checkpoint.wait()
+    hvd.barrier()
+    again, train_again = new()
+    assert again.restore() == {"step": 1}
+    check_same(train_again(), train())
+
+
 OTHER_RANKS = """
 import sys, keras, numpy as np
 import tfddl as hvd

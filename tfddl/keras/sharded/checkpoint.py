@@ -31,6 +31,7 @@ from tfddl.runtime.agreement import by_rank
 from tfddl.runtime.log import warn, warn_on_this_rank
 
 _NAME = "ShardedCheckpoint"
+_TRAINED = "trained_by_optimizers"
 _NOTE = "saving a ShardedCheckpoint, of which each rank writes a part; call save on all ranks, after the same step"
 
 
@@ -145,8 +146,10 @@ class ShardedCheckpoint:
         mine = contents.written_by(entries, rank, ranks)
         arrays = {entry.key: entry.value() for entry in mine}
         folder = Folder(self._number, ranks, self._token, self._base)
+        trained = contents.trained_by(self._model, self._optimizer)
+        about |= {_TRAINED: trained} if trained else {}
         if self.local_steps is not None:
-            about = {**about, "local_steps": self.local_steps.progress()}
+            about |= {"local_steps": self.local_steps.progress()}
         self._writing = self._thread.submit(self._write, folder, rank, json.dumps(about), arrays)
 
     def wait(self) -> None:
@@ -175,9 +178,9 @@ class ShardedCheckpoint:
                 "from them. Use a directory for each job."
             )
 
-    def _entries(self) -> list[Entry]:
+    def _entries(self, trained: dict[str, list[int]] | None = None) -> list[Entry]:
         alone = self.local_steps is not None
-        found = contents.entries_of(self._model, self._optimizer, alone)
+        found = contents.entries_of(self._model, self._optimizer, alone, trained)
         if self.local_steps is not None:
             found += contents.listed("local_steps", self.local_steps.checkpoint_variables())
         return found
@@ -199,7 +202,7 @@ class ShardedCheckpoint:
                             "it was saved without local steps: use another directory for training with them"
                         )
                     self.local_steps.resume(progress)
-                for entry in self._entries():
+                for entry in self._entries(about.pop(_TRAINED, None)):
                     entry.restore(parts, rank)
                 contents.resume_residuals(self._compressions(), parts, rank)
             return about, ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -75,18 +75,24 @@ class Entry:
         (self.whole or self.variable).assign(value)
 
 
-def entries_of(model: Any, optimizer: Any = None, trains_alone: bool = False) -> list[Entry]:
+def entries_of(
+    model: Any,
+    optimizer: Any = None,
+    trains_alone: bool = False,
+    trained: Mapping[str, Sequence[int]] | None = None,
+) -> list[Entry]:
     """The variables of a model and of its optimizers, each once; builds the optimizers.
 
     Args:
         model: The model, built.
         optimizer: One that is not part of the model. Defaults to none.
         trains_alone: Whether each rank trains alone for some steps, so that all variables differ by rank.
+        trained: See `trained_by`, which defaults to all trainable variables for each optimizer.
 
     Raises:
         ValueError: A MultiOptimizer has a sharded member.
     """
-    optimizers = [*model_contents.optimizers_of(model), *([] if optimizer is None else [optimizer])]
+    optimizers = _optimizers(model, optimizer)
     model_contents.sharded_among(optimizers)
     local = {_id(model.variables[slot]) for slot in setup_check.local_slots(model, model.variables)}
     local |= {_id(each) for each in model.variables if _is_own(each)}
@@ -96,8 +102,11 @@ def entries_of(model: Any, optimizer: Any = None, trains_alone: bool = False) ->
     for number, variable in enumerate(model.variables):
         own = trains_alone or _id(variable) in local or _compat.is_seed_state(variable)
         found.setdefault(_id(variable), Entry(f"model.{number}", variable, "own" if own else "equal"))
-    for index, each in enumerate({id(one): one for one in optimizers}.values()):
-        _compat.build_optimizer(each, model.trainable_variables)
+    for index, each in enumerate(optimizers):
+        positions = (trained or {}).get(str(index), [])
+        fits = positions and max(positions) < len(model.variables)  # else of another model: `restore` raises
+        part = [model.variables[at] for at in positions] if fits else model.trainable_variables
+        _compat.build_optimizer(each, part)
         for number, variable in enumerate(model_contents.state_of(each, model.variables)):
             whole = whole_of(variable)
             if whole is not None and whole.ranks == basics.size():
@@ -110,6 +119,32 @@ def entries_of(model: Any, optimizer: Any = None, trains_alone: bool = False) ->
             entry = Entry(f"optimizer.{index}.{number}", variable, kind, whole)
             found.setdefault(_id(variable), entry)
     return list(found.values())
+
+
+def trained_by(model: Any, optimizer: Any = None) -> dict[str, list[int]]:
+    """The variables of each optimizer that trains a part of the model, such as one network of a GAN.
+
+    Args:
+        model: The model.
+        optimizer: One that is not part of the model. Defaults to none.
+
+    Returns:
+        By the number of the optimizer, the positions among `model.variables`.
+    """
+    positions = {_id(variable): position for position, variable in enumerate(model.variables)}
+    everything = [positions[_id(variable)] for variable in model.trainable_variables]
+    found = {}
+    for index, each in enumerate(_optimizers(model, optimizer)):
+        its_own = list(map(_id, _compat.trained_variables(_compat.innermost(each))))
+        known = [positions[one] for one in its_own if one in positions]
+        if len(known) == len(its_own) > 0 and known != everything:
+            found[str(index)] = known
+    return found
+
+
+def _optimizers(model: Any, optimizer: Any) -> list[Any]:
+    found = [*model_contents.optimizers_of(model), *([] if optimizer is None else [optimizer])]
+    return list({id(each): each for each in found}.values())
 
 
 def residuals(compressions: Sequence[StatefulCompressor]) -> Iterator[Entry]:
