@@ -57,7 +57,7 @@ def test_diloco_in_numpy(hvd, every):
     np.testing.assert_array_equal(np.asarray(theta), found)
     assert any(each.shape == theta.shape for each in slots)
 
-    outer = keras.optimizers.SGD(1.0)
+    outer = keras.optimizers.SGD(lambda: 1.0)
     averaged, _ = train(hvd, lambda variables: hvd.LocalSGD(variables, every))
     same, _ = train(hvd, lambda variables: hvd.DiLoCo(variables, every, outer))
     np.testing.assert_allclose(averaged, in_numpy(hvd.size(), every, 1.0, 0.0), rtol=2e-5, atol=1e-6)

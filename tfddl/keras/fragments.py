@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.keras.consistency.model_contents import state_of
+from tfddl.keras.optimizer_copy import copy_of
 
 
 class Fragment:
@@ -18,11 +19,14 @@ class Fragment:
     Args:
         variables: Variables of Keras or TensorFlow.
         outer: An optimizer of Keras.
+
+    Raises:
+        ValueError: No copy of `outer` can be made.
     """
 
     def __init__(self, variables: Sequence[Any], outer: Any) -> None:
         self._locals = variables
-        self._outer = type(outer).from_config(outer.get_config())
+        self._outer = copy_of(outer)
         self._theta = [
             _compat.new_variable(value, f"theta_{index}") for index, value in enumerate(self._values())
         ]

@@ -237,6 +237,28 @@ def test_broadcasts_leave_slices_alone(hvd):
 
 
 @on_ranks(2)
+def test_rates_and_classes_of_ones_own(hvd):
+    """Keras would need classes and configurations for a copy that it makes by itself; the optimizer is tried without."""
+    import keras
+
+    class Schedule(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step):
+            return 0.01 / (1.0 + tf.cast(step, "float32"))
+
+    class Doubled(keras.optimizers.SGD):
+        def __init__(self, base):
+            super().__init__(2 * base)
+
+    for rate in (lambda: 0.01, Schedule()):
+        both = [
+            wrap(keras.optimizers.Adam(rate)) for wrap in (hvd.ShardedOptimizer, hvd.DistributedOptimizer)
+        ]
+        check_equal(hvd, *(trained(hvd, each, steps=2) for each in both))
+    with pytest.raises(ValueError, match=r"let its get_config\(\) return .* with TypeError: .*__init__"):
+        hvd.ShardedOptimizer(Doubled(0.1))
+
+
+@on_ranks(2)
 def test_refusals(hvd, tmp_path):
     import keras
 

@@ -6,8 +6,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
+from tfddl.keras.optimizer_copy import copy_of
 
-_WHOLE = {
+_PROBE = {
+    "learning_rate": 1.0,
     "clipnorm": None,
     "clipvalue": None,
     "global_clipnorm": None,
@@ -15,7 +17,7 @@ _WHOLE = {
     "gradient_accumulation_steps": None,
     "loss_scale_factor": None,
 }
-"""Choices of an optimizer that tfddl knows how to divide."""
+"""Hyperparameters of the copies: a rate that makes large steps, and none of the choices that tfddl knows how to divide."""
 
 
 def is_elementwise(optimizer: Any) -> bool:
@@ -26,26 +28,20 @@ def is_elementwise(optimizer: Any) -> bool:
     values, *gradients = np.random.default_rng(0).normal(size=(3, 4, 4)).astype("float32")
     with tf.init_scope():
         whole, halves = [values], np.split(values.reshape(-1), 2)
-        at_once = _stepped(_plain_copy(optimizer), whole, [[each] for each in gradients])
+        at_once = _stepped(copy_of(optimizer, _PROBE), whole, [[each] for each in gradients])
         divided = [np.split(each.reshape(-1), 2) for each in gradients]
-        in_halves = _stepped(_plain_copy(optimizer), halves, divided)
+        in_halves = _stepped(copy_of(optimizer, _PROBE), halves, divided)
     return bool(np.allclose(at_once, in_halves, rtol=1e-4, atol=1e-6))
 
 
 def begins_with_copies(optimizer: Any) -> bool:
     """Whether the first values of the slots depend on those of the variables."""
     with tf.init_scope():
-        copies = [_plain_copy(optimizer) for _ in range(2)]
+        copies = [copy_of(optimizer, _PROBE) for _ in range(2)]
         for number, each in enumerate(copies):
             each.build([_compat.new_variable(np.full([2, 2], number, "float32"), "probe")])
         slots = zip(*(each.variables for each in copies), strict=True)
         return any(not np.array_equal(*map(tf.convert_to_tensor, pair)) for pair in slots)
-
-
-def _plain_copy(optimizer: Any) -> Any:
-    config = optimizer.get_config()
-    config |= {name: value for name, value in _WHOLE.items() if name in config}
-    return type(optimizer).from_config(config)
 
 
 def _stepped(optimizer: Any, values: list[np.ndarray], gradients: list[list[np.ndarray]]) -> np.ndarray:

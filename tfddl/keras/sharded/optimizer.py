@@ -50,7 +50,8 @@ def ShardedOptimizer(
     Raises:
         TypeError: `optimizer` is none of Keras 3, or a MultiOptimizer.
         ValueError: The optimizer looks at whole tensors, as LAMB, LARS, Muon and Adafactor do, or its slots begin as copies
-            of the variables, as those of ScheduleFreeAdamW; it is distributed already; or `op` is Adasum.
+            of the variables, as those of ScheduleFreeAdamW; no copy of it can be made from its configuration; it is
+            distributed already; or `op` is Adasum.
 
     Example:
         On 2 ranks:
