@@ -9,6 +9,9 @@ from tfddl.keras.consistency import model_contents
 from tfddl.keras.consistency.first_rank import first
 from tfddl.keras.distributed import patches
 from tfddl.keras.distributed.settings import settings_of
+from tfddl.keras.distributed.status import all_settings
+from tfddl.runtime import basics
+from tfddl.runtime.log import warn_on_this_rank
 from tfddl.runtime.process_sets import rank_in
 
 _NAME = "ShardedOptimizer.file"
@@ -29,6 +32,12 @@ def by_first_rank(plain: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(plain)
     def write(model: Any, filepath: Any, *arguments: Any, **options: Any) -> Any:
         optimizers = model_contents.sharded_optimizers(model)
+        if not optimizers and _is_outside(model):
+            warn_on_this_rank(
+                f"Rank {basics.rank()} does not write {filepath}: it is outside the process set of the model's "
+                "ShardedOptimizer, whose first rank writes. Call model.save on the ranks of the set alone."
+            )
+            return None
         if not optimizers:
             return plain(model, filepath, *arguments, **options)
         if str(filepath).endswith(".h5") and not str(filepath).endswith(".weights.h5"):
@@ -48,3 +57,9 @@ def by_first_rank(plain: Callable[..., Any]) -> Callable[..., Any]:
             return first(writes, lambda: plain(model, filepath, *arguments, **options), _NAME, process_set)
 
     return write
+
+
+def _is_outside(model: Any) -> bool:
+    """Whether the model's optimizer is divided among other ranks."""
+    found = [each for optimizer in model_contents.optimizers_of(model) for each in all_settings(optimizer)]
+    return any(each.sharded and not each.options.process_set.included() for each in found)
