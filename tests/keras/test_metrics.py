@@ -221,9 +221,15 @@ def test_logs_that_are_no_metrics(hvd):
     network.rank = hvd.rank()
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.0))
     network.compile(optimizer, "binary_crossentropy", metrics=[METRICS.AUC(name="auc")])
-    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
+    short = tf.constant(hvd.rank(), tf.bfloat16)
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        keras.callbacks.LambdaCallback(on_epoch_end=lambda _, logs: logs.update(short=short)),
+        hvd.callbacks.MetricAverageCallback(),
+    ]
     history = network.fit(x[part], y[part], batch_size=8, verbose=0, callbacks=callbacks).history
     mean = (hvd.size() - 1) / 2
+    assert history["short"] == [mean]
     assert history["auc"] == [mean]
     np.testing.assert_array_equal(history["own"], [[mean, mean]])
     np.testing.assert_allclose(history["loss"], network.evaluate(x, y, verbose=0)[0], rtol=1e-5)

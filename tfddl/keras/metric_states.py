@@ -105,10 +105,10 @@ class Layout:
     @classmethod
     def of(cls, logs: Mapping[str, Any], snapshots: Mapping[str, Snapshot]) -> Layout:
         """The layout of this rank's logs and metrics."""
-        keys = _numeric(logs)
-        shown = [f"{key} {np.shape(logs[key])}" if np.ndim(logs[key]) else key for key in keys]
+        numbers = _numeric(logs)
+        shown = [f"{key} {value.shape}" if value.ndim else key for key, value in numbers.items()]
         states = [f"{prefix}{line}" for prefix, one in snapshots.items() for line in one.describe()]
-        length = sum(np.size(logs[key]) + 1 for key in keys)
+        length = sum(value.size + 1 for value in numbers.values())
         length += sum(value.size for one in snapshots.values() for value in one.values)
         return cls(shown, states, length)
 
@@ -155,10 +155,10 @@ def merge(
         ValueError: On every rank, if the ranks have different logs or metrics.
     """
     Layout.of(logs, snapshots).check(name, process_set)
-    keys = _numeric(logs)
-    if not keys:
+    numbers = _numeric(logs)
+    if not numbers:
         return []
-    mine = [np.asarray(logs[key], "float64") for key in keys]
+    keys, mine = list(numbers), [value.astype("float64") for value in numbers.values()]
     own = {prefix + key: value for prefix, one in snapshots.items() for key, value in one.results.items()}
     from_state = [
         np.array(key in own and _equal(own[key], value), "float64")
@@ -185,8 +185,20 @@ def _results_by_log(snapshots: Mapping[str, Snapshot], states: Sequence[np.ndarr
     return found
 
 
-def _numeric(logs: Mapping[str, Any]) -> list[str]:
-    return sorted(key for key, value in logs.items() if _is_numeric(value))
+def _numeric(logs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The logs that are numbers, in an order that all ranks share."""
+    arrays = {key: _array(logs[key]) for key in sorted(logs)}
+    return {
+        key: value
+        for key, value in arrays.items()
+        if value.dtype.kind in "iuf" or value.dtype.name == "bfloat16"
+    }
+
+
+def _array(value: Any) -> np.ndarray:
+    return np.asarray(
+        value.numpy() if tf.is_tensor(value) else value
+    )  # NumPy takes no scalar tensor in bfloat16
 
 
 def _sums(arrays: Sequence[np.ndarray], name: str, process_set: ProcessSet) -> list[np.ndarray]:
@@ -208,7 +220,7 @@ def _leaves(metrics: Sequence[Any]) -> Iterator[Any]:
 
 
 def _results(model: Any) -> dict[str, np.ndarray]:
-    return {key: np.asarray(value, "float64") for key, value in _flat(model.get_metrics_result())}
+    return {key: _array(value).astype("float64") for key, value in _flat(model.get_metrics_result())}
 
 
 def _flat(logs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -238,8 +250,3 @@ def _assign(variables: Sequence[Any], values: Sequence[np.ndarray]) -> None:
 
 def _equal(one: np.ndarray, other: np.ndarray) -> bool:
     return one.shape == other.shape and np.allclose(one, other, rtol=_CLOSE, atol=1e-12, equal_nan=True)
-
-
-def _is_numeric(value: Any) -> bool:
-    array = np.asarray(value)
-    return array.dtype.kind in "iuf" or array.dtype.name == "bfloat16"
