@@ -154,6 +154,7 @@ def fit_and_validate(hvd, **options):
         validation_freq=2,
         callbacks=[
             hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+            keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: network.evaluate(x[:8], y[:8], verbose=0)),
             hvd.callbacks.MetricAverageCallback(),
             keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(dict(logs))),
         ],

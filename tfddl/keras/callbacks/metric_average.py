@@ -24,7 +24,8 @@ class MetricAverageCallback(Callback):
     In `fit` the callback changes `logs` in place at the end of each epoch, so that the callbacks after it in the list, and
     the history, see the whole job's numbers: put it before `EarlyStopping`, `ModelCheckpoint` and `ReduceLROnPlateau`.
     Numbers of single batches and of the progress bar stay each rank's own. So does the result of `model.evaluate`: see
-    `tfddl.evaluate`.
+    `tfddl.evaluate`. If `fit` does not know its number of steps, as with a generator, a callback of your own that calls
+    `model.evaluate` belongs behind this one: it starts the metrics anew, whose numbers would be means over ranks.
 
     Args:
         process_set: The ranks that train together ("all ranks" above). Defaults to all.
@@ -43,6 +44,11 @@ class MetricAverageCallback(Callback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Resets the state of the last epoch."""
         self._validated, self._snapshots, self._training = 0, {}, True
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Keeps the state after the last step, before a callback in front of this one calls `model.evaluate`."""
+        if batch + 1 == _compat.fit_params(self).get("steps"):
+            self._snapshots[""] = snapshot(self.model)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Keeps the state of training, before validation starts from zero."""
