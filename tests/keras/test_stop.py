@@ -12,7 +12,9 @@ STEPS = 6
 
 
 class Seen(keras.callbacks.Callback):
-    """Counts; without hooks for batches, which would make ranks look after each batch."""
+    """Counts; without hooks for batches, which would make ranks look after each batch, and without a best epoch."""
+
+    restore_best_weights = True
 
     def __init__(self):
         super().__init__()

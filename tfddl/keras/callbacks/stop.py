@@ -95,8 +95,9 @@ class StopTogetherCallback(callback_list.ListedCallback):
         """Makes restored weights equal: the mean under LocalSGD and DiLoCo, the first rank's if epochs differ."""
         if not self._restores:
             return
-        restoring = self._restoring()
-        (epochs,) = self._exchange("restored", restoring[-1].best_epoch + 1 if restoring else 0)
+        # A callback of the user's own may have no `best_epoch`.
+        best = [each.best_epoch + 1 for each in self._restoring() if hasattr(each, "best_epoch")]
+        (epochs,) = self._exchange("restored", best[-1] if best else 0)
         if differ(epochs):
             root = members(self.process_set)[0]
             warn(
