@@ -19,6 +19,7 @@ from tfddl.ops import names
 from tfddl.ops.allreduce import allreduce
 from tfddl.ops.compression import is_stateful
 from tfddl.ops.constants import Sum
+from tfddl.ops.variables import whole_values
 from tfddl.runtime.process_sets import id_of, members
 
 _SLICES = "_tfddl_slices"
@@ -170,8 +171,8 @@ class Sharded(Distributed):
             store[str(index)] = value
 
     def whole_values(self) -> Iterator[np.ndarray]:
-        """See `sharded_state.whole_values`."""
-        return sharded_state.whole_values(self)
+        """The values of all variables, as the plain optimizer would have them, few at a time. All ranks read all of them."""
+        return whole_values(self.variables, lambda each: tf.convert_to_tensor(each).numpy())
 
     @contextmanager
     def collected(self, values: list[np.ndarray]) -> Iterator[None]:
@@ -228,8 +229,3 @@ def is_sharded(optimizer: Any) -> bool:
         return False
     process_set = settings_of(optimizer).options.process_set
     return bool(process_set.included()) and len(members(process_set)) > 1
-
-
-def slices_of(optimizer: Any) -> Slices | None:
-    """The slices of a sharded optimizer that is built, also of one inside a LossScaleOptimizer; else None."""
-    return vars(_compat.innermost(optimizer)).get(_SLICES)

@@ -1,25 +1,11 @@
-"""The whole state of a sharded optimizer: for files that any number of ranks can load, and from them."""
+"""Loads a sharded optimizer from a file, which holds the whole state for any number of ranks."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from tfddl.ops import variables
 from tfddl.ops.variables import whole_of
-
-
-def whole_values(optimizer: Any) -> Iterator[np.ndarray]:
-    """The values of the optimizer's variables, as the plain optimizer would have them. All ranks read all of them.
-
-    Args:
-        optimizer: A sharded optimizer that is built.
-
-    Returns:
-        One array for each variable. Few variables at a time are whole.
-    """
-    return variables.whole_values(optimizer.variables, lambda each: tf.convert_to_tensor(each).numpy())
 
 
 def load(optimizer: Any, store: Mapping[str, Any]) -> None:
