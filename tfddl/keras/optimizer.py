@@ -64,8 +64,8 @@ def DistributedOptimizer(
         `optimizer` itself. If it is distributed already with the same settings, nothing changes.
 
     Raises:
-        TypeError: If `optimizer` is neither; if `compression` is no compressor, `process_set` no `ProcessSet`, or a bool
-            neither True nor False; for an unknown argument.
+        TypeError: If `optimizer` is neither; if `name` is no text, `compression` no compressor, `process_set` no
+            `ProcessSet`, or a bool neither True nor False; for an unknown argument.
         ValueError: For an `op`, a factor, groups or a device that `tfddl.DistributedGradientTape` refuses; for
             `backward_passes_per_step` below 1, or above 1 for an optimizer that accumulates already or is built; or if
             the optimizer is distributed already with other settings.
@@ -79,6 +79,11 @@ def DistributedOptimizer(
         >>> weight.numpy()
         array([-1.5], dtype=float32)
     """
+    if not isinstance(name, str | None):
+        raise TypeError(
+            "name is a text that is equal on all ranks: pass a str, and layers as local_layers=... to "
+            f"PartialDistributedOptimizer. Received: name={name!r}"
+        )
     gradient_options = GradientOptions.of("DistributedOptimizer", options).with_state()
     passes = check_passes(backward_passes_per_step)
     check_bool("average_aggregated_gradients", average_aggregated_gradients)

@@ -194,3 +194,5 @@ def test_refusals(hvd):
     for layers in ("dense", [keras.layers.Dense(1), 3], tf.Variable(1.0)):
         with pytest.raises(ValueError, match=r"a Keras layer or a list of them: .* Received: local_layers="):
             hvd.PartialDistributedOptimizer(keras.optimizers.SGD(), local_layers=layers)
+    with pytest.raises(TypeError, match=r"layers as local_layers=.*Received: name=<Dense"):
+        hvd.PartialDistributedOptimizer(keras.optimizers.SGD(), keras.layers.Dense(1))
