@@ -166,6 +166,26 @@ def fit_and_validate(hvd, **options):
 
 
 @on_ranks(2)
+def test_an_evaluation_after_the_last_step(hvd):
+    """Keras' logs are those of the evaluation then, and become those of all rows that the ranks evaluate."""
+    (x, y, _), parts = data([24] * 2)
+    (other_x, other_y, _), others = data(SIZES[:2])
+    part, other = parts[hvd.rank()], others[hvd.rank()]
+    network = classifier(metrics(few=True), hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)))
+    expected = network.evaluate(other_x, other_y, verbose=0, return_dict=True)
+    again = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: network.evaluate(other_x[other], other_y[other], verbose=0)
+    )
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+        again,
+    ]
+    history = network.fit(x[part], y[part], batch_size=8, verbose=0, callbacks=callbacks).history
+    check({key: value[0] for key, value in history.items()}, expected)
+
+
+@on_ranks(2)
 def test_what_is_no_sum_is_averaged(hvd):
     """A metric with its own update_state; a warning, since the ranks validate different numbers of batches."""
     (x, y, _), parts = data(SIZES[:2])

@@ -295,6 +295,7 @@ def test_subclasses_with_hooks_by_their_older_names(hvd):
     kinds = {
         hvd.callbacks.BroadcastGlobalVariablesCallback: (0,),
         hvd.callbacks.LearningRateWarmupCallback: (0.1,),
+        hvd.callbacks.MetricAverageCallback: (),
         hvd.elastic.UpdateBatchStateCallback: (state,),
         hvd.elastic.CommitStateCallback: (state,),
         hvd.callbacks.LocalSGD: (2,),

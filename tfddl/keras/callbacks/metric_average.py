@@ -1,5 +1,6 @@
 """MetricAverageCallback: metrics of the whole job."""
 
+import math
 from typing import Any
 
 from tfddl import _compat
@@ -40,15 +41,19 @@ class MetricAverageCallback(Callback):
         self.process_set = check_type(process_set)
         self.owner = type(self).__name__  # first part of the names of its collectives
         self._validated, self._snapshots, self._training = 0, dict[str, Snapshot](), False
+        self._after_steps: Snapshot | None = None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Resets the state of the last epoch."""
         self._validated, self._snapshots, self._training = 0, {}, True
+        self._after_steps = None
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Keeps the state after the last step, before a callback in front of this one calls `model.evaluate`."""
-        if batch + 1 == _compat.fit_params(self).get("steps"):
-            self._snapshots[""] = snapshot(self.model)
+        super().on_train_batch_end(batch, logs)
+        # With `steps_per_execution` Keras may number the last batch as if the execution were whole.
+        if batch + 1 >= (_compat.fit_params(self).get("steps") or math.inf):
+            self._after_steps = snapshot(self.model)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Keeps the state of training, before validation starts from zero."""
@@ -67,8 +72,14 @@ class MetricAverageCallback(Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Changes the numbers in `logs`."""
         self._training = False
-        means = self.merge({} if logs is None else logs, self._snapshots or {"": snapshot(self.model)})
+        numbers = {} if logs is None else logs
+        means = self.merge(numbers, self._snapshots or {"": self._of_training(numbers)})
         self.compare([key for key in means if key.startswith("val_")])
+
+    def _of_training(self, logs: dict[str, Any]) -> Snapshot:
+        """The state after the last step, unless a callback has called `model.evaluate` between it and Keras' logs."""
+        kept = self._after_steps
+        return kept if kept is not None and kept.is_of(logs) else snapshot(self.model)
 
     def merge(
         self, logs: dict[str, Any], snapshots: dict[str, Snapshot], ranks: int | None = None
