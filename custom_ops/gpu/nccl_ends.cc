@@ -57,7 +57,7 @@ void NcclEnds::Run(std::function<void()> end) {
   }
   try {
     std::thread(run).detach();
-  } catch (const std::system_error&) {  // no thread can be had
+  } catch (const std::system_error&) {  // the system refuses a new thread
     run();
   }
 }

@@ -5,8 +5,8 @@ from tests.mutants.fault import Fault
 FAULTS = {
     "a job that was suspended counts as stalled": Fault(
         "custom_ops/core/watchdog/watchdog.cc",
-        "> kSuspendedMicros) resumed_us_ = now;",
-        "> kSuspendedMicros) resumed_us_ = 0;",
+        "suspensions_.push_back({now, now - round_us_});",
+        "suspensions_.push_back({now, 0});",
         "suspension_test",
     ),
     "the limits of outer control groups do not count": Fault(

@@ -21,6 +21,7 @@ constexpr auto kLeavingPause = std::chrono::milliseconds(1);
 constexpr int64_t kDeliveryMicros = 1000000;
 constexpr int64_t kPeerCheckMicros = 500000;
 constexpr int64_t kSuspendedMicros = 2000000;  // a round that comes later than this was not only slow
+constexpr size_t kMaxSuspensions = 100;
 // Longer than mpirun takes when it ends the job itself, and than the message of a rank that leaves.
 constexpr int64_t kGoneMicros = 1000000;
 // The ranks are compared after this part of the time until the warning. The comparison costs nothing while
@@ -181,7 +182,11 @@ void Watchdog::Loop() {
 // A scheduler may suspend a whole job. Nobody has waited in that time.
 void Watchdog::NoticeSuspension() {
   const int64_t now = NowMicros();
-  if (round_us_ != 0 && now - round_us_ > kSuspendedMicros) resumed_us_ = now;
+  if (round_us_ != 0 && now - round_us_ > kSuspendedMicros) {
+    suspensions_.push_back({now, now - round_us_});
+    if (suspensions_.size() > kMaxSuspensions) suspensions_.pop_front();
+    query_.reset();  // its answers are old
+  }
   round_us_ = now;
 }
 

@@ -124,6 +124,7 @@ class Watchdog {
   void CheckProgress();
   std::optional<OldestRequest> Oldest(bool or_join) const;
   int64_t IdleMicros() const;
+  int64_t MicrosSince(int64_t time_us) const;  // without suspensions
   void StartQuery(Cause cause, const OldestRequest& request);
   void FinishQuery();
   void ReportDifferent(const Query& query);
@@ -139,8 +140,12 @@ class Watchdog {
   std::vector<Peer> peers_;  // by rank
   std::optional<ProcessId> my_process_;
   int64_t peers_checked_us_ = 0;
-  int64_t round_us_ = 0;    // of the last round
-  int64_t resumed_us_ = 0;  // when the process went on after it had been suspended
+  int64_t round_us_ = 0;  // of the last round
+  struct Suspension {
+    int64_t end_us;
+    int64_t length_us;
+  };
+  std::deque<Suspension> suspensions_;  // the latest last
   std::optional<Query> query_;
   int64_t queries_ = 0;
   std::optional<OldestRequest> warned_;     // of the last report of a slow request

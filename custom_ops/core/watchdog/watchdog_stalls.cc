@@ -26,10 +26,18 @@ void Print(const std::string& text) { std::fprintf(stderr, "tfddl: %s\n", text.c
 
 }  // namespace
 
+int64_t Watchdog::MicrosSince(int64_t time_us) const {
+  int64_t passed_us = NowMicros() - time_us;
+  for (const Suspension& each : suspensions_) {
+    if (each.end_us > time_us) passed_us -= std::min(each.length_us, each.end_us - time_us);
+  }
+  return passed_us;
+}
+
 int64_t Watchdog::IdleMicros() const {
-  int64_t moved_us = resumed_us_;
+  int64_t moved_us = 0;
   for (const auto& [set, engine] : engines_) moved_us = std::max(moved_us, engine->moved_us());
-  return NowMicros() - moved_us;
+  return MicrosSince(moved_us);
 }
 
 std::optional<Watchdog::OldestRequest> Watchdog::Oldest(bool or_join) const {
@@ -99,8 +107,9 @@ void Watchdog::CheckProgress() {
   const auto waiting = oldest ? oldest : Oldest(true);
   if (!waiting) return;
   // A rank that has joined may wait as long as an epoch, if the others run collectives meanwhile.
-  const int64_t since_us = std::max(waiting->submitted_us, oldest ? resumed_us_ : now - IdleMicros());
-  const double waited_s = static_cast<double>(now - since_us) * 1e-6;
+  const int64_t submitted_us = MicrosSince(waiting->submitted_us);
+  const int64_t waited_us = oldest ? submitted_us : std::min(submitted_us, IdleMicros());
+  const double waited_s = static_cast<double>(waited_us) * 1e-6;
   if (waited_s > options_.limit_s) return StartQuery(Cause::kLimit, *waiting);
   if (waited_s > options_.warning_s && !(warned_ == waiting)) {
     warned_ = waiting;
@@ -171,7 +180,7 @@ void Watchdog::ReportStall(const Query& query) {
   if (key == kJoinKey && WaitsForMore(query.answers)) return;
   std::string missing = DescribeMissing(query.answers, key, set, sets_);
   if (missing.empty()) missing = "all ranks have submitted it, the transfer itself does not advance";
-  const std::string report = Me() + " has waited " + Seconds(NowMicros() - submitted_us) + " for " +
+  const std::string report = Me() + " has waited " + Seconds(MicrosSince(submitted_us)) + " for " +
                              DescribeKey(key, set, sets_) + "; " + missing +
                              ". All ranks: " + Describe(query.answers, sets_) + ".";
   if (query.cause == Cause::kLimit) {
