@@ -130,7 +130,7 @@ def test_first_line(tmp_path):
         ("HOROVOD_HIERARCHICAL_ALLREDUCE", "false", {"TFDDL_HIERARCHICAL_ALLREDUCE": "0"}),
         ("HOROVOD_HIERARCHICAL_ALLREDUCE", "-1", {"TFDDL_HIERARCHICAL_ALLREDUCE": "0"}),
         ("HOROVOD_STALL_CHECK_TIME_SECONDS", "60.0", {"TFDDL_STALL_WARNING": "60.0"}),
-        ("HOROVOD_STALL_CHECK_DISABLE", "1", {"TFDDL_STALL_WARNING": "inf"}),
+        ("HOROVOD_STALL_CHECK_DISABLE", "1", {"TFDDL_STALL_WARNING": "inf", "TFDDL_STALL_LIMIT": "inf"}),
         ("HOROVOD_STALL_CHECK_DISABLE", "0", {}),
         ("HOROVOD_GPU_OPERATIONS", "NCCL", {}),
     ],
@@ -266,6 +266,8 @@ def test_horovodrun(tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.count("['--epochs', '3'] 32.0 0.28.1") == 2
     assert result.stderr == "horovodrun: --mpi changes nothing in tfddl; leave it out\n"
+    asked = subprocess.run([*command[:3], "-h"], capture_output=True, text=True, timeout=120, check=False)
+    assert asked.stdout.startswith("Usage: "), asked.stderr
     elastic = ["--host-discovery-script", "echo localhost", "--max-np", "4", "--slots-per-host", "2"]
     found = subprocess.run(
         [*command, *elastic, "--blacklist-cooldown-range", "5", "9", sys.executable, str(script)],

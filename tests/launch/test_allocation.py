@@ -100,7 +100,11 @@ def test_chooses(environment, hosts, source):
     assert chosen(NO_GPU | environment) == (hosts, source)
 
 
-@pytest.mark.parametrize("more", [{}, {"SLURM_GPUS_ON_NODE": "2"}, {"CUDA_VISIBLE_DEVICES": "0,1"}], ids=str)
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"SLURM_GPUS_ON_NODE": "1"}, {"SLURM_GPUS_ON_NODE": "2"}, {"CUDA_VISIBLE_DEVICES": "0,1"}],
+    ids=str,
+)
 def test_hosts_with_different_numbers_of_gpus(monkeypatch, more):
     """Slurm tells the total and the GPUs of this host, not those of the others."""
     monkeypatch.setattr(allocation, "all_local", lambda _: True)

@@ -62,8 +62,11 @@ def test_a_file_of_horovodrun(dry_run):
         )
     assert "stall-check" not in result.stderr
     del os.environ["TFDDL_STALL_WARNING"]
-    text = "stall_check: {enabled: false, warning_time_seconds: 9}"
-    assert " TFDDL_STALL_WARNING=inf " in dry_run(text, "-np", "2").stdout
+    del os.environ["TFDDL_STALL_LIMIT"]
+    text = "stall_check: {enabled: 0, warning_time_seconds: 9}"
+    found = dry_run(text, "-np", "2").stdout
+    assert " TFDDL_STALL_WARNING=inf " in found and " TFDDL_STALL_LIMIT=inf " in found
+    assert "Received: 'nope'" in dry_run("stall_check: {enabled: nope}", "-np", "2").output
 
 
 def test_options_of_tfddlrun(dry_run):

@@ -80,8 +80,12 @@ def split(settings: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
         value = settings.get(name)
         if value is not None:
             variables[variable] = _text(name, value)
-    if settings.get(_STALL_CHECK) is False:
+    checks = settings.get(_STALL_CHECK)
+    if checks not in (None, False, True):  # or 0 or 1
+        raise ValueError(f"{_STALL_CHECK} is true or false: write one of them. Received: {checks!r}")
+    if checks is not None and not checks:
         variables["TFDDL_STALL_WARNING"] = "inf"
+        variables.setdefault("TFDDL_STALL_LIMIT", "inf")
     rest = {name: value for name, value in settings.items() if name not in (*_VARIABLES, _STALL_CHECK)}
     return variables, rest
 

@@ -83,7 +83,7 @@ def gpus(environment: Mapping[str, str], hosts: int) -> tuple[int, str]:
     count, source = _gpus_of_this_host(environment)
     text = environment.get("SLURM_GPUS", "")
     total = _total(text)
-    if total and (total < count * hosts or (not count and total % hosts)):
+    if total and (total != count * hosts if count else total % hosts):
         return 0, f"SLURM_GPUS={text}"
     return (total // hosts, f"SLURM_GPUS={text}") if total and not count else (count, source)
 
