@@ -71,7 +71,8 @@ class TensorFlowState(ObjectState):
         """Copies the variables, and saves the attributes.
 
         Raises:
-            ValueError: A tape has left some of the variables to each rank.
+            ValueError: A tape, or `local_variables` of BroadcastGlobalVariablesCallback, has left some of the variables to
+                each rank.
         """
         self._save_variables()
         super().save()

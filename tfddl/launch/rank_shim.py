@@ -72,7 +72,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def command_variables(command: Sequence[str]) -> dict[str, str]:
-    """The environment variables that bring a command to its shim, byte by byte and by any mpirun."""
+    """The environment variables that bring a command to its shim without a change, whichever mpirun starts it."""
     text = base64.b64encode(b"".join(os.fsencode(word) + b"\0" for word in command)).decode()
     starts = range(0, len(text), _PART)
     return {f"{COMMAND_VARIABLE}{index}": text[start : start + _PART] for index, start in enumerate(starts)}

@@ -50,5 +50,6 @@ def passes_done(optimizer: Any) -> int:
 def drop_passes(optimizer: Any) -> None:
     """Drops the gradients that a distributed optimizer has added up outside of its state, as with Keras 2."""
     inner = _compat.innermost(optimizer)
-    if _compat.is_keras_2() and is_adopted(inner):
-        aggregation.drop_passes(inner)
+    for each in (inner, *map(_compat.innermost, _compat.members_of(inner))):
+        if _compat.is_keras_2() and is_adopted(each):
+            aggregation.drop_passes(each)
