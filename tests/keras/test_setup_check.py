@@ -197,6 +197,19 @@ def test_a_callback_that_one_rank_lacks(hvd):
         train(hvd, keras.optimizers.SGD(0.1), *more)
 
 
+class OwnAdapted(keras.layers.Layer):
+    """Not a layer of Keras, so nothing of it is read."""
+
+    mean = variance = tf.constant(["no number"])
+    bin_boundaries = ((1.0, 2.0), (3.0,))
+
+    def adapt(self, data):
+        raise NotImplementedError
+
+    def get_vocabulary(self, kind):
+        raise NotImplementedError
+
+
 @on_ranks(2)
 def test_layers_adapted_to_different_data(hvd):
     words, numbers = ["b a", "c"], np.array([[0.0], [1.0], [5.0]], "f") * 3
@@ -207,16 +220,17 @@ def test_layers_adapted_to_different_data(hvd):
         return layer
 
     layers = keras.layers
-    for kind, own, options in (
-        (layers.TextVectorization, words[hvd.rank() :], {}),
-        (layers.StringLookup, words[hvd.rank() :], {}),
-        (layers.Discretization, numbers[hvd.rank() :], {"num_bins": 2}),
-        (layers.Normalization, numbers[hvd.rank() :], {"axis": None}),
+    for kind, own, remedy, options in (
+        (layers.TextVectorization, words[hvd.rank() :], "set_vocabulary", {}),
+        (layers.StringLookup, words[hvd.rank() :], "set_vocabulary", {}),
+        (layers.StringLookup, np.array([b"caf\xe9", b"caf\xe8"])[hvd.rank() :], "set_vocabulary", {}),
+        (layers.Discretization, numbers[hvd.rank() :], "bin_boundaries=", {"num_bins": 2}),
+        (layers.Normalization, numbers[hvd.rank() :], r"mean=.*variance=", {"axis": None}),
     ):
         layer = adapted(kind, own, **options)
         network = keras.Sequential([keras.Sequential([layer]), layers.Dense(1)])
         name = hvd.broadcast_object(layer.name, 0)
-        wanted = rf"layer '{name}' \({kind.__name__}\) of rank 1 differs from that of rank 0"
+        wanted = rf"{remedy}.*layer '{name}' \({kind.__name__}\) of rank 1 differs from that of rank 0"
         with pytest.raises(ValueError, match=wanted):
             check_adapted(network, "test.adapted", global_process_set)
     network.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
@@ -226,9 +240,29 @@ def test_layers_adapted_to_different_data(hvd):
         )
     near = adapted(layers.Normalization, numbers * (1 + 1e-6 * hvd.rank()), axis=None)
     same = [near, layers.Normalization(), adapted(layers.TextVectorization, words)]
+    numbered = adapted(layers.IntegerLookup, [7, 8, 8])
+    if hvd.rank() == 1:
+        numbered.lookup_table = None  # one rank that cannot read a layer does not leave the others waiting
+    same += [numbered, layers.StringLookup(vocabulary=["b", "a"]), OwnAdapted()]
     check_adapted(keras.Sequential(same), "test.adapted", global_process_set)
     with pytest.raises(ValueError, match="of rank 1 differs"):
         check_adapted(keras.Sequential(same[hvd.rank() :]), "test.adapted", global_process_set)
+
+
+@on_ranks(2)
+def test_local_tables_with_words_of_their_own(hvd):
+    words = [["a", "b", "c"], ["d", "e"]][hvd.rank()]
+    lookup, scale = keras.layers.StringLookup(vocabulary=words), keras.layers.Normalization(axis=None)
+    scale.adapt(np.array([1.0, 2.0]) * (1 + hvd.rank()))
+    table = keras.layers.Embedding(lookup.vocabulary_size(), 2)
+    inputs = keras.Input((), dtype="string")
+    network = keras.Model(inputs, keras.layers.Dense(1)(scale(table(lookup(inputs)))))
+    optimizer = hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), local_layers=table)
+    network.compile(optimizer, "mse")
+    own = [*table.weights, *scale.weights]
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=own)
+    network.fit(tf.constant(words[:2]), np.ones((2, 1)), verbose=0, callbacks=[callback])
+    assert table.embeddings.shape[0] == 4 - hvd.rank()
 
 
 @on_ranks(2)

@@ -31,9 +31,13 @@ class LocalSources:
         other._references, other._layers = dict(self._references), list(self._layers)
         return other
 
+    def has_any(self) -> bool:
+        """Whether there is a local variable or layer."""
+        return bool(self._references or self._layers)
+
     def among(self, sources: Iterable[Any] | None) -> set[int]:
         """Returns the slots of the sources that are local."""
-        if not self._references and not self._layers:
+        if not self.has_any():
             return set()
         mine = set(self._references)
         mine.update(_compat.reference(v) for layer in self._layers for v in layer.trainable_weights)

@@ -132,7 +132,7 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         )
         model_contents.build_members(self.model)
         setup_check.check_optimizer(self.model, self._collective("optimizer"), self.process_set)
-        adapted_check.check_adapted(self.model, self._collective("adapted"), self.process_set)
+        adapted_check.check_adapted(self.model, self._collective("adapted"), self.process_set, self.is_local)
         # Behind the comparison, which raises on all ranks if the optimizers of some of them are distributed.
         self._check_first_step = self.check_distributed()
         self._divergence = self._new_divergence_check()

@@ -6,12 +6,15 @@ one word.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
+from tfddl import _compat
+from tfddl.keras.consistency import setup_check
 from tfddl.ops.exchange import differing_lists
 from tfddl.ops.objects import allgather_object
 from tfddl.runtime import basics
@@ -19,81 +22,124 @@ from tfddl.runtime.agreement import in_words
 from tfddl.runtime.process_sets import ProcessSet
 
 _TOLERANCE = 1e-4  # hosts with other processors round otherwise
+_REMEDIES = {
+    "Normalization": "mean, variance = hvd.broadcast_object((layer.mean, layer.variance), root_rank=0); "
+    "layer = keras.layers.Normalization(mean=np.squeeze(mean), variance=np.squeeze(variance))",
+    "Discretization": "bins = hvd.broadcast_object(layer.bin_boundaries, root_rank=0); "
+    "layer = keras.layers.Discretization(bin_boundaries=bins)",
+}
+_OF_LOOKUPS = "layer.set_vocabulary(hvd.broadcast_object(layer.get_vocabulary(), root_rank=0))"
 
 
 class _Adapted(NamedTuple):
     layer: str
-    words: str  # a digest of the vocabulary
+    remedy: str
+    has_weights: bool
+    words: str | None  # a digest of the vocabulary; None if this rank cannot read the layer
     numbers: np.ndarray  # float64 [2, n]: the numbers, and the scale of each
 
     def line(self) -> str:
         return f"{self.words} {hashlib.sha256(self.numbers.tobytes()).hexdigest()}"
 
     def is_like(self, other: "_Adapted") -> bool:
+        if self.words is None or other.words is None:
+            return True
         if self.words != other.words or self.numbers.shape != other.numbers.shape:
             return False
         numbers, scale = other.numbers
         return bool((np.abs(self.numbers[0] - numbers) <= _TOLERANCE * (np.abs(numbers) + scale)).all())
 
 
-def check_adapted(model: Any, name: str, process_set: ProcessSet) -> None:
+def check_adapted(
+    model: Any, name: str, process_set: ProcessSet, keeps: Callable[[Any], bool] = lambda weight: False
+) -> None:
     """Compares what the layers of a model have learned in `adapt`. All ranks call it.
+
+    A layer is not compared if its weights are local. If a rank has any local weights, layers without weights, such as
+    lookups, are not compared either: each rank may have a table and words of its own.
 
     Args:
         model: The compiled model.
         name: Names the collectives.
         process_set: The ranks that train.
+        keeps: Whether a weight is this rank's own for another reason than the optimizer's.
 
     Raises:
         ValueError: On every rank, if a layer differs; the message has its name and the ranks.
     """
-    mine = list(_adapted_layers(model))
-    if (
-        differing_lists([f"{number}. {each.line()}" for number, each in enumerate(mine)], name, process_set)
-        is None
-    ):
+    local = setup_check.local_references(model, keeps)
+    mine = list(_adapted_layers(model, local))
+    lines = [f"{number}. {each.line()}" for number, each in enumerate(mine)]
+    if differing_lists(lines, name, process_set) is None:
         return
-    found = allgather_object((basics.rank(), mine), name=f"{name}.layers", process_set=process_set)
-    ranks = [rank for rank, _ in found]
-    for first, *others in zip_longest(*(layers for _, layers in found)):
+    own = bool(local) or setup_check.has_local(model)
+    found = allgather_object((basics.rank(), own, mine), name=f"{name}.layers", process_set=process_set)
+    any_own = any(own for _, own, _ in found)
+    ranks = [rank for rank, *_ in found]
+    compared = [[each for each in layers if each.has_weights or not any_own] for *_, layers in found]
+    for first, *others in zip_longest(*compared):
         different = [
             rank
             for rank, other in zip(ranks[1:], others, strict=True)
             if first is None or other is None or not other.is_like(first)
         ]
         if different:
-            layer = next(each.layer for each in (first, *others) if each is not None)
+            layer = next(each for each in (first, *others) if each is not None)
             raise ValueError(
                 "A preprocessing layer was adapted to different data, so the ranks would train different models: call "
                 "adapt() before hvd.data.shard, on the same data on all ranks; or on rank 0 alone, and give what it has "
-                "learned to the layers of all ranks, such as "
-                "layer.set_vocabulary(hvd.broadcast_object(layer.get_vocabulary(), 0)). "
-                f"Received: the layer {layer} of {in_words(different)} differs from that of rank {ranks[0]}"
+                f"learned to the layers of all ranks: {layer.remedy}. "
+                f"Received: the layer {layer.layer} of {in_words(different)} differs from that of rank {ranks[0]}"
             )
 
 
-def _adapted_layers(model: Any) -> Iterator[_Adapted]:
-    """What the model's layers with a method `adapt` have learned, also nested ones."""
-    layers = [layer for layer in model._flatten_layers() if callable(getattr(layer, "adapt", None))]
+def _adapted_layers(model: Any, local: set[Any]) -> Iterator[_Adapted]:
+    """What Keras' preprocessing layers in the model have learned, also nested ones."""
+    names = ("TextVectorization", "StringLookup", "IntegerLookup", "Discretization", "Normalization")
+    kinds = tuple(getattr(_compat.keras().layers, name) for name in names)
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, kinds)]
     inner = {id(getattr(layer, "_lookup_layer", None)) for layer in layers}  # of TextVectorization
     for layer in layers:
-        if id(layer) not in inner:
-            words = layer.get_vocabulary() if callable(getattr(layer, "get_vocabulary", None)) else []
-            digest = hashlib.sha256("\n".join(map(str, words)).encode()).hexdigest()
-            yield _Adapted(f"{layer.name!r} ({type(layer).__name__})", digest, _numbers(layer))
+        if id(layer) not in inner and not any(_compat.reference(each) in local for each in layer.weights):
+            kind = next(name for name, each in zip(names, kinds, strict=True) if isinstance(layer, each))
+            label = f"{layer.name!r} ({type(layer).__name__})"
+            remedy = _REMEDIES.get(kind, _OF_LOOKUPS)
+            yield _Adapted(label, remedy, bool(layer.weights), *_read(layer))
 
 
-def _numbers(layer: Any) -> np.ndarray:
+def _read(layer: Any) -> tuple[str | None, np.ndarray]:
+    """The digest and the numbers. An error of one rank would leave the others waiting, so there is none."""
+    try:
+        lookup = getattr(layer, "_lookup_layer", layer)
+        return _digest(lookup) if hasattr(lookup, "lookup_table") else "", _numbers(layer, lookup)
+    except Exception:  # of a subclass, or of Keras' with words in another encoding
+        return None, np.zeros([2, 0])
+
+
+def _digest(lookup: Any) -> str:
+    """Of the table's bytes: `get_vocabulary` raises for words that are not UTF-8, and is slow for a million words."""
+    settings = f"{lookup.mask_token} {lookup.oov_token} {lookup.num_oov_indices}"
+    with tf.device("CPU:0"):
+        if not int(lookup.lookup_table.size()):
+            return settings
+        keys, values = lookup.lookup_table.export()
+        words, indices = (values, keys) if lookup.invert else (keys, values)
+        ordered = tf.io.serialize_tensor(tf.gather(words, np.argsort(indices.numpy())))
+    return f"{settings} {hashlib.sha256(ordered.numpy()).hexdigest()}"
+
+
+def _numbers(layer: Any, lookup: Any) -> np.ndarray:
     pairs = []
     boundaries = getattr(layer, "bin_boundaries", None)
     if boundaries is not None and len(boundaries):
         pairs.append((boundaries, np.full(len(boundaries), np.ptp(boundaries))))
-    weights = getattr(getattr(layer, "_lookup_layer", layer), "idf_weights_const", None)
+    weights = getattr(lookup, "idf_weights_const", None)
     if weights is not None:
         pairs.append((weights, np.zeros(len(weights))))
     mean: Any = getattr(layer, "mean", None)
     variance: Any = getattr(layer, "variance", None)
-    if hasattr(mean, "numpy") and hasattr(variance, "numpy"):  # the layer is built
+    learned = hasattr(mean, "numpy") and hasattr(variance, "numpy")  # the layer is built
+    if learned and not _compat.is_variable(mean):  # the broadcast makes variables of a subclass equal
         deviation = np.sqrt(np.ravel(variance))
         pairs += [(np.ravel(mean), deviation), (deviation, deviation)]
     return np.concatenate([np.zeros([2, 0]), *(np.asarray(pair, "float64") for pair in pairs)], axis=1)

@@ -147,6 +147,21 @@ def local_slots_of(optimizers: Iterable[Any], weights: Sequence[Any]) -> set[int
     return set().union(*(settings.local.among(weights) for settings in found))
 
 
+def local_references(model: Any, keeps: Callable[[Any], bool]) -> set[Any]:
+    """The `_compat.reference` of the model's weights that are this rank's own: the optimizers', or what `keeps` says."""
+    weights = list(model.weights) if _compat.tells_weights(model) else []
+    slots = local_slots(model, weights)
+    return {
+        _compat.reference(weight) for slot, weight in enumerate(weights) if slot in slots or keeps(weight)
+    }
+
+
+def has_local(model: Any) -> bool:
+    """Whether an optimizer of the model has local layers or variables, also if they are not built yet."""
+    optimizers = model_contents.optimizers_of(model)
+    return any(settings.local.has_any() for each in optimizers for settings in all_settings(each))
+
+
 def _groups(model: Any) -> dict[Any, int]:
     found = [settings.options.groups for settings in all_settings(getattr(model, "optimizer", None))]
     listed = [group for groups in found if isinstance(groups, tuple) for group in groups]
