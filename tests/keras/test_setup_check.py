@@ -1,5 +1,7 @@
 """Ranks whose optimizers or callbacks differ in what no collective would notice."""
 
+import time
+
 import keras
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from tests.harness import on_ranks
 from tests.keras import support
 from tests.sets.support import added
 from tfddl.keras.consistency.adapted_check import check_adapted
+from tfddl.runtime import basics
 from tfddl.runtime.process_sets import global_process_set
 
 
@@ -107,6 +110,15 @@ class OwnSGD(keras.optimizers.SGD):
         raise NotImplementedError
 
 
+class Lookahead(OwnSGD):
+    """Holds an optimizer that holds it, and numbers of this rank."""
+
+    def __init__(self, inner, every, **options):
+        super().__init__(**options)
+        self.inner, self._every, self.start, self.rank = inner, every, time.time(), basics.rank()
+        inner.inner = inner.outer = self
+
+
 @on_ranks(2)
 def test_a_schedule_and_an_optimizer_without_a_configuration(hvd):
     train(hvd, keras.optimizers.LossScaleOptimizer(OwnSGD(Warmup(64, 4))))
@@ -114,6 +126,9 @@ def test_a_schedule_and_an_optimizer_without_a_configuration(hvd):
         train(hvd, keras.optimizers.SGD(Warmup(64, 4 + hvd.rank())))
     with pytest.raises(ValueError, match=r"rank 0: momentum=0\.5; rank 1: momentum=0\.75"):
         train(hvd, OwnSGD(0.1, momentum=0.5 + 0.25 * hvd.rank()))
+    train(hvd, Lookahead(Lookahead(OwnSGD(0.1), 5), 6, momentum=0.5))
+    with pytest.raises(ValueError, match=r"rank 0: every=5; rank 1: every=6"):
+        train(hvd, Lookahead(OwnSGD(0.1), 5 + hvd.rank()))
 
 
 def two_layers(frozen):
@@ -148,7 +163,8 @@ def test_other_local_layers_and_groups(hvd, how):
         optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), groups=[mine.trainable_weights])
     network.compile(optimizer, "mse")
     x = np.ones((8, 4), "f")
-    wanted = r"rank 0: local weights before weight 0; rank 1: local weights before weight 1"
+    before = "local weights stand before weight"
+    wanted = rf"rank 0: {before} 0 of the others; rank 1: {before} 1 of the others"
     if how == "groups":
         wanted = "rank 0: weight 0"
     with pytest.raises(ValueError, match=rf"different roles of weights.*{wanted}"):

@@ -4,6 +4,8 @@ A different momentum or a different frozen layer on one rank would silently chan
 slot. A callback that one rank lacks would leave the others waiting in it.
 """
 
+import contextlib
+import inspect
 import math
 import numbers
 import re
@@ -77,7 +79,7 @@ def check_roles(
     for slot, weight in enumerate(weights):
         reference = _compat.reference(weight)
         if slot in local or keeps(weight):
-            line = f"local weights before weight {number}"
+            line = f"local weights stand before weight {number} of the others"
             lines += [] if line in lines[-1:] else [line]
             continue
         role = "trained" if reference in trained else "frozen"
@@ -183,23 +185,37 @@ def _options(optimizer: Any) -> Iterator[str]:
 def _hyperparameters(optimizer: Any) -> Iterator[str]:
     tf1 = _compat.tf1_optimizer(optimizer)
     yield f"optimizer={type(tf1 or _compat.innermost(optimizer)).__name__}"
-    yield from _numbers({} if tf1 else _config(optimizer), "")  # a TF1 optimizer does not list its own
+    config = {} if tf1 else _config(optimizer)  # a TF1 optimizer does not list its own
+    yield from _numbers(config, "", holders=(optimizer,))
 
 
 def _config(value: Any) -> Mapping[str, Any]:
-    """The configuration of an optimizer or a schedule; without one, the numbers and schedules among its attributes.
+    """The configuration of an optimizer or a schedule; without one, its hyperparameters among its attributes.
 
-    Keras asks for a configuration only when it saves. So a class of the user's own may have none.
+    Keras asks for a configuration only when it saves. So a class of the user's own may have none. Then the attributes are
+    compared that have the name of a parameter of `__init__`: another one may be the number of the rank, or a time.
     """
     try:
         config: Mapping[str, Any] = value.get_config()
         return config
     except Exception:  # whatever code of the user's own raises
-        held = vars(value) | (vars(value).get("_hyper") or {})  # legacy optimizers of Keras 2 have it
-        public = {name: each for name, each in held.items() if not name.startswith("_") and name != "built"}
-        rate, members = held.get("_learning_rate", held.get(_RATE)), held.get("_inner_optimizers")
-        candidates = {**public, _RATE: rate, "members": members}
+        held = vars(value)
+        parameters = _parameters(type(value))
+        named = {name.removeprefix("_"): each for name, each in held.items()}
+        chosen = {name: each for name, each in named.items() if name in parameters}
+        hyper = held.get("_hyper") or {}  # legacy optimizers of Keras 2 have it
+        rate = {**held, **hyper}.get("_learning_rate", {**held, **hyper}.get(_RATE))
+        candidates = {**chosen, **hyper, _RATE: rate, "members": held.get("_inner_optimizers")}
         return {name: each for name, each in candidates.items() if _is_compared(each)}
+
+
+def _parameters(kind: type) -> set[str]:
+    """The names of the parameters of `__init__`, in the parent classes too: `**options` passes theirs on."""
+    found: set[str] = set()
+    for each in kind.__mro__:
+        with contextlib.suppress(ValueError, TypeError):  # a function that is not Python's
+            found.update(inspect.signature(each.__init__).parameters)  # type: ignore[misc]
+    return found
 
 
 def _is_compared(value: Any) -> bool:
@@ -210,8 +226,10 @@ def _is_compared(value: Any) -> bool:
     return isinstance(value, (numbers.Number, schedule)) or value is None or _compat.is_keras_optimizer(value)
 
 
-def _numbers(config: Mapping[str, Any], prefix: str, rates: bool = False) -> Iterator[str]:
-    """The numbers and strings of a configuration.
+def _numbers(
+    config: Mapping[str, Any], prefix: str, rates: bool = False, holders: tuple[Any, ...] = ()
+) -> Iterator[str]:
+    """The numbers and strings of a configuration, without what is among its holders: optimizers may hold each other.
 
     With `rates` a plain learning rate is among them. That of the model's optimizer is not: the broadcast makes it equal,
     and StopTogetherCallback compares it later.
@@ -219,21 +237,24 @@ def _numbers(config: Mapping[str, Any], prefix: str, rates: bool = False) -> Ite
     for key, value in config.items():
         schedule = key == _RATE and (isinstance(value, Mapping) or _has_config(value))
         if key not in _NAMES and (rates or schedule or key != _RATE):
-            yield from _value(value, f"{prefix}{key}", rates)
+            yield from _value(value, f"{prefix}{key}", rates, holders)
 
 
 def _has_config(value: Any) -> bool:
     return callable(getattr(value, "get_config", None))
 
 
-def _value(value: Any, name: str, rates: bool) -> Iterator[str]:
+def _value(value: Any, name: str, rates: bool, holders: tuple[Any, ...]) -> Iterator[str]:
+    if any(value is each for each in holders):
+        return
     if _has_config(value):  # a member of a MultiOptimizer of TensorFlow Addons, or what `_config` has found
+        holders = (*holders, value)
         value = {"class_name": type(_compat.innermost(value)).__name__, **_config(value)}
     if isinstance(value, Mapping):
-        yield from _numbers(value, f"{name}.", rates)
+        yield from _numbers(value, f"{name}.", rates, holders)
     elif isinstance(value, (list, tuple)):
         for index, each in enumerate(value):
-            yield from _value(each, f"{name}[{index}]", True)
+            yield from _value(each, f"{name}[{index}]", True, holders)
     elif value is None or isinstance(value, (str, numbers.Number)):
         yield f"{name}={_text(value)}"
 
