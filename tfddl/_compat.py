@@ -465,6 +465,12 @@ def sees_gpus() -> bool:
     return bool(tf.config.get_visible_devices("GPU"))
 
 
+def is_stateful_op(kind: str) -> bool:
+    """Whether ops of this kind have effects or draw random numbers. True for a kind that TensorFlow does not list."""
+    found = importlib.import_module("tensorflow.python.framework.op_def_registry").get(kind)
+    return found is None or bool(found.is_stateful)
+
+
 def eager_device() -> str | None:
     """The device that `tf.device` has chosen for eager operations of this thread; None without one."""
     context = importlib.import_module("tensorflow.python.eager.context").context()

@@ -34,7 +34,7 @@ _OF_LOOKUPS = "layer.set_vocabulary(hvd.broadcast_object(layer.get_vocabulary(),
 class _Adapted(NamedTuple):
     layer: str
     remedy: str
-    has_weights: bool
+    has_weights: bool  # which hold what it has learned
     words: str | None  # a digest of the vocabulary; None if this rank cannot read the layer
     numbers: np.ndarray  # float64 [2, n]: the numbers, and the scale of each
 
@@ -55,8 +55,8 @@ def check_adapted(
 ) -> None:
     """Compares what the layers of a model have learned in `adapt`. All ranks call it.
 
-    A layer is not compared if its weights are local. If a rank has any local weights, layers without weights, such as
-    lookups, are not compared either: each rank may have a table and words of its own.
+    A layer is not compared if its weights are local. If a rank has any local weights, lookups and other layers that
+    learn no weights are not compared either: each rank may have a table and words of its own.
 
     Args:
         model: The compiled model.
@@ -100,11 +100,12 @@ def _adapted_layers(model: Any, local: set[Any]) -> Iterator[_Adapted]:
     layers = [layer for layer in model._flatten_layers() if isinstance(layer, kinds)]
     inner = {id(getattr(layer, "_lookup_layer", None)) for layer in layers}  # of TextVectorization
     for layer in layers:
-        if id(layer) not in inner and not any(_compat.reference(each) in local for each in layer.weights):
+        weights = list(filter(_compat.is_variable, layer.weights))  # in Keras 2 tables are among them
+        if id(layer) not in inner and not any(_compat.reference(each) in local for each in weights):
             kind = next(name for name, each in zip(names, kinds, strict=True) if isinstance(layer, each))
             label = f"{layer.name!r} ({type(layer).__name__})"
             remedy = _REMEDIES.get(kind, _OF_LOOKUPS)
-            yield _Adapted(label, remedy, bool(layer.weights), *_read(layer))
+            yield _Adapted(label, remedy, kind == "Normalization" and bool(weights), *_read(layer))
 
 
 def _read(layer: Any) -> tuple[str | None, np.ndarray]:

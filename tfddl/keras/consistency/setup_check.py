@@ -151,7 +151,8 @@ def local_slots_of(optimizers: Iterable[Any], weights: Sequence[Any]) -> set[int
 
 def local_references(model: Any, keeps: Callable[[Any], bool]) -> set[Any]:
     """The `_compat.reference` of the model's weights that are this rank's own: the optimizers', or what `keeps` says."""
-    weights = list(model.weights) if _compat.tells_weights(model) else []
+    found = model.weights if _compat.tells_weights(model) else ()
+    weights = list(filter(_compat.is_variable, found))  # in Keras 2 tables of lookups are among them
     slots = local_slots(model, weights)
     return {
         _compat.reference(weight) for slot, weight in enumerate(weights) if slot in slots or keeps(weight)

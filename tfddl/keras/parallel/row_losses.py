@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import op_def_registry
 
+from tfddl import _compat
 from tfddl.keras.parallel import part as parts
 from tfddl.runtime.log import warn_once
 
@@ -95,4 +95,4 @@ def _has_state(graph: Any) -> bool:
     functions = {each.signature.name: each for each in definition.library.function}
     nodes = [*definition.node, *(node for each in functions.values() for node in each.node_def)]
     kinds = {node.op for node in nodes} - set(functions)
-    return any(op_def_registry.get(kind) is None or op_def_registry.get(kind).is_stateful for kind in kinds)
+    return any(map(_compat.is_stateful_op, kinds))
