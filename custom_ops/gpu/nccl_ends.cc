@@ -1,5 +1,6 @@
 #include "gpu/nccl_ends.h"
 
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <mutex>

@@ -75,10 +75,21 @@ def test_the_traceback_of_the_rank(tmp_path, monkeypatch, capfd):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_exception_that_only_the_rank_can_import(tmp_path, monkeypatch):
+@pytest.fixture
+def beside_the_rank(tmp_path, monkeypatch):
+    """Writes the module `beside_the_rank` into a folder that this process does not search, and returns the folder."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "made").mkdir()
-    (tmp_path / "made/beside_the_rank.py").write_text("class PlantedError(Exception):\n    pass\n")
+
+    def write(text):
+        (tmp_path / "made").mkdir()
+        (tmp_path / "made/beside_the_rank.py").write_text(text)
+        return str(tmp_path / "made")
+
+    return write
+
+
+def test_an_exception_that_only_the_rank_can_import(beside_the_rank):
+    folder = beside_the_rank("class PlantedError(Exception):\n    pass\n")
 
     def fail(path):
         import sys
@@ -89,15 +100,13 @@ def test_an_exception_that_only_the_rank_can_import(tmp_path, monkeypatch):
         raise beside_the_rank.PlantedError("planted")
 
     with pytest.raises(RuntimeError, match=r"(?s)^fail failed on rank 0:.*PlantedError: planted") as caught:
-        tfddl.run(fail, args=(str(tmp_path / "made"),), np=1)
+        tfddl.run(fail, args=(folder,), np=1)
     assert caught.value.__cause__ is None
 
 
-def test_a_result_that_only_the_rank_can_load(tmp_path, monkeypatch):
+def test_a_result_that_only_the_rank_can_load(beside_the_rank, tmp_path, monkeypatch):
     """Its file stays."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "made").mkdir()
-    (tmp_path / "made/beside_the_rank.py").write_text("class Planted:\n    value = 7\n")
+    folder = beside_the_rank("class Planted:\n    value = 7\n")
 
     def work(path):
         import sys
@@ -110,12 +119,12 @@ def test_a_result_that_only_the_rank_can_load(tmp_path, monkeypatch):
     with pytest.raises(
         RuntimeError, match=r"^work returned a result on rank 0 .*get_weights.*No module"
     ) as caught:
-        tfddl.run(work, args=(str(tmp_path / "made"),), np=2)
+        tfddl.run(work, args=(folder,), np=2)
     assert caught.value.__cause__ is None
     (kept,) = tmp_path.glob("tfddl-results-*")
     assert {each.name for each in kept.iterdir()} == {"result.0.pkl", "result.1.pkl"}
     assert f"pickle.load from {kept}/result.0.pkl" in str(caught.value)
-    monkeypatch.syspath_prepend(str(tmp_path / "made"))
+    monkeypatch.syspath_prepend(folder)
     assert [pickle.loads(each.read_bytes()).value for each in kept.iterdir()] == [7, 7]
 
 

@@ -143,7 +143,7 @@ class _Shared(NamedTuple):
     @classmethod
     def of(cls, count: int, local: set[int]) -> "_Shared":
         slots = [slot for slot in range(count) if slot not in local]
-        places = sorted({slot - sum(other < slot for other in local) for slot in local})
+        places = sorted({slot - before for before, slot in enumerate(sorted(local))})
         text = f"local ones before {places}" if local else ""
         return cls({slot: number for number, slot in enumerate(slots)}, text)
 

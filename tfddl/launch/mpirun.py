@@ -104,7 +104,7 @@ def command_line(
         forward: names of environment variables to pass to ranks on other hosts.
         interfaces: names of the network interfaces to use on all hosts, separated by commas. Empty: MPI's choice.
         ssh: options for the ssh by which Open MPI reaches other hosts. MPICH's are in `ssh_variables`.
-        more: options of the user for mpirun. Those for binding and mapping replace tfddlrun's.
+        more: options of the user for mpirun. Its options for binding and mapping replace tfddlrun's.
         supervised: whether a `rank_shim` looks after each rank, for the `Job` that runs the line.
         survives: whether MPI lets ranks go on when others have died. See `can_survive`.
 

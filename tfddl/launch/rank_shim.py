@@ -86,6 +86,15 @@ def take_command() -> list[str]:
     return [os.fsdecode(word) for word in base64.b64decode("".join(parts)).split(b"\0")[:-1]]
 
 
+def not_started(command: Sequence[str], error: OSError) -> tuple[int, str]:
+    """The exit code, as in a shell, and the line for a command that cannot run."""
+    script = command[0].endswith(".py")
+    hint = f"start a Python script by Python: python {command[0]}" if script else "give the path of a program"
+    reason = "it is no program" if os.path.isfile(command[0]) else error.strerror
+    status = 127 if isinstance(error, FileNotFoundError) else 126
+    return status, f"tfddlrun: cannot run '{command[0]}': {reason}; {hint}\n"
+
+
 def connect(settings: dict) -> socket.socket:
     """Connects to the first address of tfddlrun that answers. Exits with an error if none does."""
     problems = []
@@ -226,15 +235,8 @@ class Supervisor:
                 os.close(descriptor)
 
     def _report_not_started(self, command: list[str], error: OSError) -> int:
-        status = 127 if isinstance(error, FileNotFoundError) else 126
-        script = command[0].endswith(".py")
-        hint = (
-            f"start a Python script by Python: python {command[0]}"
-            if script
-            else "give the path of a program"
-        )
-        reason = "it is no program" if os.path.isfile(command[0]) else error.strerror
-        self._send(ERROR, f"tfddlrun: cannot run '{command[0]}': {reason}; {hint}\n".encode())
+        status, text = not_started(command, error)
+        self._send(ERROR, text.encode())
         self._report_end(status=status, stopped=False)
         return status
 

@@ -129,6 +129,17 @@ def ops() -> ModuleType:
     return _load()[0]
 
 
+def note(process_set: int, name: str, text: str) -> None:
+    """Leaves a note beside a collective, for the message of the watchdog if the other ranks wait for other ones.
+
+    Args:
+        process_set: The number of the process set.
+        name: That of the collective.
+        text: The note.
+    """
+    native().tfddl_note(process_set, name.encode(), text.encode())
+
+
 def native() -> ctypes.CDLL:
     """The C ABI of the engine (custom_ops/api/c_api.h). Calls release the GIL."""
     return _load()[1]

@@ -200,12 +200,12 @@ def _config(value: Any) -> Mapping[str, Any]:
         config: Mapping[str, Any] = value.get_config()
         return config
     except Exception:  # whatever code of the user's own raises
-        held = vars(value)
+        hyper = vars(value).get("_hyper") or {}  # legacy optimizers of Keras 2 have it
+        held = {**vars(value), **hyper}
         parameters = _parameters(type(value))
         named = {name.removeprefix("_"): each for name, each in held.items()}
         chosen = {name: each for name, each in named.items() if name in parameters}
-        hyper = held.get("_hyper") or {}  # legacy optimizers of Keras 2 have it
-        rate = {**held, **hyper}.get("_learning_rate", {**held, **hyper}.get(_RATE))
+        rate = held.get("_learning_rate", held.get(_RATE))
         candidates = {**chosen, **hyper, _RATE: rate, "members": held.get("_inner_optimizers")}
         return {name: each for name, each in candidates.items() if _is_compared(each)}
 

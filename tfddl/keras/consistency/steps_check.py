@@ -82,7 +82,7 @@ def check_epoch(epoch: int, batches: int, name: str, process_set: ProcessSet) ->
         f"at the end of epoch {epoch + 1}, after {batches} batches; give each rank the same number, or pass "
         "steps_per_epoch"
     )
-    library.native().tfddl_note(id_of(process_set, name), name.encode(), note.encode())
+    library.note(id_of(process_set, name), name, note)
     (counts,) = all_numbers(batches, name=name, process_set=process_set)
     check_equal(
         counts,

@@ -85,7 +85,7 @@ class WholeSlot:
         value = tf.convert_to_tensor(self._slot)
         if self.ranks > 1:
             name = f"ShardedOptimizer.state.{number}"
-            library.native().tfddl_note(id_of(self._process_set, name), name.encode(), _NOTE.encode())
+            library.note(id_of(self._process_set, name), name, _NOTE)
             value = allgather(value, name, ignore_name_scope=True, process_set=self._process_set)
         return value.numpy().reshape(self.shape)
 

@@ -113,8 +113,7 @@ def _enter(call: str, paths: list[str]) -> None:
         "call is in an if, make its condition the same on all processes"
     )
     for part in ("size", "bytes"):
-        key = f"{_NAME}.{part}"
-        library.native().tfddl_note(id_of(global_process_set, _NAME), key.encode(), note.encode())
+        library.note(id_of(global_process_set, _NAME), f"{_NAME}.{part}", note)
     exchange_paths(paths, _NAME)
 
 

@@ -136,7 +136,7 @@ class ShardedCheckpoint:
         """
         self.wait()
         if not self._token:
-            library.native().tfddl_note(0, f"{_NAME}.token.size".encode(), _NOTE.encode())
+            library.note(0, f"{_NAME}.token.size", _NOTE)
             self._token = broadcast_object(secrets.token_hex(4), name=f"{_NAME}.token")
             self._warn_about_another_job()
         self._number += 1

@@ -32,7 +32,7 @@ def state_folder(path: Path) -> Iterator[str]:
     """Keeps a folder of `--state-dir` for one job at a time.
 
     Yields:
-        What the file system says if it has no locks, so that another job may use the folder; else nothing.
+        The error of the file system if it has no locks, so that another job may use the folder; else nothing.
 
     Raises:
         OSError: The folder cannot be made or written.

@@ -17,7 +17,8 @@ _VARIABLES = {
     "LOCAL_RANK": ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"),
     "LOCAL_SIZE": ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"),
 }
-_PACKAGE = Path(__file__).resolve().parents[2] / "compat" / "path"
+_ROOT = Path(__file__).resolve().parents[3]
+_PACKAGE = _ROOT / "tfddl" / "compat" / "path"
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
@@ -47,16 +48,13 @@ def main() -> None:
     command = sys.argv[1:]
     try:
         os.execvpe(command[0], command, environment(os.environ))
-    except OSError as error:  # in the words of `Supervisor._report_not_started`
-        script = command[0].endswith(".py")
-        hint = (
-            f"start a Python script by Python: python {command[0]}"
-            if script
-            else "give the path of a program"
-        )
-        reason = "it is no program" if os.path.isfile(command[0]) else error.strerror
-        print(f"tfddlrun: cannot run '{command[0]}': {reason}; {hint}", file=sys.stderr)
-        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
+    except OSError as error:
+        sys.path.insert(0, str(_ROOT))  # this process is a script
+        from tfddl.launch.rank_shim import not_started
+
+        status, text = not_started(command, error)
+        sys.stderr.write(text)
+        sys.exit(status)
 
 
 if __name__ == "__main__":
