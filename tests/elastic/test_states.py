@@ -104,7 +104,8 @@ def test_callbacks_commit_batches_and_epochs(hvd):
     model.compile(model.optimizer, "mse", steps_per_execution=2)
     callbacks[-1] = hvd.elastic.CommitStateCallback(state, batches_per_commit=4)
     committed.clear()
-    model.fit(x, x[:, :1], callbacks=[broadcast, *callbacks], batch_size=4, verbose=0)
+    whole = x[:16]  # no part of an execution at the end: Keras 3.3 and 3.4 cancel its collectives
+    model.fit(whole, whole[:, :1], callbacks=[broadcast, *callbacks], batch_size=4, verbose=0)
     assert committed == [(3, 3), (4, 0)]
 
 
