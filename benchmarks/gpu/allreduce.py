@@ -10,6 +10,7 @@ single allreduce, divided by 20: the call of the function does not count. Column
 - `one us`: a call of the function with a single allreduce, until its result is there.
 - `op us`: the time of an op.
 - `direct us`: `ncclAllReduce` and the wait for its event, on a communicator and a stream of the benchmark.
+- `behind us`: the same, behind an event of another stream. An op waits for TensorFlow's stream in this way.
 - `over us` = op - direct. The bar is 15 us; `ok` tells whether the line is below it.
 - `algbw GB/s` = bytes / op; `busbw GB/s` = algbw x 2(n-1)/n, as nccl-tests counts them. Ranks that
   share a GPU take turns on it: then both numbers mean nothing.
@@ -71,6 +72,10 @@ def rows(size: int, chosen: list[str], rounds: int, direct: Direct) -> Iterator[
             lambda: direct.allreduce(memory, result, count),
             lambda: count_wrong(direct.read(result, count), expected),
         ),
+        "behind": Way(
+            lambda: direct.allreduce_behind(memory, result, count),
+            lambda: count_wrong(direct.read(result, count), expected),
+        ),
     }
     for way in chosen:
         for length in (1, MANY):
@@ -87,11 +92,12 @@ def rows(size: int, chosen: list[str], rounds: int, direct: Direct) -> Iterator[
             "one us": one.median,
             "op us": op,
             "direct us": nccl,
+            "behind us": timings["behind"].median,
             "over us": op - nccl,
             "ok": "yes" if op - nccl <= BAR_US else "NO",
             "algbw GB/s": size / op / 1e3,
             "busbw GB/s": size / op / 1e3 * 2 * (hvd.size() - 1) / hvd.size(),
-            "#wrong": one.wrong + many.wrong + timings["direct"].wrong,
+            "#wrong": one.wrong + many.wrong + timings["direct"].wrong + timings["behind"].wrong,
         }
 
 

@@ -28,13 +28,15 @@ class Direct:
         self._cuda = ctypes.CDLL(os.environ.get("TFDDL_CUDA_LIBRARY") or "libcuda.so.1")
         self._nccl = ctypes.CDLL(library.nccl_path())
         self._nccl.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, _UniqueId, ctypes.c_int]
-        self._context, self.stream = ctypes.c_void_p(), ctypes.c_void_p()
-        self._comm, self._event = ctypes.c_void_p(), ctypes.c_void_p()
+        self._context, self.stream, self._other = (ctypes.c_void_p() for _ in range(3))
+        self._comm, self._event, self._before = (ctypes.c_void_p() for _ in range(3))
         self._call(self._cuda.cuInit, 0)
         self._call(self._cuda.cuDevicePrimaryCtxRetain, ctypes.byref(self._context), ordinal)
         self._call(self._cuda.cuCtxSetCurrent, self._context)
         self._call(self._cuda.cuStreamCreateWithPriority, ctypes.byref(self.stream), 1, -5)
-        self._call(self._cuda.cuEventCreate, ctypes.byref(self._event), 2)
+        self._call(self._cuda.cuStreamCreate, ctypes.byref(self._other), 1)
+        for event in (self._event, self._before):
+            self._call(self._cuda.cuEventCreate, ctypes.byref(event), 2)
         world, unique = MPI.COMM_WORLD, _UniqueId()
         if world.rank == 0:
             self._call(self._nccl.ncclGetUniqueId, ctypes.byref(unique))
@@ -78,6 +80,12 @@ class Direct:
         size = ctypes.c_size_t(count)
         self._call(self._nccl.ncclAllReduce, x, y, size, _FLOAT32, _SUM, self._comm, self.stream)
         self.wait()
+
+    def allreduce_behind(self, x: ctypes.c_void_p, y: ctypes.c_void_p, count: int) -> None:
+        """As `allreduce`, behind an event of another stream: each op waits for TensorFlow's stream in this way."""
+        self._call(self._cuda.cuEventRecord, self._before, self._other)
+        self._call(self._cuda.cuStreamWaitEvent, self.stream, self._before, 0)
+        self.allreduce(x, y, count)
 
     def wait(self) -> None:
         """Waits until the stream has finished its work."""

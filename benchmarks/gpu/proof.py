@@ -57,7 +57,7 @@ class Step:
         ranks: The number of processes.
         limit: Seconds until the program is killed.
         fails: Whether a good run ends with an error, which `says` describes.
-        compiles: Whether it needs XLA for GPUs, which knows no imitations.
+        real: Whether it needs a real GPU: XLA knows no imitations, and they are as slow as the CPU.
         environment: Variables to add.
         before: Words in front of the interpreter, as of a tool that runs it.
     """
@@ -68,7 +68,7 @@ class Step:
     ranks: int = 1
     limit: float = 300.0
     fails: bool = False
-    compiles: bool = False
+    real: bool = False
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     before: tuple[str, ...] = ()
 
@@ -100,7 +100,7 @@ def steps(gpus: int, quick: bool, library: Path) -> list[Step]:
     for name, compiles in (("collectives", False), ("compiled", True), ("training", False)):
         for ranks in (1, 2):
             module = ("-m", f"tests.gpu.{name}")
-            made.append(Step(name, module, f"rank {ranks - 1} checked all", ranks, compiles=compiles))
+            made.append(Step(name, module, f"rank {ranks - 1} checked all", ranks, real=compiles))
     killed = ("-m", "tests.gpu.failures", "KILL")
     made.append(Step("killed", killed, r"rank 1 was killed by signal 9 \(SIGKILL\)$", 2, 120, fails=True))
     stopped = ("-m", "tests.gpu.failures", "STOP")
@@ -112,11 +112,13 @@ def steps(gpus: int, quick: bool, library: Path) -> list[Step]:
         latency = (*latency, "--ways", "graph")
     made.append(Step("latency", latency, "allreduce float32 Sum on GPUs"))
     narrow = ("--width", "8", "--times", "1", "--megabytes", "1") if quick else ()
-    made.append(Step("overlap", (str(GPU / "overlap.py"), *few, *narrow), "buckets behind computation", 2))
-    for model in ("transformer", "resnet50"):
-        fit = (str(GPU / "training.py"), *few, "--models", model)
+    overlap = (str(GPU / "overlap.py"), *few, *narrow)
+    made.append(Step("overlap", overlap, "buckets behind computation", min(gpus, 2)))
+    for model, options in (("transformer", ()), ("resnet50", ("--no-xla",)), ("resnet50", ())):
+        fit = (str(GPU / "training.py"), *few, "--models", model, *options)
+        name = f"fit-{model}" + "-graph" * bool(options)
         for ranks in (1, 2) if gpus > 1 else (1,):
-            made.append(Step(f"fit-{model}", fit, "steps of fit on GPUs", ranks, 900, compiles=True))
+            made.append(Step(name, fit, "steps of fit on GPUs", ranks, 900, real=True))
     return made
 
 
@@ -153,8 +155,8 @@ def conditions(gpus: list[str], library: Path, quick: bool) -> dict[str, Any]:
 
 def why_not(step: Step, gpus: int, nccl: int) -> str:
     """Why a step cannot run here; empty if it can."""
-    if step.compiles and on_doubles():
-        return "XLA knows no imitations"
+    if step.real and on_doubles():
+        return "needs a real GPU"
     if step.ranks > gpus and nccl < SHARING:
         return f"{step.ranks} ranks on {gpus} GPU(s) need NCCL 2.30.3; found {nccl}"
     return ""
@@ -274,7 +276,7 @@ def main() -> None:
         parser.error(f"no such step on this host: {', '.join(sorted(unknown))}; --list prints all")
     chosen = [s for s in every if not arguments.only or {s.name, s.title} & set(arguments.only)]
     if arguments.list:
-        print("\n".join(f"{step.title:20}{' '.join([*step.before, *step.program])}" for step in chosen))
+        print("\n".join(f"{step.title:22}{' '.join([*step.before, *step.program])}" for step in chosen))
         return
     if not gpus:
         raise SystemExit("this host has no GPU: nvidia-smi lists none, and there is nothing to prove")

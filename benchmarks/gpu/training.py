@@ -1,6 +1,6 @@
-"""Times the steps of Keras' fit with tfddl beside those without it, on GPUs, with mixed_float16 and jit_compile=True.
+"""Times the steps of Keras' fit with tfddl beside those without it, on GPUs, with mixed_float16.
 
-    python benchmarks/gpu/training.py [--models resnet50 transformer] [--json FILE]
+    python benchmarks/gpu/training.py [--models resnet50 transformer] [--no-xla] [--json FILE]
     tfddlrun -np 4 python benchmarks/gpu/training.py         # on a machine with four GPUs
 
 Columns, one line for each model; `tfddl/bench/rounds.py` defines the medians.
@@ -60,7 +60,9 @@ MODELS: dict[str, tuple[Callable[[int], tuple[keras.Model, tf.Tensor, tf.Tensor]
 }
 
 
-def way(build: Callable[[int], Any], batch: int, steps: int, distributed: bool) -> tuple[Way, keras.Model]:
+def way(
+    build: Callable[[int], Any], batch: int, steps: int, compiled: bool, distributed: bool
+) -> tuple[Way, keras.Model]:
     """So many steps of fit, on one batch that stays on the GPU."""
     keras.utils.set_random_seed(1)
     model, x, y = build(batch)
@@ -68,11 +70,11 @@ def way(build: Callable[[int], Any], batch: int, steps: int, distributed: bool) 
     if distributed:
         optimizer = hvd.DistributedOptimizer(optimizer)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer, loss, jit_compile=True)
-    data = iter(tf.data.Dataset.from_tensors((x, y)).cache().repeat())
+    model.compile(optimizer, loss, jit_compile=compiled)
+    dataset = tf.data.Dataset.from_tensors((x, y)).cache().repeat()
     callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)] if distributed else []
-    model.fit(x, y, batch_size=batch, verbose=0, callbacks=callbacks)  # makes and compiles the step
-    last = [0.0]
+    model.fit(dataset, steps_per_epoch=1, verbose=0, callbacks=callbacks)  # makes and compiles the step
+    data, last = iter(dataset), [0.0]  # a dataset of the same shapes, or XLA compiles anew
 
     def call() -> None:
         for _ in range(steps):
@@ -86,16 +88,17 @@ def way(build: Callable[[int], Any], batch: int, steps: int, distributed: bool) 
     return Way(call, wrong), model
 
 
-def row(name: str, rounds: int, steps: int) -> dict[str, Any]:
+def row(name: str, rounds: int, steps: int, compiled: bool) -> dict[str, Any]:
     """Measures one line of the table."""
     build, batch = MODELS[name]
-    plain, _ = way(build, batch, steps, distributed=False)
-    ours, model = way(build, batch, steps, distributed=True)
+    plain, _ = way(build, batch, steps, compiled, distributed=False)
+    ours, model = way(build, batch, steps, compiled, distributed=True)
     timings = measure({"plain": plain, "tfddl": ours}, rounds=rounds, calls=1)
     plain_ms, tfddl_ms = (timings[each].median / steps / 1e3 for each in ("plain", "tfddl"))
     kept = plain_ms / tfddl_ms
     return {
         "model": name,
+        "xla": "yes" if compiled else "no",
         "batch": batch,
         "weights": model.count_params(),
         "plain ms": plain_ms,
@@ -111,11 +114,14 @@ def main() -> None:
     """Measures every model."""
     parser = report.parser(__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--steps", type=int, default=20, help="steps of a block")
+    parser.add_argument("--steps", type=int, default=10, help="steps of a block")
+    parser.add_argument(
+        "--no-xla", action="store_true", help="jit_compile=False: nothing to compile for minutes"
+    )
     arguments = parser.parse_args()
     device.start()
     keras.mixed_precision.set_dtype_policy("mixed_float16")
-    rows = [row(name, arguments.rounds, arguments.steps) for name in arguments.models]
+    rows = [row(name, arguments.rounds, arguments.steps, not arguments.no_xla) for name in arguments.models]
     report.show(f"steps of fit on GPUs, {hvd.size()} ranks", rows, arguments.json, device.notes())
     report.fail_if_wrong(rows)
 
