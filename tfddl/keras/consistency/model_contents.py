@@ -62,6 +62,13 @@ def sharded_among(optimizers: Iterable[Any]) -> list[Any]:
     return list(filter(is_sharded, found))
 
 
+def finalize_layers(model: Any) -> None:
+    """Lets Normalization layers compute with the values that their variables were given, as Keras' load_weights does."""
+    for layer in getattr(model, "_flatten_layers", tuple)():
+        if isinstance(layer, _compat.keras().layers.Normalization):
+            layer.finalize_state()
+
+
 def ends_with_averages(model: Any) -> bool:
     """Whether `fit` ends with the moving averages of the weights, which Keras gives the model before `on_train_end`."""
     optimizer = _compat.innermost(getattr(model, "optimizer", None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import secrets
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,8 +21,12 @@ from tfddl.keras.sharded.parts import (
     Parts,
     another_job_saves,
     complete_folders,
+    leave_mark,
+    newest_number,
     remove_failed,
+    remove_mark,
     remove_old,
+    sees_mark,
     why_not_writable,
 )
 from tfddl.ops.compression import StatefulCompressor
@@ -32,7 +37,9 @@ from tfddl.runtime.log import warn, warn_on_this_rank
 
 _NAME = "ShardedCheckpoint"
 _TRAINED = "trained_by_optimizers"
+_MADE_OF = "made_of"
 _NOTE = "saving a ShardedCheckpoint, of which each rank writes a part; call save on all ranks, after the same step"
+_last_to_save: dict[Path, int] = {}  # the id of a ShardedCheckpoint, by directory
 
 
 class ShardedCheckpoint:
@@ -65,7 +72,7 @@ class ShardedCheckpoint:
         local_steps: The argument; may be set later.
 
     Raises:
-        ValueError: The model is not built, or `keep` is not positive.
+        ValueError: The model is not built, `keep` is not positive, or `directory` is a URL.
     """
 
     def __init__(
@@ -83,10 +90,15 @@ class ShardedCheckpoint:
                 f"{_NAME} needs the weights: call model.build(input_shape) first. Received: {model!r}"
             )
         check_keep(keep)
+        if "://" in os.fspath(directory):
+            raise ValueError(
+                f"{_NAME} writes files with Python: pass a directory of a file system that all ranks have mounted. "
+                f"Received: {directory!r}"
+            )
         self._base, self._keep = Path(directory), keep
         self._model, self._optimizer, self.local_steps = model, optimizer, local_steps
         self._compression = compression
-        self._number, self._token = 0, ""
+        self._number, self._token, self._has_saved = 0, "", False
         self._thread = ThreadPoolExecutor(1, _NAME)
         self._writing: Future[None] | None = None
 
@@ -99,20 +111,12 @@ class ShardedCheckpoint:
             What `save` was given; empty if there is no checkpoint.
 
         Raises:
-            ValueError: On every rank: the checkpoint is that of another model, or a rank cannot read it, or cannot write to
-                the directory.
+            ValueError: On every rank: the checkpoint is that of another model, or a rank cannot read it, cannot write to the
+                directory, or sees another directory than rank 0.
         """
-        refusals = dict(enumerate(allgather_object(why_not_writable(self._base), name=f"{_NAME}.directory")))
-        if any(refusals.values()):
-            raise ValueError(
-                f"{_NAME} cannot write: use a directory that all ranks can make and write to. Received: {by_rank(refusals)}"
-            )
-        self._warn_about_another_job()
-        newest = complete_folders(self._base)[:1] if basics.rank() == 0 else []
-        found, self._token = broadcast_object((newest, secrets.token_hex(4)), name=f"{_NAME}.newest")
-        if not found:
+        folder = self._begin()
+        if folder is None:
             return {}
-        (folder,) = found
         self._number = folder.number
         about, error = self._read(Folder(folder.number, folder.ranks, folder.token, self._base))
         errors = dict(enumerate(allgather_object(error, name=f"{_NAME}.read")))
@@ -133,12 +137,15 @@ class ShardedCheckpoint:
 
         Args:
             **about: What JSON takes, for example `epoch=3`; the same on all ranks.
+
+        Raises:
+            ValueError: On every rank: another `ShardedCheckpoint` of this program saves to the directory, too; or at the
+                first call, a rank cannot write to it or sees another one than rank 0.
         """
         self.wait()
         if not self._token:
-            library.note(0, f"{_NAME}.token.size", _NOTE)
-            self._token = broadcast_object(secrets.token_hex(4), name=f"{_NAME}.token")
-            self._warn_about_another_job()
+            self._begin()
+        self._refuse_another()
         self._number += 1
         rank, ranks = basics.rank(), basics.size()
         entries = contents.those_that_differ(self._entries(), self._model)
@@ -147,6 +154,7 @@ class ShardedCheckpoint:
         arrays = {entry.key: entry.value() for entry in mine}
         folder = Folder(self._number, ranks, self._token, self._base)
         trained = contents.trained_by(self._model, self._optimizer)
+        about |= {_MADE_OF: contents.made_of(self._model, self._optimizer)}
         about |= {_TRAINED: trained} if trained else {}
         if self.local_steps is not None:
             about |= {"local_steps": self.local_steps.progress()}
@@ -171,12 +179,40 @@ class ShardedCheckpoint:
                 f"one: {remedy} {self._base}. Received: {error}"
             )
 
-    def _warn_about_another_job(self) -> None:
+    def _begin(self) -> Folder | None:
+        """Checks the directory, and numbers checkpoints behind those that it has. Returns the newest complete one."""
+        library.note(0, f"{_NAME}.token.size", _NOTE)
+        refusal = why_not_writable(self._base)
+        newest, number, token = None, 0, secrets.token_hex(4)
+        if basics.rank() == 0 and not refusal:
+            newest, number = next(iter(complete_folders(self._base)), None), newest_number(self._base)
+            leave_mark(self._base, token)
+        newest, self._number, self._token = broadcast_object((newest, number, token), name=f"{_NAME}.token")
+        if not refusal and not sees_mark(self._base, self._token):
+            refusal = f"{self._base.resolve()} is another directory than that of rank 0"
+        refusals = dict(enumerate(allgather_object(refusal, name=f"{_NAME}.directory")))
+        remove_mark(self._base, self._token)
+        if any(refusals.values()):
+            raise ValueError(
+                f"{_NAME} cannot write: use a directory that all ranks share, and can make and write to. "
+                f"Received: {by_rank(refusals)}"
+            )
         if basics.rank() == 0 and another_job_saves(self._base):
             warn(
                 f"Another job saves its checkpoints to {self._base}: each job removes those of the other, and may go on "
                 "from them. Use a directory for each job."
             )
+        return newest
+
+    def _refuse_another(self) -> None:
+        """Two that save by turns would remove and restore each other's checkpoints."""
+        base = self._base.resolve()
+        if self._has_saved and _last_to_save[base] != id(self):
+            raise ValueError(
+                f"Two {_NAME}s save to one directory, and would restore each other's weights: give each a directory of its "
+                f"own. Received: {str(self._base)!r}"
+            )
+        _last_to_save[base], self._has_saved = id(self), True
 
     def _entries(self, trained: dict[str, list[int]] | None = None) -> list[Entry]:
         alone = self.local_steps is not None
@@ -195,6 +231,7 @@ class ShardedCheckpoint:
         try:
             with Parts(folder) as parts:
                 about = parts.about(rank % folder.ranks)
+                contents.check_made_of(about.pop(_MADE_OF, None), self._model, self._optimizer)
                 progress = about.pop("local_steps", None)
                 if self.local_steps is not None:
                     if progress is None:
@@ -205,6 +242,7 @@ class ShardedCheckpoint:
                 for entry in self._entries(about.pop(_TRAINED, None)):
                     entry.restore(parts, rank)
                 contents.resume_residuals(self._compressions(), parts, rank)
+            model_contents.finalize_layers(self._model)
             return about, ""
         except Exception as error:
             return {}, f"{type(error).__name__}: {error}"

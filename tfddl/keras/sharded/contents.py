@@ -142,6 +142,36 @@ def trained_by(model: Any, optimizer: Any = None) -> dict[str, list[int]]:
     return found
 
 
+def made_of(model: Any, optimizer: Any = None) -> dict[str, Any]:
+    """The number of the weights of a model, and the classes of its optimizers: shapes alone may fit by chance.
+
+    Args:
+        model: The model.
+        optimizer: One that is not part of the model. Defaults to none.
+    """
+    classes = [type(_compat.innermost(each)).__name__ for each in _optimizers(model, optimizer)]
+    return {"weights": len(model.weights), "optimizers": classes}
+
+
+def check_made_of(then: dict[str, Any] | None, model: Any, optimizer: Any = None) -> None:
+    """Compares a model and its optimizers with those of a checkpoint.
+
+    Args:
+        then: What `made_of` returned for the checkpoint; None if it has none.
+        model: The model.
+        optimizer: One that is not part of the model. Defaults to none.
+
+    Raises:
+        ValueError: They differ.
+    """
+    now = made_of(model, optimizer)
+    if then is not None and then != now:
+        raise ValueError(
+            f"It is of another model or optimizer: use those that it was saved with. Received: {now}, in the checkpoint "
+            f"{then}"
+        )
+
+
 def _optimizers(model: Any, optimizer: Any) -> list[Any]:
     found = [*model_contents.optimizers_of(model), *([] if optimizer is None else [optimizer])]
     return list({id(each): each for each in found}.values())

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ import numpy as np
 
 _FOLDER = re.compile(r"checkpoint-(\d+)-of-(\d+)-([0-9a-f]+)")
 _ABOUT = "about"
+_SECONDS_TO_SEE = 5.0  # a network file system may show a new file late
 _locks: dict[Path, TextIO] = {}  # of the directories to which this process saves
 
 
@@ -95,6 +97,34 @@ def why_not_writable(base: Path) -> str:
             return ""
     except OSError as error:
         return str(error)
+
+
+def leave_mark(base: Path, token: str) -> None:
+    """Makes an empty file, by which other ranks tell whether they see the same directory."""
+    _mark(base, token).touch()
+
+
+def remove_mark(base: Path, token: str) -> None:
+    """Removes the file of `leave_mark`."""
+    with contextlib.suppress(OSError):
+        _mark(base, token).unlink()
+
+
+def sees_mark(base: Path, token: str) -> bool:
+    """Whether this rank sees the file of `leave_mark`."""
+    end = time.monotonic() + _SECONDS_TO_SEE
+    while not (seen := _mark(base, token).exists()) and time.monotonic() < end:
+        time.sleep(0.1)
+    return seen
+
+
+def _mark(base: Path, token: str) -> Path:
+    return base / f".shared-{token}"
+
+
+def newest_number(base: Path) -> int:
+    """The highest number of a checkpoint, complete or not; 0 if there is none."""
+    return max((folder.number for folder in _folders(base)), default=0)
 
 
 def another_job_saves(base: Path) -> bool:

@@ -1,0 +1,92 @@
+"""Directories of checkpoints: of several ranks, of several programs, and of layers with more than variables."""
+
+import numpy as np
+import pytest
+
+from tests.harness import on_ranks
+from tests.keras.sharded.support import shared
+
+
+def one_weight(value):
+    import keras
+
+    constant = keras.initializers.Constant(value)
+    return keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer=constant)])
+
+
+@on_ranks(2, 3)
+def test_a_directory_that_ranks_do_not_share(hvd, tmp_path, monkeypatch):
+    from tfddl.keras.sharded import parts
+
+    monkeypatch.setattr(parts, "_SECONDS_TO_SEE", 0.3)
+    base = shared(hvd, tmp_path)
+    mine = f"{base}/of-rank-{hvd.rank()}"
+    message = rf"that all ranks share.* Received: .*rank 1: {base}/of-rank-1 is another directory than that of rank 0"
+    for call in ("restore", "save"):
+        with pytest.raises(ValueError, match=message):
+            getattr(hvd.ShardedCheckpoint(mine, one_weight(1.0)), call)()
+    hvd.barrier()
+    assert not list(tmp_path.glob("*/.shared-*"))
+
+
+@on_ranks(1, 2)
+def test_a_program_that_does_not_restore(hvd, tmp_path):
+    """Its checkpoints follow those of earlier programs, and are the newest."""
+    directory = shared(hvd, tmp_path / "checkpoints")
+    for value, count in ((1.0, 3), (2.0, 1)):
+        checkpoint = hvd.ShardedCheckpoint(directory, one_weight(value))
+        for step in range(count):
+            checkpoint.save(step=step)
+        checkpoint.wait()
+        hvd.barrier()
+    model = one_weight(0.0)
+    assert hvd.ShardedCheckpoint(directory, model).restore() == {"step": 0}
+    assert model.get_weights()[0] == 2.0
+
+
+@on_ranks(1, 2)
+def test_two_models_in_one_directory(hvd, tmp_path):
+    directory = shared(hvd, tmp_path / "checkpoints")
+    first, second = (hvd.ShardedCheckpoint(directory, one_weight(value)) for value in (1.0, 2.0))
+    first.save()
+    second.save()
+    with pytest.raises(ValueError, match=r"give each a directory of its own\. Received: '.*/checkpoints'"):
+        first.save()
+
+
+@on_ranks(1)
+def test_what_is_refused(hvd, tmp_path):
+    with pytest.raises(ValueError, match="Received: 'gs://bucket/checkpoints'"):
+        hvd.ShardedCheckpoint("gs://bucket/checkpoints", one_weight(1.0))
+    model = one_weight(1.0)
+    model.compile("sgd", "mse")
+    checkpoint = hvd.ShardedCheckpoint(tmp_path, model)
+    checkpoint.save(step=3)
+    checkpoint.wait()
+    callbacks = [hvd.callbacks.ShardedCheckpoint(tmp_path)]
+    with pytest.raises(ValueError, match=r"goes on from checkpoints .* saved with {'step': 3}"):
+        model.fit(np.ones([1, 1]), np.ones([1, 1]), callbacks=callbacks)
+
+
+@on_ranks(1, 2)
+@pytest.mark.parametrize("way", ["checkpoint", "elastic"])
+def test_adapted_layers(hvd, tmp_path, way):
+    """A program that goes on need not adapt again: Normalization computes with the restored mean."""
+    import keras
+
+    def model():
+        return keras.Sequential([keras.Input((1,)), keras.layers.Normalization()])
+
+    directory = shared(hvd, tmp_path / "checkpoints")
+    adapted, other = model(), model()
+    adapted.layers[0].adapt(np.array([[10.0], [30.0]]))
+    if way == "checkpoint":
+        checkpoint = hvd.ShardedCheckpoint(directory, adapted)
+        checkpoint.save()
+        checkpoint.wait()
+        hvd.barrier()
+        hvd.ShardedCheckpoint(directory, other).restore()
+    else:
+        states = [hvd.elastic.KerasState(each, keras.optimizers.SGD()) for each in (adapted, other)]
+        states[1].load(states[0].content())
+    np.testing.assert_allclose(other(np.array([[30.0]])), [[1.0]], rtol=1e-5)
