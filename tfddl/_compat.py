@@ -436,6 +436,11 @@ def metrics_inside(metric: Any) -> Sequence[Any] | None:
     return None if is_keras_2() else getattr(metric, "metrics", None)
 
 
+def metrics_that_hold(metric: Any) -> Sequence[Any]:
+    """The metrics inside a metric of Keras 3, if it has no other variables than theirs."""
+    return () if is_keras_2() or getattr(metric, "_variables", None) else getattr(metric, "_metrics", ())
+
+
 def results_of_evaluate(model: Any, logs: dict[str, Any]) -> Any:
     """The return value of `model.evaluate` for these logs, without `return_dict`."""
     if not is_keras_2():
@@ -475,6 +480,12 @@ def eager_device() -> str | None:
     """The device that `tf.device` has chosen for eager operations of this thread; None without one."""
     context = importlib.import_module("tensorflow.python.eager.context").context()
     return str(context.device_name) or None
+
+
+def is_recorded(tensor: Any) -> bool:
+    """Whether a tf.GradientTape would record an operation on this tensor now."""
+    record = importlib.import_module("tensorflow.python.eager.record")
+    return bool(record.should_record_backprop([tensor]))
 
 
 def in_xla_context() -> bool:

@@ -3,6 +3,30 @@
 from tests.mutants.fault import Fault
 
 FAULTS = {
+    "rows that all ranks have turn results into means": Fault(
+        "tfddl/keras/parallel/data_parallel.py",
+        "decided_by_rank_0 = True",
+        "decided_by_rank_0 = False",
+        "tests/keras/parallel/test_equal_to_one_process.py::test_a_program",
+    ),
+    "a metric that is made of metrics is a mean over ranks": Fault(
+        "tfddl/keras/metric_states.py",
+        "(bool(inside) and all",
+        "(False and all",
+        "tests/keras/parallel/test_equal_to_one_process.py::test_a_program",
+    ),
+    "what add_loss gets for each row is a mean": Fault(
+        "tfddl/keras/parallel/losses.py",
+        "tf.where(is_by_row, part",
+        "tf.where(False, part",
+        "tests/keras/parallel/test_equal_to_one_process.py::test_a_program",
+    ),
+    "a loss is scaled behind the tape": Fault(
+        "tfddl/keras/distributed/loss_weight.py",
+        "if not _compat.is_recorded(loss):",
+        "if False:",
+        "tests/keras/parallel/test_equal_to_one_process.py::test_a_program",
+    ),
     "each rank reads the generator of validations": Fault(
         "tfddl/keras/parallel/data_parallel.py",
         '(("x", TrainingGenerator), ("validation_data", ValidationGenerator))',

@@ -4,8 +4,21 @@ from tests.mutants.fault import Fault
 
 _OPTIMIZER = "tests/keras/sharded/test_sharded_optimizer.py::"
 _CHECKPOINT = "tests/keras/sharded/test_sharded_checkpoint.py::"
+_DIRECTORY = "tests/keras/sharded/test_checkpoint_directory.py::"
 
 FAULTS = {
+    "checkpoints of a program that does not restore are older": Fault(
+        "tfddl/keras/sharded/checkpoint.py",
+        "newest_number(self._base)\n",
+        "0\n",
+        _DIRECTORY + "test_a_program_that_does_not_restore",
+    ),
+    "a layer computes with what it had adapted to": Fault(
+        "tfddl/keras/sharded/checkpoint.py",
+        "            model_contents.finalize_layers(self._model)\n",
+        "",
+        _DIRECTORY + "test_adapted_layers",
+    ),
     "a slice begins anywhere": Fault(
         "tfddl/gradients/scatter.py",
         "BLOCK = 64\n",

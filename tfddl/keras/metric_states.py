@@ -82,14 +82,21 @@ def snapshot(model: Any) -> Snapshot:
 def is_additive(metric: Any) -> bool:
     """Whether the states of a metric on several shards of the data add up to its state on all the data.
 
-    This holds for Keras' metrics, and for subclasses of them without an `update_state` of their own. Any other metric
-    declares it by an attribute `additive = True`.
+    This holds for Keras' metrics, for subclasses of them without an `update_state` of their own, and for metrics that are
+    made of these alone. Any other metric declares it by an attribute `additive = True`.
     """
     declared = getattr(metric, "additive", None)
     if declared is not None:
         return bool(declared)
     owner = next(kind for kind in type(metric).__mro__ if "update_state" in vars(kind))
-    return _compat.comes_with_keras(owner)
+    inside = _compat.metrics_that_hold(metric)
+    return _compat.comes_with_keras(owner) or (bool(inside) and all(map(is_additive, inside)))
+
+
+def undeclared(model: Any) -> list[str]:
+    """The names of the model's metrics whose states may or may not add up: their class does not say."""
+    leaves = _leaves(model.metrics)
+    return [each.name for each in leaves if getattr(each, "additive", None) is None and not is_additive(each)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,6 +146,7 @@ def merge(
     name: str,
     process_set: ProcessSet,
     ranks: int | None = None,
+    decided_by_rank_0: bool = False,
 ) -> list[str]:
     """Replaces this rank's numbers by the whole job's, with two small collectives.
 
@@ -151,6 +159,7 @@ def merge(
         name: Names the collectives.
         process_set: The ranks that take part ("every rank" below).
         ranks: The number of ranks with numbers; the others call `Layout.add_zeros`. Defaults to all.
+        decided_by_rank_0: Whether rank 0 alone tells which logs are results of states. Defaults to False.
 
     Returns:
         The names of the logs that are means.
@@ -164,8 +173,9 @@ def merge(
         return []
     keys, mine = list(numbers), [value.astype("float64") for value in numbers.values()]
     own = {prefix + key: value for prefix, one in snapshots.items() for key, value in one.results.items()}
+    decides = not decided_by_rank_0 or process_set.rank() == 0
     from_state = [
-        np.array(key in own and _equal(own[key], value), "float64")
+        np.array(decides and key in own and _equal(own[key], value), "float64")
         for key, value in zip(keys, mine, strict=True)
     ]
     states = [value.astype("float64") for one in snapshots.values() for value in one.values]
@@ -173,7 +183,8 @@ def merge(
     count = len(keys)
     exact = _results_by_log(snapshots, totals[2 * count :])
     size = ranks or process_set.size() or 1
-    means = [key for key, agreeing in zip(keys, totals[count : 2 * count], strict=True) if agreeing < size]
+    needed = 1 if decided_by_rank_0 else size
+    means = [key for key, agreeing in zip(keys, totals[count : 2 * count], strict=True) if agreeing < needed]
     for key, total in zip(keys, totals[:count], strict=True):
         value = total / size if key in means else exact[key]
         logs[key] = float(value) if value.ndim == 0 else value

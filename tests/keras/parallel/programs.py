@@ -280,6 +280,48 @@ def generator():
     return _fit(_dense(), batches(), batch_size=None, steps_per_epoch=3)
 
 
+class Penalty(keras.layers.Layer):
+    def call(self, inputs):
+        self.add_loss(0.01 * tf.reduce_sum(inputs**2, -1))
+        return inputs
+
+
+class F1(keras.metrics.Metric):
+    """Made of metrics of Keras."""
+
+    def __init__(self):
+        super().__init__(name="f1")
+        self.precision, self.recall = keras.metrics.Precision(), keras.metrics.Recall()
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        for metric in (self.precision, self.recall):
+            metric.update_state(y_true > 0, tf.sigmoid(y_pred))
+
+    def result(self):
+        return 2 / (1 / (self.precision.result() + 1e-6) + 1 / (self.recall.result() + 1e-6))
+
+
+class StepOfItsOwn(keras.Sequential):
+    """Scales the loss behind the tape, and returns a number that is no metric."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            predicted = self(x, training=True)
+            loss = self.compute_loss(x, y, predicted)
+        self._loss_tracker.update_state(loss, sample_weight=tf.cast(tf.shape(x)[0], tf.float32))
+        grads = tape.gradient(self.optimizer.scale_loss(loss), self.trainable_variables)
+        self.optimizer.apply(grads, self.trainable_variables)
+        return self.compute_metrics(x, y, predicted) | {"rate": self.optimizer.learning_rate + 0.0}
+
+
+def step_of_its_own():
+    """The last batch has one row."""
+    network = StepOfItsOwn([keras.Input((6,)), keras.layers.Dense(8), Penalty(), keras.layers.Dense(1)])
+    network.compile(optimizer=keras.optimizers.SGD(0.01), loss="mse", metrics=["mae", F1()])
+    return _fit(network, _rows(6), _rows(1, seed=1), batch_size=10)
+
+
 def _known_reductions():
     try:
         keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
@@ -310,6 +352,7 @@ PROGRAMS = {
         py_dataset,
         sample_weights,
         several_outputs,
+        *([step_of_its_own] if hasattr(keras.Model, "_aggregate_additional_loss") else []),
         several_steps_per_execution,
         subclassed,
         sum_over_batch,

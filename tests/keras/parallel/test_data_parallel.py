@@ -175,6 +175,22 @@ def scalar_metric(hvd):
     small_model(metrics=[lambda true, predicted: tf.reduce_max(predicted)]).fit(X, Y, verbose=0)
 
 
+class Largest(keras.metrics.Metric):
+    def __init__(self):
+        super().__init__(name="largest")
+        self.total = self.add_weight(shape=(), initializer="zeros", name="total")
+
+    def update_state(self, true, predicted, sample_weight=None):
+        self.total.assign(tf.maximum(self.total, tf.reduce_max(predicted)))
+
+    def result(self):
+        return self.total
+
+
+def own_metric(hvd):
+    small_model(metrics=[Largest()]).fit(X, Y, verbose=0)
+
+
 class Adds(keras.layers.Layer):
     def call(self, inputs):
         self.add_loss(tf.reduce_sum(inputs))
@@ -223,6 +239,7 @@ def contrastive_loss(hvd):
         ("contrastive_loss", "the loss 'contrastive' compares the rows.* hvd.allgather in the loss"),
         ("scalar_loss", "a loss function of this program returns one number"),
         ("scalar_metric", "a metric function of this program returns one number"),
+        ("own_metric", "the metric 'largest' has an update_state of its own"),
         ("added_loss", "a layer of this program passes to add_loss one number"),
     ],
 )

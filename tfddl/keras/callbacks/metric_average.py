@@ -40,6 +40,7 @@ class MetricAverageCallback(Callback):
         super().__init__()
         self.process_set = check_type(process_set)
         self.owner = type(self).__name__  # first part of the names of its collectives
+        self.decided_by_rank_0 = False  # see metric_states.merge
         self._validated, self._snapshots, self._training = 0, dict[str, Snapshot](), False
         self._after_steps: Snapshot | None = None
 
@@ -85,7 +86,7 @@ class MetricAverageCallback(Callback):
         self, logs: dict[str, Any], snapshots: dict[str, Snapshot], ranks: int | None = None
     ) -> list[str]:
         """See `tfddl.keras.metric_states.merge`."""
-        return merge(logs, snapshots, self.owner, self.process_set, ranks)
+        return merge(logs, snapshots, self.owner, self.process_set, ranks, self.decided_by_rank_0)
 
     def compare(self, means: list[str]) -> None:
         """Warns if ranks have validated different numbers of batches and plain means depend on that.

@@ -37,11 +37,13 @@ def under_way(of_dtype: Callable[[Any], tf.Tensor]) -> Iterator[None]:
 
 
 def weighted_loss(optimizer: Any, loss: Any) -> Any:
-    """The loss that an optimizer is asked to scale, times the weight."""
+    """The loss that an optimizer is asked to scale, times the weight; as it is if no tape would see the product."""
     weight = _CURRENT.get()
     if weight is None:
         return loss
     loss = tf.convert_to_tensor(loss)
+    if not _compat.is_recorded(loss):
+        return loss
     weight.applied.add(id(_compat.innermost(optimizer)))
     return loss * weight.of_dtype(loss.dtype)
 

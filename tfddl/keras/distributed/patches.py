@@ -13,7 +13,8 @@ same as before for programs without tfddl's optimizers and callbacks:
 `._maybe_symbolic_build` | 3 | `DataParallel` divides batches |
 | `Model.fit` | 2, 3 | `ElasticCallback` says with which epoch and with which rows it begins |
 | `EpochIterator._enumerate_iterator` | 3 | the epoch that goes on is shorter than the others |
-| `reduce_values` and `apply_mask` of losses | 3 | their denominators are those of the whole batch |
+| `reduce_values` and `apply_mask` of losses, `Model._aggregate_additional_loss` | 3 | their denominators are those of the \
+whole batch |
 | `Loss.__call__` | 3 | a loss that compares rows has a warning |
 | `BatchNormalization._moments` | 3 | so are its statistics |
 | `metrics.Mean.update_state` | 3 | a number for the whole batch counts by rows |
@@ -168,11 +169,15 @@ def prepare_epochs(prepare: Callable[[Any], None]) -> None:
 
 
 @functools.cache
-def divide_losses(reduce_values: Callable[[Any], Any], apply_mask: Callable[[Any], Any]) -> None:
+def divide_losses(
+    reduce_values: Callable[[Any], Any], apply_mask: Callable[[Any], Any], add: Callable[[Any], Any]
+) -> None:
     """Keras 3: the functions with the denominators of losses become what these make of them."""
-    home = _compat.losses_module()
+    home, model = _compat.losses_module(), _compat.keras().Model
     home.reduce_values = reduce_values(home.reduce_values)
     home.apply_mask = apply_mask(home.apply_mask)
+    if hasattr(model, "_aggregate_additional_loss"):  # since Keras 3.5
+        model._aggregate_additional_loss = add(model._aggregate_additional_loss)
 
 
 @functools.cache

@@ -98,7 +98,7 @@ class DataParallel:
         atexit.register(_warn_of_no_training, self)
         callback_list.watch()
         patches.divide_training(_METHODS)
-        patches.divide_losses(losses.with_global_sums, losses.with_global_masks)
+        patches.divide_losses(losses.with_global_sums, losses.with_global_masks, losses.with_global_additions)
         patches.try_losses(row_losses.with_rows_tried)
         patches.divide_means(losses.with_rows_as_weight)
         patches.synchronize_batch_normalization(_moments)
@@ -143,7 +143,9 @@ class _Methods:
             checks.check_program(model, listed)
             order = self._order = OrderCallback(shows_batch=call.arguments.get("verbose", "auto") != 0)
             streams = seeds.StreamsCallback(self._generators)
-            added = [BroadcastGlobalVariablesCallback(0), MetricAverageCallback(), streams, order]
+            average = MetricAverageCallback()
+            average.decided_by_rank_0 = True  # the others take back the rows of a batch that all ranks have
+            added = [BroadcastGlobalVariablesCallback(0), average, streams, order]
             shared = _share_generators(call)
             added += shared
             # The broadcast gives all ranks what BackupAndRestore restores on rank 0.
@@ -183,7 +185,8 @@ class _Methods:
             batch = [call.arguments.get(name) for name in ("x", "y", "sample_weight")]
             with self._divided(model, PartStrategy(model)), self._single_batches.next(model, batch):
                 logs = plain(*call.args, **call.kwargs)
-            merge(logs, {"": snapshot(model)}, "DataParallel.train_on_batch", global_process_set)
+            owner = "DataParallel.train_on_batch"
+            merge(logs, {"": snapshot(model)}, owner, global_process_set, decided_by_rank_0=True)
             return logs if wants_dictionary else _compat.results_of_evaluate(model, logs)
 
         return _if_active(plain, train_on_batch)

@@ -72,6 +72,25 @@ def with_global_masks(apply_mask: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
+def with_global_additions(aggregate: Callable[..., Any]) -> Callable[..., Any]:
+    """`Model._aggregate_additional_loss`, which adds up the numbers that a layer has passed to `add_loss`.
+
+    One number for each row makes a sum over the rows of all ranks. The dimension of rows is unknown while a step is traced.
+    """
+
+    @functools.wraps(aggregate)
+    def add(model: Any, loss: Any) -> Any:
+        result = aggregate(model, loss)
+        part = parts.current()
+        shape = tf.convert_to_tensor(loss).shape
+        if part is None or not shape.rank or (shape[0] is not None and not tf.executing_eagerly()):
+            return result
+        is_by_row = tf.equal(tf.shape(loss, tf.int64)[0], part.rows)
+        return result * tf.where(is_by_row, part.inverse_share(result.dtype), tf.ones([], result.dtype))
+
+    return add
+
+
 def with_rows_as_weight(update_state: Callable[..., Any]) -> Callable[..., Any]:
     """`keras.metrics.Mean.update_state`, to which a number for a part counts as the part's share of a batch.
 
@@ -92,8 +111,9 @@ def with_rows_as_weight(update_state: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def warn_of_added(model: Any) -> None:
-    """Warns if a layer of the model has called `add_loss` in the step that is being traced."""
-    if any(layer._losses and layer.activity_regularizer is None for layer in model._flatten_layers()):
+    """Warns if a layer of the model has passed a scalar to `add_loss` in the step that is being traced."""
+    layers = [layer for layer in model._flatten_layers() if layer.activity_regularizer is None]
+    if any(tf.convert_to_tensor(loss).shape.rank == 0 for layer in layers for loss in layer._losses):
         _warn("a layer of this program passes to add_loss")
 
 

@@ -7,11 +7,13 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
+from tfddl.keras import metric_states
 from tfddl.keras.distributed import loss_weight
 from tfddl.keras.parallel.losses import warn_of_added
 from tfddl.keras.parallel.part import Part, take, under_way
 from tfddl.keras.parallel.seeds import other_streams
 from tfddl.runtime import basics
+from tfddl.runtime.log import warn_once
 
 
 class PartStrategy:
@@ -57,6 +59,7 @@ class PartStrategy:
         with under_way(part), loss_weight.under_way(part.weight), other_streams():
             outputs = step(part.data)
         warn_of_added(self._model)
+        _warn_of_metrics(self._model)
         if basics.rank() > 0:
             self._count_once(part, variables, before)
         return outputs
@@ -74,3 +77,12 @@ class PartStrategy:
             return tf.constant(True)
 
         tf.cond(part.is_whole, restore, lambda: tf.constant(False))
+
+
+def _warn_of_metrics(model: Any) -> None:
+    names = metric_states.undeclared(model)
+    if names:
+        warn_once(
+            f"DataParallel: the metric {', '.join(map(repr, names))} has an update_state of its own, and its results are "
+            "means over the processes: set `additive = True` in its class if its variables are sums over rows."
+        )
