@@ -12,7 +12,14 @@ SEED = 5
 
 
 # Of each rule one program; the others run in a full run.
-THIN = {"arrays", "batch_normalization", "gan", "generator", "lstm_with_mask"}
+THIN = {
+    "arrays",
+    "batch_normalization",
+    "gan",
+    "generator",
+    "lstm_with_mask",
+    "step_of_its_own",
+} & PROGRAMS.keys()
 
 
 @pytest.mark.parametrize("program", [name if name in THIN else slow(name) for name in sorted(PROGRAMS)])
