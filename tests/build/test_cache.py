@@ -3,6 +3,7 @@
 import importlib.util
 import multiprocessing
 import os
+import resource
 import signal
 import time
 from pathlib import Path
@@ -147,6 +148,25 @@ def test_files_of_another_user_name_the_directory(tmp_path: Path, monkeypatch: p
     forget_failure(library)
     with pytest.raises(CompileError, match=rf"to {tmp_path}; set TFDDL_CACHE_DIR .* Received: .*lib\.lock"):
         cached_or_built(library, lambda: None)
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_a_full_disk(compiles: bool, tmp_path: Path) -> None:
+    """Files may not grow, so that nothing can be written: the library, its lock, and the reason of the failure."""
+    library, (soft, hard) = tmp_path / "lib.so", resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def build() -> None:
+        if not compiles:
+            raise CompilationFailed("the compiler is on strike")
+        library.write_text(HEADER)
+
+    reason = rf"to {tmp_path}; set TFDDL_CACHE_DIR .* MB free\. Received: .*too large"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(CompileError, match=reason if compiles else "on strike"):
+            cached_or_built(library, build, once=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_cache_directory_follows_the_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,9 @@ from typing import IO
 
 from tfddl.build.compile import CompilationFailed, CompileError
 
+LEAST_MB = 10
+"""Megabytes of free space that the cache needs for both libraries, the parts of a copy, and logs of the compiler."""
+
 # Libraries, their locks, logs and failures; what is left of a build that was killed; remembered headers.
 _OURS = ("libtfddl*-*", ".libtfddl*-*", "tfddl*-*.log", "headers-*", ".headers-*")
 # The magic number, the offset of the program headers, and their number.
@@ -77,13 +80,11 @@ def cached_or_built(library: Path, build: Callable[[], object], once: bool = Fal
     failed = library.with_suffix(".failed")
     asked = time.time()
     with contextlib.ExitStack() as held:
-        try:
+        with _writing_to(library.parent):
             library.parent.mkdir(parents=True, exist_ok=True)
             if not os.access(library.parent, os.W_OK | os.X_OK):
                 raise PermissionError("no permission")
             lock = held.enter_context(locked(library.with_suffix(".lock")))
-        except OSError as error:
-            raise _unwritable(library.parent, error) from None
         if is_whole(library):
             return library
         _raise_failure_since(asked, lock)
@@ -92,11 +93,13 @@ def cached_or_built(library: Path, build: Callable[[], object], once: bool = Fal
                 f"{failed.read_text()} This attempt was not repeated. Run `tfddl build` to try again."
             )
         try:
-            build()
+            with _writing_to(library.parent):
+                build()
         except Exception as error:
-            _record_failure(lock, str(error))
-            if once and isinstance(error, CompilationFailed):
-                failed.write_text(str(error))
+            with contextlib.suppress(OSError):  # a full disk has no room for the reason either
+                _record_failure(lock, str(error))
+                if once and isinstance(error, CompilationFailed):
+                    failed.write_text(str(error))
             raise
     return library
 
@@ -127,7 +130,7 @@ def forget_failure(library: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[IO[str]]:
+def locked(path: Path) -> Iterator[IO[bytes]]:
     """Holds an exclusive lock on a file, which is made if it is missing.
 
     The kernel drops the lock when the process dies, so a killed build blocks no other.
@@ -136,9 +139,9 @@ def locked(path: Path) -> Iterator[IO[str]]:
         path: path of the lock file.
 
     Yields:
-        The open file.
+        The open file, without a buffer: closing it writes nothing, which would fail on a full disk.
     """
-    with path.open("a+") as lock:
+    with path.open("ab+", buffering=0) as lock:
         # Some network file systems have no locks. Then every process builds, and the last rename of a library wins:
         # slower, but right.
         with contextlib.suppress(OSError):
@@ -146,23 +149,27 @@ def locked(path: Path) -> Iterator[IO[str]]:
         yield lock
 
 
-def _unwritable(directory: Path, reason: OSError) -> CompileError:
-    return CompileError(
-        f"tfddl cannot write its native library to {directory}; set TFDDL_CACHE_DIR to a directory that "
-        f"can be written. Received: {reason}"
-    )
+@contextlib.contextmanager
+def _writing_to(directory: Path) -> Iterator[None]:
+    """Turns an error of the file system into one that names the directory."""
+    try:
+        yield
+    except OSError as error:
+        raise CompileError(
+            f"tfddl cannot write its native library to {directory}; set TFDDL_CACHE_DIR to a directory that "
+            f"can be written and has {LEAST_MB} MB free. Received: {error}"
+        ) from None
 
 
-def _record_failure(lock: IO[str], message: str) -> None:
+def _record_failure(lock: IO[bytes], message: str) -> None:
     """Leaves the message in the lock file, so that the waiting processes do not build and fail one after the other."""
     lock.seek(0)
     lock.truncate()
-    lock.write(f"{time.time()}\n{message}")
-    lock.flush()
+    lock.write(f"{time.time()}\n{message}".encode())
 
 
-def _raise_failure_since(asked: float, lock: IO[str]) -> None:
+def _raise_failure_since(asked: float, lock: IO[bytes]) -> None:
     lock.seek(0)
-    failed, _, message = lock.read().partition("\n")
+    failed, _, message = lock.read().decode(errors="replace").partition("\n")
     if failed and float(failed) >= asked:
         raise CompileError(message)
