@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -20,6 +22,7 @@ from tfddl.build.compile import CompileError
 from tfddl.doctor import gpu, host, mpi, probe, software
 from tfddl.doctor.finding import fault, ok
 from tfddl.launch.mpirun import MPICH, Mpirun, MpirunError
+from tfddl.runtime import library
 
 
 def raises(error):
@@ -114,8 +117,6 @@ def test_keras(monkeypatch):
 
 
 def test_native_library(monkeypatch, tmp_path):
-    from tfddl.runtime import library
-
     assert states(software.library()) == {"native library": "ok"}
     monkeypatch.setattr(library, "native", raises(OSError("file too short")))
     the_fault(software.library(), "native library", "file too short", "then tfddl build")
@@ -158,6 +159,40 @@ def test_a_cache_in_a_directory_of_another_user(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "access", returns(False))
     monkeypatch.setattr(locate, "find_library", returns(None))
     the_fault(software.cache(), "cache", f"{cache} cannot be written", "export TFDDL_CACHE_DIR=")
+
+
+def file_system(megabytes, flags=0):
+    return returns(
+        SimpleNamespace(f_flag=flags, f_bavail=megabytes, f_bfree=megabytes, f_blocks=64, f_frsize=1 << 20)
+    )
+
+
+def test_a_cache_on_a_full_disk_and_on_one_without_programs(monkeypatch):
+    """A library in the cache needs no more room; one in the package needs no cache."""
+    there, other = locate.find_library(), "export TFDDL_CACHE_DIR=/path/on/another"
+    monkeypatch.setenv("TFDDL_CACHE_DIR", str(there.parent))
+    monkeypatch.setattr(os, "statvfs", file_system(megabytes=3))
+    assert states(software.cache()) == {"cache": "ok"}
+    monkeypatch.setattr(locate, "find_library", returns(None))
+    the_fault(software.cache(), "cache", "has 3 MB free, and the libraries need 10", other)
+    monkeypatch.setattr(os, "statvfs", file_system(megabytes=50, flags=os.ST_NOEXEC))
+    the_fault(software.cache(), "cache", f"{there.parent} is mounted noexec", other)
+    monkeypatch.setattr(locate, "find_library", returns(there))
+    the_fault(software.cache(), "cache", f"{there.parent} is mounted noexec", other)
+    monkeypatch.setattr(library, "native", raises(RuntimeError("mounted noexec")))
+    the_fault(software.library(), "native library", "mounted noexec", other)
+    monkeypatch.setattr(locate, "find_library", returns(Path("/package/lib.so")))
+    assert states(software.cache()) == {"cache": "ok"}
+
+
+def test_a_library_that_lies_where_no_program_may_run(monkeypatch, tmp_path):
+    for flags, kind, words in (
+        (os.ST_NOEXEC, RuntimeError, f"from {tmp_path}, .* noexec; set TFDDL_CACHE_DIR .*: cannot map"),
+        (0, OSError, "^cannot map"),
+    ):
+        monkeypatch.setattr(os, "statvfs", file_system(megabytes=50, flags=flags))
+        with pytest.raises(kind, match=words), library.loading(str(tmp_path / "lib.so")):
+            raise OSError("cannot map")
 
 
 def test_mpi(monkeypatch):

@@ -42,6 +42,11 @@ def cache_directory() -> Path:
         ) from None
 
 
+def is_noexec(directory: Path) -> bool:
+    """Whether a directory's file system is mounted noexec, so that no library in it can be loaded."""
+    return bool(os.statvfs(directory).f_flag & os.ST_NOEXEC)
+
+
 def clear_cache() -> tuple[Path, list[Path]]:
     """Removes tfddl's files from the cache, and the directory if nothing else is in it.
 

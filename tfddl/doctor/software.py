@@ -7,11 +7,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from tfddl.build import discover, locate, support
-from tfddl.build.cache import cache_directory
+from tfddl.build.cache import LEAST_MB, cache_directory, is_noexec
 from tfddl.build.compile import CompileError, find_cmake, find_compiler
 from tfddl.doctor.finding import Finding, fault, note, ok
+
+_MB = 1 << 20
+_CACHE = "export TFDDL_CACHE_DIR=/tmp/tfddl-cache"
+_OTHER_DISK = "export TFDDL_CACHE_DIR=/path/on/another/file/system"
 
 
 def python() -> Iterator[Finding]:
@@ -106,7 +111,8 @@ def library() -> Iterator[Finding]:
         loaded.native()
     except Exception as error:
         text = f"{found} cannot be loaded. {type(error).__name__}: {_first_line(error)}"
-        yield fault("native library", text, f"rm {found}, then tfddl build")
+        noexec = is_noexec(found.parent)
+        yield fault("native library", text, _OTHER_DISK if noexec else f"rm {found}, then tfddl build")
         return
     yield ok("native library", str(found))
 
@@ -128,7 +134,7 @@ def xla() -> Iterator[Finding]:
 
 def compiler() -> Iterator[Finding]:
     """The programs that compile the library."""
-    needed = not _is_compiled()
+    needed = _compiled() is None
     try:
         found = find_compiler()
     except CompileError as error:
@@ -149,26 +155,35 @@ def compiler() -> Iterator[Finding]:
 
 def cache() -> Iterator[Finding]:
     """The directory for compiled libraries."""
+    found = _compiled()
     try:
         directory = cache_directory()
     except CompileError as error:
-        say = note if _is_compiled() else fault
-        yield say("cache", str(error), "export TFDDL_CACHE_DIR=/tmp/tfddl-cache")
+        yield (note if found else fault)("cache", str(error), _CACHE)
         return
     existing = next(path for path in (directory, *directory.parents) if os.path.exists(path))
-    if os.access(existing, os.W_OK | os.X_OK):
-        yield ok("cache", str(directory))
-    elif not _is_compiled():
-        yield fault("cache", f"{directory} cannot be written", "export TFDDL_CACHE_DIR=/tmp/tfddl-cache")
+    free = shutil.disk_usage(existing).free // _MB
+    if is_noexec(existing) and (found is None or found.parent == directory):
+        text = f"the file system of {directory} is mounted noexec, so no library in it can be loaded"
+        yield fault("cache", text, _OTHER_DISK)
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        if found:
+            yield note("cache", f"{directory} cannot be written; it holds a library already")
+        else:
+            yield fault("cache", f"{directory} cannot be written", _CACHE)
+    elif found is None and free < LEAST_MB:
+        text = f"{directory} has {free} MB free, and the libraries need {LEAST_MB}"
+        yield fault("cache", text, _OTHER_DISK)
     else:
-        yield note("cache", f"{directory} cannot be written; it holds a library already")
+        yield ok("cache", str(directory))
 
 
-def _is_compiled() -> bool:
+def _compiled() -> Path | None:
+    """The native library, if it is there."""
     try:
-        return locate.find_library() is not None
+        return locate.find_library()
     except (support.UnsupportedError, discover.DiscoveryError):
-        return False
+        return None
 
 
 def _cure_of_keras(text: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib.util
 import os
 import pwd
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,7 +31,8 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
 
     mpi()  # loads libmpi first: with another libmpi than mpi4py's the job would run on two MPIs
     path = str(locate_library())
-    module = tf.load_op_library(path)
+    with loading(path):
+        module = tf.load_op_library(path)
     native = ctypes.CDLL(path)
     texts = (
         "build_info",
@@ -57,6 +60,30 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
     if process.finalizes_mpi:
         native.tfddl_finalize_mpi_at_exit()
     return module, native
+
+
+@contextlib.contextmanager
+def loading(path: str) -> Iterator[None]:
+    """Names the cause where a library cannot be loaded because its file system is mounted noexec.
+
+    Args:
+        path: That of the library which is loaded inside.
+
+    Raises:
+        RuntimeError: The file system is mounted noexec.
+    """
+    from tfddl.build.cache import is_noexec
+
+    try:
+        yield
+    except Exception as error:  # TensorFlow has several kinds
+        directory = Path(path).parent
+        if not is_noexec(directory):
+            raise
+        raise RuntimeError(
+            f"tfddl cannot load its native library from {directory}, whose file system is mounted noexec; set "
+            f"TFDDL_CACHE_DIR to a directory of a file system without noexec. Received: {error}"
+        ) from None
 
 
 def nccl_wheel() -> str | None:

@@ -113,7 +113,8 @@ def _load() -> bool:
 
     # Registers the kernels. TensorFlow raises its own kinds of errors.
     try:
-        tf.load_library(path)
+        with library.loading(path):
+            tf.load_library(path)
     except (tf.errors.OpError, NotImplementedError) as error:
         raise RuntimeError(str(error)) from None
     kernels = ctypes.CDLL(path)
