@@ -3,6 +3,7 @@
 import json
 import sys
 
+import keras
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -12,6 +13,7 @@ from tests.hosts.support import job_lab_or_skip
 from tfddl import cli
 from tfddl.bench.rounds import Timing
 from tfddl.bench.tune import candidates
+from tfddl.bench.tune.steps import random_inputs
 from tfddl.launch import horovod_settings
 
 JOB = [sys.executable, "-m", "tfddl.launch.run"]
@@ -65,6 +67,28 @@ def test_one_process():
     result = run_script(0, CLI, "tune")
     assert result.code == 1
     assert "start a job, such as tfddlrun -np 2 tfddl tune" in result.output
+
+
+def test_inputs_in_the_structure_of_the_model():
+    """A dict and a tuple, of texts, whole numbers and floats; Sequential; a dict of one."""
+    vectorize = keras.layers.TextVectorization(vocabulary=["a", "b"], output_sequence_length=4)
+    text, number = keras.Input((1,), dtype="string"), keras.Input((1,), dtype="int32")
+    z, other = keras.Input((3,), name="z"), keras.Input((3,), name="other")
+    embed = keras.layers.Embedding(8, 4)
+    flat = [keras.layers.Flatten()(embed(each)) for each in (vectorize(text), number)]
+    joined = keras.layers.Concatenate()([*flat, z])
+    models = [
+        keras.Model({"z": z, "b": (text, number)}, joined),
+        keras.Model({"other": other}, keras.layers.Dense(2)(other)),
+        keras.Model((z, other), keras.layers.Add()([z, other])),
+        keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]),
+    ]
+    for model in models:
+        inputs = random_inputs(model, 5, seed=1)
+        assert model(inputs).shape[0] == 5
+    made = random_inputs(models[0], 5, seed=1)
+    assert made["b"][0].numpy().tolist() == [[b"a"]] * 5
+    assert set(made) == {"z", "b"} and made["z"].numpy().std() > 0
 
 
 MODELS = """

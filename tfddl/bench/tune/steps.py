@@ -38,9 +38,7 @@ class Steps:
         self.model = models.build(name) if name in MODELS else _load(name)
         _check(self.model, name)
         tf.get_logger().setLevel("ERROR")  # no warning of the many functions that it makes of one
-        draws = np.random.default_rng(hvd.rank())
-        inputs = [_random(draws, each, batch) for each in self.model.inputs]
-        self._inputs = inputs if len(inputs) > 1 else inputs[0]
+        self._inputs = random_inputs(self.model, batch, seed=hvd.rank())
         self._optimizer = _compat.keras().optimizers.SGD(1e-4)
         hvd.broadcast_variables(self.model.variables, root_rank=0)
         self._optimizer.build(self.model.trainable_variables)
@@ -98,6 +96,23 @@ class Steps:
         return Way(lambda: float(step()), lambda: models.different_weights(self.model))
 
 
+def random_inputs(model: Any, batch: int, seed: int) -> Any:
+    """Inputs in the structure with which the model was made, such as a dict. Numbers are 0 unless floats, texts are "a".
+
+    Args:
+        model: A model of the functional API or Sequential.
+        batch: Rows.
+        seed: Of the floats.
+
+    Raises:
+        ValueError: An input has no fixed shape.
+    """
+    draws = np.random.default_rng(seed)
+    # A Sequential of Keras 3 has no `input`.
+    structure = model.inputs[0] if isinstance(model, _compat.keras().Sequential) else model.input
+    return tf.nest.map_structure(lambda each: _random(draws, each, batch), structure)
+
+
 @contextmanager
 def _buckets(megabytes: str) -> Iterator[None]:
     before = os.environ.get(BUCKET_VARIABLE)
@@ -141,5 +156,7 @@ def _random(draws: np.random.Generator, tensor: Any, batch: int) -> tf.Tensor:
             f"Received: {tensor.name} of shape {tuple(tensor.shape)}"
         )
     dtype = tf.as_dtype(tensor.dtype)
+    if dtype == tf.string:
+        return tf.fill((batch, *shape), "a")
     values = draws.normal(size=(batch, *shape)) if dtype.is_floating else np.zeros((batch, *shape))
     return tf.cast(values, dtype)
