@@ -27,6 +27,10 @@ def shard_dataset(
     to see the elements in one order. Without `rank` and `size` every rank has to call the function, which compares the
     cardinality and the seeds of shuffles over the ranks.
 
+    A shuffle before `shard` draws a new order for each iterator, also with a seed. If one rank iterates once more than the
+    others, such as to look at a batch, shards overlap without an error from then on: shard first, or use
+    `shuffle(n, seed=..., reshuffle_each_iteration=False)`.
+
     Args:
         dataset: The whole data, the same on all ranks.
         remainder: How to treat an incomplete last group of fewer than `size` elements: `"drop"` leaves it out, `"repeat"`

@@ -20,6 +20,10 @@ def shard(*data: Any, **options: Any) -> Any:
         inputs, y = hvd.data.shard({"image": images, "age": ages}, y)
         train = hvd.data.shard(dataset).shuffle(10_000).batch(32)
 
+    A shuffle before `shard` draws a new order for each iterator, also with a seed. If one rank iterates once more than the
+    others, such as to look at a batch, shards overlap without an error from then on: shard first, or use
+    `shuffle(n, seed=..., reshuffle_each_iteration=False)`.
+
     Args:
         *data: One `tf.data.Dataset`, one `keras.utils.PyDataset`, or arrays with equally many rows: NumPy arrays, tensors,
             lists, sparse matrices of SciPy. Or dicts of arrays, also nested: the inputs of a Keras model by name.

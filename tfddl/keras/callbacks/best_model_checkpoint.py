@@ -23,6 +23,9 @@ class BestModelCheckpoint(ModelCheckpoint):
 
     The model is saved with a plain optimizer, and loads without tfddl.
 
+    A job that resumes does not know the best value of the job before, and overwrites its file in the first epoch. Pass that
+    value as `initial_value_threshold`.
+
     Args:
         filepath: Ends in `.keras`, or `.weights.h5` with `save_weights_only`; may contain `{epoch}` and names of metrics.
             On a disk that the first rank can write to.
