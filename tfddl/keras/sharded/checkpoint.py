@@ -186,7 +186,7 @@ class ShardedCheckpoint:
         newest, number, token = None, 0, secrets.token_hex(4)
         if basics.rank() == 0 and not refusal:
             newest, number = next(iter(complete_folders(self._base)), None), newest_number(self._base)
-            leave_mark(self._base, token)
+            refusal = leave_mark(self._base, token)
         newest, self._number, self._token = broadcast_object((newest, number, token), name=f"{_NAME}.token")
         if not refusal and not sees_mark(self._base, self._token):
             refusal = f"{self._base.resolve()} is another directory than that of rank 0"
@@ -207,7 +207,7 @@ class ShardedCheckpoint:
     def _refuse_another(self) -> None:
         """Two that save by turns would remove and restore each other's checkpoints."""
         base = self._base.resolve()
-        if self._has_saved and _last_to_save[base] != id(self):
+        if self._has_saved and _last_to_save.get(base) != id(self):
             raise ValueError(
                 f"Two {_NAME}s save to one directory, and would restore each other's weights: give each a directory of its "
                 f"own. Received: {str(self._base)!r}"

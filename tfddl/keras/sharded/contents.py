@@ -150,7 +150,7 @@ def made_of(model: Any, optimizer: Any = None) -> dict[str, Any]:
         optimizer: One that is not part of the model. Defaults to none.
     """
     classes = [type(_compat.innermost(each)).__name__ for each in _optimizers(model, optimizer)]
-    return {"weights": len(model.weights), "optimizers": classes}
+    return {"weights": len(getattr(model, "weights", model.variables)), "optimizers": classes}
 
 
 def check_made_of(then: dict[str, Any] | None, model: Any, optimizer: Any = None) -> None:

@@ -99,9 +99,13 @@ def why_not_writable(base: Path) -> str:
         return str(error)
 
 
-def leave_mark(base: Path, token: str) -> None:
-    """Makes an empty file, by which other ranks tell whether they see the same directory."""
-    _mark(base, token).touch()
+def leave_mark(base: Path, token: str) -> str:
+    """Makes an empty file, by which other ranks tell whether they see the same directory. Returns why it could not."""
+    try:
+        _mark(base, token).touch()
+        return ""
+    except OSError as error:
+        return str(error)
 
 
 def remove_mark(base: Path, token: str) -> None:
