@@ -5,11 +5,12 @@
     python benchmarks/gpu/proof.py --list
 
 Needs no network (`pack.py` packs what it needs). Each step is a program of its own with a time limit, and its output is in
-`build/gpu-proof/STEP.log`. After each step `results.json` there is written anew, so an interrupted run goes on with the
-steps that have not passed. Results count for the GPUs, versions and C++ sources that they were made with, and else the
-steps run anew. On a host with one GPU two ranks share it, which shows whether results are right, not how fast they are.
+`build/gpu-proof/STEP.log`; the number behind its name is that of ranks. After each step `results.json` there is written
+anew, with the rows that the step has measured, so an interrupted run goes on with the steps that have not passed. Results
+count for the GPUs, versions and C++ sources that they were made with, and else the steps run anew. On a host with one GPU
+two ranks share it, which shows whether results are right, not how fast they are.
 
-Exits with code 1 if a step has failed.
+A step has passed if its results were right. Exits with code 1 if a step has failed.
 """
 
 import argparse
@@ -33,6 +34,7 @@ from tfddl.build.cache import cache_directory
 from tfddl.build.compile import compile_library
 from tfddl.build.discover import find_mpi
 from tfddl.build.sources import library_stem
+from tfddl.launch.gpus import local_gpus
 from tfddl.runtime.library import nccl_path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,6 +62,7 @@ class Step:
         real: Whether it needs a real GPU: XLA knows no imitations, and they are as slow as the CPU.
         environment: Variables to add.
         before: Words in front of the interpreter, as of a tool that runs it.
+        measures: Whether the program takes `--json`.
     """
 
     name: str
@@ -71,6 +74,7 @@ class Step:
     real: bool = False
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     before: tuple[str, ...] = ()
+    measures: bool = False
 
     @property
     def title(self) -> str:
@@ -84,7 +88,8 @@ def steps(gpus: int, quick: bool, library: Path) -> list[Step]:
     core = (str(GPU / "core.py"), "--gpus", str(gpus), "--library", str(library))
     small = (*core, "--largest", "65536", "--rounds", "1")
     right = "every collective and dtype is right"
-    made = [Step("core", small if quick else (*core, *few), right, 1), Step("core", small, right, 2)]
+    counts = sorted({1, 2, gpus})
+    made = [Step("core", small if quick or ranks > gpus else (*core, *few), right, ranks) for ranks in counts]
     memcheck = (
         "compute-sanitizer",
         "--tool",
@@ -98,7 +103,7 @@ def steps(gpus: int, quick: bool, library: Path) -> list[Step]:
         made.append(Step("memcheck", small, "ERROR SUMMARY: 0 errors", before=memcheck))
     made.append(Step("tensorflow", ("-m", "tests.gpu.rank"), ""))
     for name, compiles in (("collectives", False), ("compiled", True), ("training", False)):
-        for ranks in (1, 2):
+        for ranks in counts:
             module = ("-m", f"tests.gpu.{name}")
             made.append(Step(name, module, f"rank {ranks - 1} checked all", ranks, real=compiles))
     killed = ("-m", "tests.gpu.failures", "KILL")
@@ -110,15 +115,18 @@ def steps(gpus: int, quick: bool, library: Path) -> list[Step]:
         latency = (*latency, "--largest", "65536")
     if on_doubles():
         latency = (*latency, "--ways", "graph")
-    made.append(Step("latency", latency, "allreduce float32 Sum on GPUs"))
+    made += [
+        Step("latency", latency, "allreduce float32 Sum on GPUs", ranks, measures=True)
+        for ranks in sorted({1, gpus})
+    ]
     narrow = ("--width", "8", "--times", "1", "--megabytes", "1") if quick else ()
     overlap = (str(GPU / "overlap.py"), *few, *narrow)
-    made.append(Step("overlap", overlap, "buckets behind computation", min(gpus, 2)))
+    made.append(Step("overlap", overlap, "buckets behind computation", gpus, measures=True))
     for model, options in (("transformer", ()), ("resnet50", ("--no-xla",)), ("resnet50", ())):
         fit = (str(GPU / "training.py"), *few, "--models", model, *options)
         name = f"fit-{model}" + "-graph" * bool(options)
-        for ranks in (1, 2) if gpus > 1 else (1,):
-            made.append(Step(name, fit, "steps of fit on GPUs", ranks, 900, real=True))
+        for ranks in sorted({1, gpus}):
+            made.append(Step(name, fit, "steps of fit on GPUs", ranks, 900, real=True, measures=True))
     return made
 
 
@@ -128,12 +136,14 @@ def on_doubles() -> bool:
 
 
 def list_gpus() -> list[str]:
-    """A line for each GPU of this host, or for each imitation."""
+    """A line for each GPU that this process may use, or for each imitation."""
     if on_doubles():
         return ["imitation", "imitation"]
     tool = shutil.which("nvidia-smi")
     listed = subprocess.run([tool, "-L"], capture_output=True, text=True, check=False).stdout if tool else ""
-    return re.findall(r"^GPU \d+:.*$", listed, re.MULTILINE)
+    found = re.findall(r"^GPU \d+:.*$", listed, re.MULTILINE)
+    visible, _ = local_gpus(os.environ)  # nvidia-smi does not look at CUDA_VISIBLE_DEVICES
+    return found[:visible]
 
 
 def nccl_version() -> int:
@@ -170,7 +180,10 @@ def run(step: Step, gpus: int, directory: Path) -> dict[str, Any]:
     environment["PYTHONPATH"] = os.pathsep.join(paths).strip(os.pathsep)
     launcher = [sys.executable, "-m", "tfddl.launch.run", "-np", str(step.ranks)]
     imitation = ("-m", "tests.gpu.on_double") if on_doubles() and step.program[0] in DOUBLED else ()
-    command = [*launcher, *step.before, sys.executable, *imitation, *step.program]
+    measured = directory / f"{step.title}.json"
+    measured.unlink(missing_ok=True)
+    options = ["--json", str(measured)] if step.measures else []
+    command = [*launcher, *step.before, sys.executable, *imitation, *step.program, *options]
     begun = time.monotonic()
     with log.open("w") as file:
         code = run_to_its_end(command, step.limit, stdout=file, stderr=file, env=environment, cwd=directory)
@@ -178,7 +191,10 @@ def run(step: Step, gpus: int, directory: Path) -> dict[str, Any]:
     passed = code is not None and (code != 0) == step.fails and re.search(step.says, text, re.MULTILINE)
     seconds = round(time.monotonic() - begun, 1)
     if passed:
-        return {"passed": True, "result": "passed", "seconds": seconds}
+        rows = json.loads(measured.read_text())["rows"] if step.measures else []
+        slow = any(row.get("ok") == "NO" for row in rows)
+        result = "passed, slower than our aim" if slow else "passed"
+        return {"passed": True, "result": result, "seconds": seconds, "rows": rows}
     how = f"no end after {step.limit:.0f} s" if code is None else f"code {code}"
     last = next((line for line in reversed(text.splitlines()) if line.strip()), "no output")
     return {"passed": False, "result": f"FAILED: {how}", "seconds": seconds, "last": last[:300]}

@@ -10,12 +10,12 @@
 namespace tfddl {
 namespace {
 
-// All functions exist since 2.14, and NcclConfig since 2.17. The GPU builds of TensorFlow 2.16 and later need
-// CUDA 12, for which no NCCL before 2.18 was built.
+// All functions exist since 2.14, and NcclConfig since 2.17. The GPU builds of TensorFlow 2.16 and later
+// bring 2.19 or later.
 constexpr int kOldestNccl = 21800;
 constexpr char kInstallNccl[] =
-    "install nvidia-nccl-cu12 (pip install 'tfddl[gpu]'), or set TFDDL_NCCL_LIBRARY to the path of a "
-    "libnccl.so.2 of version 2.18 or later";
+    "install NCCL (pip install --no-deps --upgrade nvidia-nccl-cu12), or set TFDDL_NCCL_LIBRARY to the path "
+    "of a libnccl.so.2 of version 2.18 or later";
 constexpr char kInstallCuda[] =
     "install NVIDIA's driver, or set TFDDL_CUDA_LIBRARY to the path of its libcuda.so.1";
 

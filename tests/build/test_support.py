@@ -62,7 +62,7 @@ def test_older_tensorflow_is_refused(version: str) -> None:
 
 
 def test_no_tensorflow_names_the_extras() -> None:
-    assert "tfddl[cpu]" in _refusal(check_tensorflow, None)
+    assert "tensorflow-cpu<2.22" in _refusal(check_tensorflow, None)
 
 
 def test_keras(monkeypatch: pytest.MonkeyPatch) -> None:

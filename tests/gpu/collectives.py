@@ -138,6 +138,7 @@ def without_data():
 def sets_that_overlap():
     """All at once in one function, which makes each rank's calls in another order."""
     parts = [part for count in range(1, size) for part in itertools.combinations(range(size), count)]
+    parts = parts[:14]  # all of four ranks; each takes a communicator
     sets = [hvd.global_process_set, *(hvd.add_process_set(part) for part in parts)]
     calls = [(s, n) for s in sets if s.included() for n in range(3)]
     random.Random(rank).shuffle(calls)

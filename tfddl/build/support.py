@@ -78,7 +78,8 @@ def check_tensorflow(version: str | None) -> str:
     wanted = f"'tensorflow-cpu>={low[0]}.{low[1]},<{high[0]}.{high[1] + 1}'"
     if version is None:
         raise UnsupportedError(
-            "tfddl needs TensorFlow, which is not installed here: pip install 'tfddl[cpu]' (or 'tfddl[gpu]')."
+            "tfddl needs TensorFlow, which is not installed here: pip install 'tensorflow-cpu<2.22' (or "
+            "'tensorflow[and-cuda]<2.22')."
         )
     if major_minor(version) < low:
         raise UnsupportedError(

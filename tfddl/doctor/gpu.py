@@ -25,11 +25,13 @@ def gpu(devices: Path = Path("/dev"), proc: Path = Path("/proc")) -> Iterator[Fi
         driver = "driver unknown"
     yield ok("GPU", f"{', '.join(there)} ({driver})")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
+    if visible is not None and "SLURM_JOB_ID" in os.environ:
+        yield ok("CUDA_VISIBLE_DEVICES", f"{visible!r}: the GPUs of this job of Slurm")
+    elif visible is not None:
         yield note(
             "CUDA_VISIBLE_DEVICES",
             repr(visible),
-            "unset CUDA_VISIBLE_DEVICES: hvd.init() gives each process its GPU",
+            "unset CUDA_VISIBLE_DEVICES, unless a scheduler has set it: hvd.init() gives each process its GPU",
         )
     if discover.tensorflow_version() is not None:
         yield from _of_tensorflow(len(there))

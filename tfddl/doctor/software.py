@@ -19,6 +19,11 @@ _CACHE = "export TFDDL_CACHE_DIR=/tmp/tfddl-cache"
 _OTHER_DISK = "export TFDDL_CACHE_DIR=/path/on/another/file/system"
 
 
+def has_gpus(devices: Path = Path("/dev")) -> bool:
+    """Whether this host has GPUs of NVIDIA."""
+    return any(devices.glob("nvidia[0-9]*"))
+
+
 def python() -> Iterator[Finding]:
     """The version of Python and of the platform."""
     version = f"{sys.version.split()[0]} ({sys.executable})"
@@ -55,12 +60,14 @@ def tensorflow() -> Iterator[Finding]:
         return
     packages = discover.tensorflow_packages()
     if "tensorflow" in packages and "tensorflow-cpu" in packages:
-        cpu = packages["tensorflow-cpu"]
+        keep, drop = "tensorflow-cpu", "tensorflow"
+        if has_gpus():
+            keep, drop = drop, keep
         yield note(
             "TensorFlow",
-            f"tensorflow {packages['tensorflow']} and tensorflow-cpu {cpu} are both installed, in one directory: the last "
-            "one replaced files of the other. `pip install tf_keras` without --no-deps does that",
-            f"pip uninstall tensorflow && pip install --force-reinstall --no-deps tensorflow-cpu=={cpu}",
+            f"tensorflow {packages['tensorflow']} and tensorflow-cpu {packages['tensorflow-cpu']} are both installed, in "
+            "one directory: the last one replaced files of the other. `pip install tf_keras` without --no-deps does that",
+            f"pip uninstall {drop} && pip install --force-reinstall --no-deps {keep}=={packages[keep]}",
         )
     text = support.untested(version or "", None)
     yield note("TensorFlow", f"{tf.__version__}, {text}") if text else ok("TensorFlow", tf.__version__)

@@ -92,7 +92,7 @@ def _without_tables(job: Job) -> None:
 
     for line in [conclude(job)[0], *notes(job), *(f"Written by {each}" for each in reasons(job))]:
         click.echo(line)
-    click.echo("Tables and stacks need rich: pip install 'tfddl[bench]', or pip install rich", err=True)
+    click.echo("Tables and stacks need rich: pip install rich", err=True)
 
 
 def _as_json(job: Job) -> dict[str, Any]:

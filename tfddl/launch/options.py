@@ -161,7 +161,8 @@ HOSTS = [
         "interfaces",
         metavar="NAME,...",
         default="",
-        help="Network interfaces for the ranks of several hosts, such as eth0 or ib0. They have these names on all hosts.",
+        help="Network interfaces for the ranks of several hosts, such as eth0 or ib0, also for NCCL "
+        "(NCCL_SOCKET_IFNAME). They have these names on all hosts.",
     ),
     click.option(
         "-p",

@@ -31,9 +31,7 @@ def check_packages(command: str, plot: Path | None) -> None:
     """
     for package in ["rich", *(["matplotlib"] if plot is not None else [])]:
         if importlib.util.find_spec(package) is None:
-            raise click.ClickException(
-                f"{command} needs {package}: pip install 'tfddl[bench]', or pip install {package}"
-            )
+            raise click.ClickException(f"{command} needs {package}: pip install {package}")
 
 
 def _check(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:

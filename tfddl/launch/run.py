@@ -50,7 +50,7 @@ def main(command: tuple[str, ...], **values: Any) -> None:
     open_standard_streams()
     added = options.file_variables | variables.timeline(options.timeline, options.mark_cycles)
     added |= variables.spellings(options.horovod, options.no_keras2_spellings)
-    added |= variables.given(options.variables)
+    added |= variables.interfaces(options.interfaces) | variables.given(options.variables)
     _check_elastic(options)
     if options.auto:
         added |= _seed({**os.environ, **added})

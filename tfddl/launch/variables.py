@@ -32,6 +32,12 @@ def spellings(horovod: bool, refused: bool) -> dict[str, str]:
     return {"TFDDL_KERAS2_SPELLINGS": "0"} if refused else {}
 
 
+def interfaces(names: str) -> dict[str, str]:
+    """The variable that has NCCL use the network interfaces of the ranks, unless it is set here."""
+    variable = "NCCL_SOCKET_IFNAME"
+    return {variable: names} if names and variable not in os.environ else {}
+
+
 def given(items: Sequence[str]) -> dict[str, str]:
     """The variables of `-x NAME=VALUE`, and of `-x NAME`, whose value is that of this process."""
     found = {}

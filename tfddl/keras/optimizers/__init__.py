@@ -17,6 +17,6 @@ def __getattr__(name: str) -> Any:
     if _compat.is_keras_2():
         message += (
             ": tfddl's optimizers are for Keras 3. On TensorFlow 2.15 use those of TensorFlow Addons (pip install "
-            f"'tfddl[addons]'). Received: keras {_compat.keras().__version__}"
+            f"tensorflow-addons). Received: keras {_compat.keras().__version__}"
         )
     raise AttributeError(message)
