@@ -436,9 +436,16 @@ def metrics_inside(metric: Any) -> Sequence[Any] | None:
     return None if is_keras_2() else getattr(metric, "metrics", None)
 
 
+def aggregates_added_losses() -> bool:
+    """Whether Keras adds up the losses of `add_loss` in a method, as Keras 3.5 and newer."""
+    return hasattr(keras().Model, "_aggregate_additional_loss")
+
+
 def metrics_that_hold(metric: Any) -> Sequence[Any]:
     """The metrics inside a metric of Keras 3, if it has no other variables than theirs."""
-    return () if is_keras_2() or getattr(metric, "_variables", None) else getattr(metric, "_metrics", ())
+    if is_keras_2() or getattr(metric, "_variables", None) or any(map(is_variable, vars(metric).values())):
+        return ()
+    return getattr(metric, "_metrics", ())
 
 
 def results_of_evaluate(model: Any, logs: dict[str, Any]) -> Any:

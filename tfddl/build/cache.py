@@ -156,10 +156,12 @@ def locked(path: Path) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def _writing_to(directory: Path) -> Iterator[None]:
-    """Turns an error of the file system into one that names the directory."""
+    """Turns an error of the file system into one that names the directory, unless it names a file elsewhere."""
     try:
         yield
     except OSError as error:
+        if error.filename and not Path(os.fsdecode(error.filename)).is_relative_to(directory):
+            raise
         raise CompileError(
             f"tfddl cannot write its native library to {directory}; set TFDDL_CACHE_DIR to a directory that "
             f"can be written and has {LEAST_MB} MB free. Received: {error}"

@@ -352,7 +352,7 @@ PROGRAMS = {
         py_dataset,
         sample_weights,
         several_outputs,
-        *([step_of_its_own] if hasattr(keras.Model, "_aggregate_additional_loss") else []),
+        *([step_of_its_own] if _compat.aggregates_added_losses() else []),
         several_steps_per_execution,
         subclassed,
         sum_over_batch,

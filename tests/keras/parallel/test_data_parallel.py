@@ -239,7 +239,7 @@ def contrastive_loss(hvd):
         ("contrastive_loss", "the loss 'contrastive' compares the rows.* hvd.allgather in the loss"),
         ("scalar_loss", "a loss function of this program returns one number"),
         ("scalar_metric", "a metric function of this program returns one number"),
-        ("own_metric", "the metric 'largest' has an update_state of its own"),
+        ("own_metric", "a metric with an update_state of its own is .* Received: 'largest'"),
         ("added_loss", "a layer of this program passes to add_loss one number"),
     ],
 )

@@ -1,5 +1,8 @@
 """Directories of checkpoints: of several ranks, of several programs, and of layers with more than variables."""
 
+from pathlib import Path
+from unittest import mock
+
 import numpy as np
 import pytest
 
@@ -15,18 +18,26 @@ def one_weight(value):
 
 
 @on_ranks(2, 3)
-def test_a_directory_that_ranks_do_not_share(hvd, tmp_path, monkeypatch):
+def test_a_directory_that_ranks_do_not_share(hvd, tmp_path):
+    from tfddl.keras.sharded import checkpoint as module
     from tfddl.keras.sharded import parts
 
-    monkeypatch.setattr(parts, "_SECONDS_TO_SEE", 0.3)
     base = shared(hvd, tmp_path)
     mine = f"{base}/of-rank-{hvd.rank()}"
     message = rf"that all ranks share.* Received: .*rank 1: {base}/of-rank-1 is another directory than that of rank 0"
-    for call in ("restore", "save"):
-        with pytest.raises(ValueError, match=message):
-            getattr(hvd.ShardedCheckpoint(mine, one_weight(1.0)), call)()
+    checkpoint = hvd.ShardedCheckpoint(mine, one_weight(1.0))
+    for call in (checkpoint.restore, checkpoint.save):
+        with mock.patch.object(parts, "_SECONDS_TO_SEE", 0.3), pytest.raises(ValueError, match=message):
+            call()
     hvd.barrier()
     assert not list(tmp_path.glob("*/.shared-*"))
+
+    def refuse(base, token):
+        raise PermissionError("not here")
+
+    leaves = mock.patch.object(module, "leave_mark", refuse if hvd.rank() == 0 else parts.leave_mark)
+    with leaves, pytest.raises(ValueError, match=r"Received: rank 0: not here$"):
+        hvd.ShardedCheckpoint(base, one_weight(1.0)).restore()
 
 
 @on_ranks(1, 2)
@@ -56,16 +67,31 @@ def test_two_models_in_one_directory(hvd, tmp_path):
 
 @on_ranks(1)
 def test_what_is_refused(hvd, tmp_path):
-    with pytest.raises(ValueError, match="Received: 'gs://bucket/checkpoints'"):
-        hvd.ShardedCheckpoint("gs://bucket/checkpoints", one_weight(1.0))
+    for directory in ("gs://bucket/checkpoints", Path("gs://bucket/checkpoints")):
+        with pytest.raises(ValueError, match=r"Received: .*'gs:/.*bucket/checkpoints'"):
+            hvd.ShardedCheckpoint(directory, one_weight(1.0))
     model = one_weight(1.0)
     model.compile("sgd", "mse")
     checkpoint = hvd.ShardedCheckpoint(tmp_path, model)
-    checkpoint.save(step=3)
+    for saved_with in ({"step": 3}, {}):
+        checkpoint.save(**saved_with)
+        checkpoint.wait()
+        callbacks = [hvd.callbacks.ShardedCheckpoint(tmp_path)]
+        for _ in range(2):
+            with pytest.raises(ValueError, match=rf"goes on from checkpoints .* saved with {saved_with}"):
+                model.fit(np.ones([1, 1]), np.ones([1, 1]), callbacks=callbacks)
+
+
+@on_ranks(1)
+def test_a_model_without_optimizer_restores_the_weights(hvd, tmp_path):
+    model = one_weight(1.0)
+    model.compile("adam", "mse")
+    checkpoint = hvd.ShardedCheckpoint(tmp_path, model)
+    checkpoint.save(epoch=1)
     checkpoint.wait()
-    callbacks = [hvd.callbacks.ShardedCheckpoint(tmp_path)]
-    with pytest.raises(ValueError, match=r"goes on from checkpoints .* saved with {'step': 3}"):
-        model.fit(np.ones([1, 1]), np.ones([1, 1]), callbacks=callbacks)
+    other = one_weight(0.0)
+    assert hvd.ShardedCheckpoint(tmp_path, other).restore() == {"epoch": 1}
+    assert other.get_weights()[0] == 1.0
 
 
 @on_ranks(1, 2)

@@ -19,8 +19,8 @@ class MetricAverageCallback(Callback):
     Loss and metrics are those that one process computes from all the data, however the ranks share it: the states of
     the metrics are added up over ranks. So AUC, F1, IoU, uneven shards and sample weights are exact too. Other
     numbers in `logs` are averaged over ranks: numbers of your own `train_step` that are no metrics, numbers of other
-    callbacks, and a `keras.metrics.Metric` of your own with its own `update_state`. If the variables of such a metric are
-    sums over the data, set `additive = True` in its class.
+    callbacks, and a `keras.metrics.Metric` of your own with its own `update_state`, unless it holds only metrics of Keras 3.
+    If the variables of such a metric are sums over the data, set `additive = True` in its class.
 
     In `fit` the callback changes `logs` in place at the end of each epoch, so that the callbacks after it in the list, and
     the history, see the whole job's numbers: put it before `EarlyStopping`, `ModelCheckpoint` and `ReduceLROnPlateau`.

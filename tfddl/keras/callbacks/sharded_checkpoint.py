@@ -37,8 +37,8 @@ class ShardedCheckpoint(PreparingCallback):
 
     Raises:
         ValueError: `save_freq` or `keep` is wrong. In `fit`, on every rank: the model is not built, the callback has served
-            another call, the directory cannot be written, or the newest checkpoint is that of another model or cannot be
-            read.
+            another call, the directory cannot be written or is another one on some ranks, or the newest checkpoint is that
+            of another model, was saved without `epoch`, or cannot be read.
     """
 
     def __init__(self, directory: Any, save_freq: Any = "epoch", keep: int = 2) -> None:
@@ -74,17 +74,16 @@ class ShardedCheckpoint(PreparingCallback):
                     f"Received: ShardedCheckpoint({str(self._directory)!r}) again"
                 )
             return
-        self._prepared = model
-        self._checkpoint = checkpoint.ShardedCheckpoint(self._directory, model, keep=self._keep)
-        found = self._checkpoint.restore()
-        self._restored = bool(found)
-        if found:
+        opened = checkpoint.ShardedCheckpoint(self._directory, model, keep=self._keep)
+        found = opened.restore()
+        if opened.has_restored:
             if "epoch" not in found:
                 raise ValueError(
                     "The callback ShardedCheckpoint goes on from checkpoints that it or save(epoch=...) has saved: use "
                     f"another directory. Received: a checkpoint in {str(self._directory)!r}, saved with {found}"
                 )
             arguments["initial_epoch"] = max(found["epoch"], arguments.get("initial_epoch", 0))
+        self._checkpoint, self._prepared, self._restored = opened, model, opened.has_restored
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Refuses a list of callbacks that was made after `fit` had been called."""

@@ -176,7 +176,7 @@ def divide_losses(
     home, model = _compat.losses_module(), _compat.keras().Model
     home.reduce_values = reduce_values(home.reduce_values)
     home.apply_mask = apply_mask(home.apply_mask)
-    if hasattr(model, "_aggregate_additional_loss"):  # since Keras 3.5
+    if _compat.aggregates_added_losses():
         model._aggregate_additional_loss = add(model._aggregate_additional_loss)
 
 

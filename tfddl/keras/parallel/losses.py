@@ -111,10 +111,16 @@ def with_rows_as_weight(update_state: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def warn_of_added(model: Any) -> None:
-    """Warns if a layer of the model has passed a scalar to `add_loss` in the step that is being traced."""
+    """Warns if a layer of the model has called `add_loss` in the step that is being traced, unless rows are divided well."""
     layers = [layer for layer in model._flatten_layers() if layer.activity_regularizer is None]
-    if any(tf.convert_to_tensor(loss).shape.rank == 0 for layer in layers for loss in layer._losses):
+    added = [tf.convert_to_tensor(loss) for layer in layers for loss in layer._losses]
+    if any(loss.shape.rank == 0 for loss in added):
         _warn("a layer of this program passes to add_loss")
+    elif added and not _compat.aggregates_added_losses():
+        warn_once(
+            "DataParallel: Keras adds up what a layer of this program passes to add_loss over the rows of each process: "
+            f"pass a mean over rows, or use Keras 3.5 or newer. Received: Keras {_compat.keras().__version__}"
+        )
 
 
 def _warn(origin: str) -> None:

@@ -83,6 +83,6 @@ def _warn_of_metrics(model: Any) -> None:
     names = metric_states.undeclared(model)
     if names:
         warn_once(
-            f"DataParallel: the metric {', '.join(map(repr, names))} has an update_state of its own, and its results are "
-            "means over the processes: set `additive = True` in its class if its variables are sums over rows."
+            f"DataParallel: a metric with an update_state of its own is a mean over the processes: set `additive = True` in "
+            f"its class if its variables are sums over rows. Received: {', '.join(map(repr, names))}"
         )

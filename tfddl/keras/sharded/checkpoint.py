@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import secrets
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -38,7 +39,8 @@ from tfddl.runtime.log import warn, warn_on_this_rank
 _NAME = "ShardedCheckpoint"
 _TRAINED = "trained_by_optimizers"
 _MADE_OF = "made_of"
-_NOTE = "saving a ShardedCheckpoint, of which each rank writes a part; call save on all ranks, after the same step"
+_SAVES = "saving a ShardedCheckpoint, of which each rank writes a part; call save on all ranks, after the same step"
+_RESTORES = "restoring a ShardedCheckpoint; call restore on all ranks"
 _last_to_save: dict[Path, int] = {}  # the id of a ShardedCheckpoint, by directory
 
 
@@ -70,6 +72,7 @@ class ShardedCheckpoint:
 
     Attributes:
         local_steps: The argument; may be set later.
+        has_restored: Whether `restore` has found a checkpoint.
 
     Raises:
         ValueError: The model is not built, `keep` is not positive, or `directory` is a URL.
@@ -90,7 +93,7 @@ class ShardedCheckpoint:
                 f"{_NAME} needs the weights: call model.build(input_shape) first. Received: {model!r}"
             )
         check_keep(keep)
-        if "://" in os.fspath(directory):
+        if re.match(r"\w+:/", os.fspath(directory)):  # of gs://bucket Path makes gs:/bucket
             raise ValueError(
                 f"{_NAME} writes files with Python: pass a directory of a file system that all ranks have mounted. "
                 f"Received: {directory!r}"
@@ -98,7 +101,7 @@ class ShardedCheckpoint:
         self._base, self._keep = Path(directory), keep
         self._model, self._optimizer, self.local_steps = model, optimizer, local_steps
         self._compression = compression
-        self._number, self._token, self._has_saved = 0, "", False
+        self._number, self._token, self._has_saved, self.has_restored = 0, "", False, False
         self._thread = ThreadPoolExecutor(1, _NAME)
         self._writing: Future[None] | None = None
 
@@ -114,10 +117,10 @@ class ShardedCheckpoint:
             ValueError: On every rank: the checkpoint is that of another model, or a rank cannot read it, cannot write to the
                 directory, or sees another directory than rank 0.
         """
-        folder = self._begin()
+        folder = self._begin(_RESTORES)
+        self.has_restored = folder is not None
         if folder is None:
             return {}
-        self._number = folder.number
         about, error = self._read(Folder(folder.number, folder.ranks, folder.token, self._base))
         errors = dict(enumerate(allgather_object(error, name=f"{_NAME}.read")))
         if any(errors.values()):
@@ -144,7 +147,7 @@ class ShardedCheckpoint:
         """
         self.wait()
         if not self._token:
-            self._begin()
+            self._begin(_SAVES)
         self._refuse_another()
         self._number += 1
         rank, ranks = basics.rank(), basics.size()
@@ -179,24 +182,31 @@ class ShardedCheckpoint:
                 f"one: {remedy} {self._base}. Received: {error}"
             )
 
-    def _begin(self) -> Folder | None:
+    def _begin(self, note: str) -> Folder | None:
         """Checks the directory, and numbers checkpoints behind those that it has. Returns the newest complete one."""
-        library.note(0, f"{_NAME}.token.size", _NOTE)
+        library.note(0, f"{_NAME}.token.size", note)
         refusal = why_not_writable(self._base)
         newest, number, token = None, 0, secrets.token_hex(4)
         if basics.rank() == 0 and not refusal:
-            newest, number = next(iter(complete_folders(self._base)), None), newest_number(self._base)
-            refusal = leave_mark(self._base, token)
-        newest, self._number, self._token = broadcast_object((newest, number, token), name=f"{_NAME}.token")
-        if not refusal and not sees_mark(self._base, self._token):
+            try:
+                newest, number = next(iter(complete_folders(self._base)), None), newest_number(self._base)
+                leave_mark(self._base, token)
+            except OSError as error:
+                refusal = str(error)
+        of_rank_0, newest, number, token = broadcast_object(
+            (refusal, newest, number, token), name=f"{_NAME}.token"
+        )
+        if not (refusal or of_rank_0 or sees_mark(self._base, token)):
             refusal = f"{self._base.resolve()} is another directory than that of rank 0"
-        refusals = dict(enumerate(allgather_object(refusal, name=f"{_NAME}.directory")))
-        remove_mark(self._base, self._token)
-        if any(refusals.values()):
+        found = enumerate(allgather_object(refusal, name=f"{_NAME}.directory"))
+        refusals = {rank: reason for rank, reason in found if reason}
+        remove_mark(self._base, token)
+        if refusals:
             raise ValueError(
                 f"{_NAME} cannot write: use a directory that all ranks share, and can make and write to. "
                 f"Received: {by_rank(refusals)}"
             )
+        self._number, self._token = number, token
         if basics.rank() == 0 and another_job_saves(self._base):
             warn(
                 f"Another job saves its checkpoints to {self._base}: each job removes those of the other, and may go on "

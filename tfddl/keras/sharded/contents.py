@@ -162,10 +162,10 @@ def check_made_of(then: dict[str, Any] | None, model: Any, optimizer: Any = None
         optimizer: One that is not part of the model. Defaults to none.
 
     Raises:
-        ValueError: They differ.
+        ValueError: They differ. A model without optimizers, such as one for predictions, fits any.
     """
     now = made_of(model, optimizer)
-    if then is not None and then != now:
+    if then is not None and then != now | ({} if now["optimizers"] else {"optimizers": then["optimizers"]}):
         raise ValueError(
             f"It is of another model or optimizer: use those that it was saved with. Received: {now}, in the checkpoint "
             f"{then}"

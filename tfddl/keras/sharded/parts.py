@@ -99,13 +99,15 @@ def why_not_writable(base: Path) -> str:
         return str(error)
 
 
-def leave_mark(base: Path, token: str) -> str:
-    """Makes an empty file, by which other ranks tell whether they see the same directory. Returns why it could not."""
-    try:
-        _mark(base, token).touch()
-        return ""
-    except OSError as error:
-        return str(error)
+def leave_mark(base: Path, token: str) -> None:
+    """Makes an empty file, by which other ranks tell whether they see the same directory; removes those of killed jobs.
+
+    Raises:
+        OSError: There is no room, or no permission.
+    """
+    for old in base.glob(".shared-*"):
+        old.unlink(missing_ok=True)
+    _mark(base, token).touch()
 
 
 def remove_mark(base: Path, token: str) -> None:
@@ -117,7 +119,7 @@ def remove_mark(base: Path, token: str) -> None:
 def sees_mark(base: Path, token: str) -> bool:
     """Whether this rank sees the file of `leave_mark`."""
     end = time.monotonic() + _SECONDS_TO_SEE
-    while not (seen := _mark(base, token).exists()) and time.monotonic() < end:
+    while not (seen := os.path.exists(_mark(base, token))) and time.monotonic() < end:
         time.sleep(0.1)
     return seen
 
