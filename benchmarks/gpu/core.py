@@ -223,6 +223,8 @@ def main() -> None:
         line = row(engine, device, size, arguments.rounds)
         if RANK == 0:
             print(line, flush=True)
+        if not line.endswith(" 0"):
+            raise SystemExit(f"rank {RANK}: sums of {size} bytes were wrong")
     engine.close()
     device.close()
 

@@ -157,6 +157,7 @@ def nccl_version() -> int:
 def conditions(gpus: list[str], library: Path, quick: bool) -> dict[str, Any]:
     """What the results hold for."""
     versions: dict[str, Any] = {"gpus": gpus, "library": library.name, "quick": quick, "nccl": nccl_version()}
+    versions["visible"] = os.environ.get("CUDA_VISIBLE_DEVICES")
     for package in ("tensorflow", "tensorflow-cpu", "keras"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
@@ -286,6 +287,7 @@ def main() -> None:
     arguments = parser.parse_args()
     gpus, mpi = list_gpus(), find_mpi()
     library = cache_directory() / f"lib{library_stem('none', mpi.tag)}.so"
+    arguments.directory = arguments.directory.resolve()  # in which the steps run
     every = steps(max(1, len(gpus)), arguments.quick, library)
     unknown = set(arguments.only) - {name for step in every for name in (step.name, step.title)}
     if unknown:

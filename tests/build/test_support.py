@@ -61,8 +61,9 @@ def test_older_tensorflow_is_refused(version: str) -> None:
     assert f"Received: TensorFlow {version}" in message
 
 
-def test_no_tensorflow_names_the_extras() -> None:
-    assert "tensorflow-cpu<2.22" in _refusal(check_tensorflow, None)
+def test_no_tensorflow_names_both_packages() -> None:
+    message = _refusal(check_tensorflow, None)
+    assert f"'tensorflow-cpu>={OLDEST},<{NEXT}'" in message and f"[and-cuda]>={OLDEST},<{NEXT}'" in message
 
 
 def test_keras(monkeypatch: pytest.MonkeyPatch) -> None:

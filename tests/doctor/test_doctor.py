@@ -231,7 +231,10 @@ def test_nccl(monkeypatch):
 
     monkeypatch.setattr(gpu.ctypes, "CDLL", Old)
     the_fault(
-        gpu.nccl("libnccl.so"), "NCCL", "2.17.5 (libnccl.so), and tfddl needs 2.18", "pip install --upgrade"
+        gpu.nccl("libnccl.so"),
+        "NCCL",
+        "2.17.5 (libnccl.so), and tfddl needs 2.18",
+        "pip install --no-deps --upgrade",
     )
 
 

@@ -79,7 +79,7 @@ def test_proof(on_doubles, tmp_path, monkeypatch):
     """The steps of `make gpu-proof`: a good run, a second run with nothing to do, a failure, an unknown step."""
 
     def prove(step):
-        options = ["--quick", "--directory", str(tmp_path), "--only", step]
+        options = ["--quick", "--directory", os.path.relpath(tmp_path), "--only", step]
         command = ["timeout", "-k", "5", "200", sys.executable, str(BENCHMARKS / "proof.py"), *options]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout + done.stderr
@@ -88,6 +88,10 @@ def test_proof(on_doubles, tmp_path, monkeypatch):
     assert code == 0 and "killed-2 ..." in output and "passed" in output, output
     code, output = prove("killed-2")
     assert code == 0 and "killed-2 ..." not in output and "passed" in output, output
+    code, output = prove("overlap")
+    assert code == 0, output
+    measured = json.loads((tmp_path / "results.json").read_text())["steps"]["overlap-2"]["rows"]
+    assert [(row["MB"], row["#wrong"]) for row in measured] == [(1, 0)]
     monkeypatch.setenv("TFDDL_FAKE_FAIL_RANK", "0")
     monkeypatch.setenv("TFDDL_FAKE_FAIL_AT", "1")
     code, output = prove("collectives-1")

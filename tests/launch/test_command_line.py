@@ -440,10 +440,10 @@ def test_only_what_a_script_depends_on_is_forwarded():
 )
 def test_network_interfaces(monkeypatch, which, options):
     monkeypatch.setattr(run, "find_mpirun", lambda: which)
-    monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
+    monkeypatch.setattr(run.os, "environ", {"PATH": "/bin"})
     asked = "-np", "2", "--network-interfaces"
     printed = invoke("--dry-run", *asked, "lo", "true").output
-    assert f" {options} " in printed and "NCCL_SOCKET_IFNAME=lo " in printed
+    assert f" {options} " in printed and "NCCL_SOCKET_IFNAME==lo " in printed
     unknown = invoke("--dry-run", *asked, "lo,no-such", "true")
     assert unknown.exit_code == 2 and "Received: lo,no-such" in unknown.output
 

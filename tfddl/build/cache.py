@@ -160,7 +160,9 @@ def _writing_to(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename and not Path(os.fsdecode(error.filename)).is_relative_to(directory):
+        # mkdir() names a folder above, and a copy the file that it reads as well.
+        named = [Path(os.fsdecode(each)) for each in (error.filename, error.filename2) if each]
+        if named and not any(one.is_relative_to(directory) or directory.is_relative_to(one) for one in named):
             raise
         raise CompileError(
             f"tfddl cannot write its native library to {directory}; set TFDDL_CACHE_DIR to a directory that "

@@ -125,8 +125,8 @@ def _build_xla(version: str) -> Path:
     tensorflow = discover.find_tensorflow()
     if tensorflow is None:
         raise discover.DiscoveryError(
-            "tfddl's XLA kernels need TensorFlow, which is not installed here: pip install 'tensorflow-cpu<2.22' (or "
-            "'tensorflow[and-cuda]<2.22')."
+            "tfddl's XLA kernels need TensorFlow, which is not installed here: pip install tensorflow-cpu, or for "
+            "GPUs 'tensorflow[and-cuda]'."
         )
     with _build_directory(f"xla-{target_name(version, None)}") as build_dir:
         return compile_xla_library(tensorflow, cache_directory(), build_dir)

@@ -78,8 +78,8 @@ def check_tensorflow(version: str | None) -> str:
     wanted = f"'tensorflow-cpu>={low[0]}.{low[1]},<{high[0]}.{high[1] + 1}'"
     if version is None:
         raise UnsupportedError(
-            "tfddl needs TensorFlow, which is not installed here: pip install 'tensorflow-cpu<2.22' (or "
-            "'tensorflow[and-cuda]<2.22')."
+            f"tfddl needs TensorFlow, which is not installed here: pip install {wanted}, or for GPUs "
+            f"{wanted.replace('-cpu', '[and-cuda]')}."
         )
     if major_minor(version) < low:
         raise UnsupportedError(

@@ -61,6 +61,8 @@ def nccl(path: str | None = None) -> Iterator[Finding]:
         return
     text = f"{version.value // 10000}.{version.value // 100 % 100}.{version.value % 100} ({path})"
     if version.value < LEAST_NCCL:
-        yield fault("NCCL", f"{text}, and tfddl needs 2.18", "pip install --upgrade nvidia-nccl-cu12")
+        yield fault(
+            "NCCL", f"{text}, and tfddl needs 2.18", "pip install --no-deps --upgrade nvidia-nccl-cu12"
+        )
     else:
         yield ok("NCCL", text)

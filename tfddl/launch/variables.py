@@ -35,7 +35,9 @@ def spellings(horovod: bool, refused: bool) -> dict[str, str]:
 def interfaces(names: str) -> dict[str, str]:
     """The variable that has NCCL use the network interfaces of the ranks, unless it is set here."""
     variable = "NCCL_SOCKET_IFNAME"
-    return {variable: names} if names and variable not in os.environ else {}
+    return (
+        {variable: f"={names}"} if names and variable not in os.environ else {}
+    )  # eth1 would mean eth10, too
 
 
 def given(items: Sequence[str]) -> dict[str, str]:

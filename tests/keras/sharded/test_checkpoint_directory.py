@@ -8,6 +8,7 @@ import pytest
 
 from tests.harness import on_ranks
 from tests.keras.sharded.support import shared
+from tests.keras.support import logged
 
 
 def one_weight(value):
@@ -82,6 +83,28 @@ def test_what_is_refused(hvd, tmp_path):
                 model.fit(np.ones([1, 1]), np.ones([1, 1]), callbacks=callbacks)
 
 
+@on_ranks(1, 2)
+def test_a_fit_that_is_interrupted(hvd, tmp_path):
+    """As in a notebook: the same callbacks go on with the epoch."""
+    import keras
+
+    def interrupt(epoch, logs):
+        if epoch == 1 and not interrupted:
+            interrupted.append(epoch)
+            raise KeyboardInterrupt
+
+    interrupted = []
+    model = one_weight(1.0)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD()), "mse")
+    saves = hvd.callbacks.ShardedCheckpoint(shared(hvd, tmp_path / "checkpoints"))
+    stops = keras.callbacks.LambdaCallback(on_epoch_begin=interrupt)
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), saves, stops]
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(np.ones([2, 1]), np.ones([2, 1]), epochs=3, verbose=0, callbacks=callbacks)
+    again = model.fit(np.ones([2, 1]), np.ones([2, 1]), epochs=3, verbose=0, callbacks=callbacks)
+    assert again.epoch == [1, 2]
+
+
 @on_ranks(1)
 def test_a_model_without_optimizer_restores_the_weights(hvd, tmp_path):
     model = one_weight(1.0)
@@ -90,7 +113,9 @@ def test_a_model_without_optimizer_restores_the_weights(hvd, tmp_path):
     checkpoint.save(epoch=1)
     checkpoint.wait()
     other = one_weight(0.0)
-    assert hvd.ShardedCheckpoint(tmp_path, other).restore() == {"epoch": 1}
+    with logged() as warnings:
+        assert hvd.ShardedCheckpoint(tmp_path, other).restore() == {"epoch": 1}
+    assert len(warnings) == 1 and warnings[0].endswith("Received: Adam")
     assert other.get_weights()[0] == 1.0
 
 

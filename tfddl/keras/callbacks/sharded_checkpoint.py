@@ -73,6 +73,8 @@ class ShardedCheckpoint(PreparingCallback):
                     "A ShardedCheckpoint serves one call of fit: make a new one for each call, with a directory of its own. "
                     f"Received: ShardedCheckpoint({str(self._directory)!r}) again"
                 )
+            # `fit` was interrupted, as in a notebook: the epoch begins anew.
+            arguments["initial_epoch"] = max(self._epoch, arguments.get("initial_epoch", 0))
             return
         opened = checkpoint.ShardedCheckpoint(self._directory, model, keep=self._keep)
         found = opened.restore()
@@ -83,6 +85,7 @@ class ShardedCheckpoint(PreparingCallback):
                     f"another directory. Received: a checkpoint in {str(self._directory)!r}, saved with {found}"
                 )
             arguments["initial_epoch"] = max(found["epoch"], arguments.get("initial_epoch", 0))
+        self._epoch = arguments.get("initial_epoch", 0)
         self._checkpoint, self._prepared, self._restored = opened, model, opened.has_restored
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:

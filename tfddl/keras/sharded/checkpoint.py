@@ -118,7 +118,6 @@ class ShardedCheckpoint:
                 directory, or sees another directory than rank 0.
         """
         folder = self._begin(_RESTORES)
-        self.has_restored = folder is not None
         if folder is None:
             return {}
         about, error = self._read(Folder(folder.number, folder.ranks, folder.token, self._base))
@@ -128,6 +127,7 @@ class ShardedCheckpoint:
                 f"The checkpoint {folder.path} cannot be restored: use another directory, or remove this checkpoint to go "
                 f"on from an older one. Received: {by_rank(errors)}"
             )
+        self.has_restored = True
         if basics.rank() == 0:
             print(f"tfddl: going on from {folder.path}, saved with {about}...", file=sys.stderr)
         return about

@@ -19,6 +19,7 @@ from tfddl.ops.compression import StatefulCompressor
 from tfddl.ops.exchange import differing_lists
 from tfddl.ops.variables import Whole, whole_of
 from tfddl.runtime import basics
+from tfddl.runtime.log import warn
 from tfddl.runtime.process_sets import global_process_set
 
 _RESIDUALS = "residuals"
@@ -154,7 +155,7 @@ def made_of(model: Any, optimizer: Any = None) -> dict[str, Any]:
 
 
 def check_made_of(then: dict[str, Any] | None, model: Any, optimizer: Any = None) -> None:
-    """Compares a model and its optimizers with those of a checkpoint.
+    """Compares a model and its optimizers with those of a checkpoint. A model for predictions needs no optimizer.
 
     Args:
         then: What `made_of` returned for the checkpoint; None if it has none.
@@ -162,10 +163,16 @@ def check_made_of(then: dict[str, Any] | None, model: Any, optimizer: Any = None
         optimizer: One that is not part of the model. Defaults to none.
 
     Raises:
-        ValueError: They differ. A model without optimizers, such as one for predictions, fits any.
+        ValueError: They differ.
     """
     now = made_of(model, optimizer)
-    if then is not None and then != now | ({} if now["optimizers"] else {"optimizers": then["optimizers"]}):
+    if then is not None and then["optimizers"] and not now["optimizers"]:
+        warn(
+            "The optimizer of the checkpoint is not restored: to go on with the training, compile the model, or pass "
+            f"optimizer=, before restore(). Received: {', '.join(then['optimizers'])}"
+        )
+        now["optimizers"] = then["optimizers"]
+    if then is not None and then != now:
         raise ValueError(
             f"It is of another model or optimizer: use those that it was saved with. Received: {now}, in the checkpoint "
             f"{then}"

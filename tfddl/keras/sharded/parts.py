@@ -100,13 +100,15 @@ def why_not_writable(base: Path) -> str:
 
 
 def leave_mark(base: Path, token: str) -> None:
-    """Makes an empty file, by which other ranks tell whether they see the same directory; removes those of killed jobs.
+    """Makes an empty file, by which other ranks tell whether they see the same directory; removes old ones of killed jobs.
 
     Raises:
         OSError: There is no room, or no permission.
     """
     for old in base.glob(".shared-*"):
-        old.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            if old.stat().st_mtime < time.time() - 3600:
+                old.unlink()
     _mark(base, token).touch()
 
 
