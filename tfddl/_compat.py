@@ -436,6 +436,14 @@ def metrics_inside(metric: Any) -> Sequence[Any] | None:
     return None if is_keras_2() else getattr(metric, "metrics", None)
 
 
+def inputs_of(model: Any) -> Sequence[Any]:
+    """The symbolic inputs of a model; none of a Sequential that is not built, for which Keras 3.4 raises an error."""
+    try:
+        return model.inputs or ()
+    except (AttributeError, ValueError):
+        return ()
+
+
 def aggregates_added_losses() -> bool:
     """Whether Keras adds up the losses of `add_loss` in a method, as Keras 3.5 and newer."""
     return hasattr(keras().Model, "_aggregate_additional_loss")

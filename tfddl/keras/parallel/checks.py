@@ -57,7 +57,7 @@ def _check_rows_alone(loss: Any) -> None:
 
 
 def _check_layers(model: Any) -> None:
-    for tensor in getattr(model, "inputs", None) or ():
+    for tensor in _compat.inputs_of(model):
         if tensor.shape and tensor.shape[0] is not None:
             shape = tuple(tensor.shape)
             _refuse(

@@ -51,11 +51,12 @@ def take(data: Any) -> Part:
     """This rank's part of a global batch: contiguous rows, whose numbers differ by one at most.
 
     Args:
-        data: A structure of dense, ragged or sparse tensors with the same first dimension.
+        data: A structure of arrays, or dense, ragged or sparse tensors, with the same first dimension.
 
     Raises:
         ValueError: A tensor is a scalar, or the first dimensions differ.
     """
+    data = tf.nest.map_structure(_as_tensor, data)
     total = rows_of(data)
     asked.note_trace(TRACED)
     size, rank = basics.size(), basics.rank()
@@ -71,6 +72,11 @@ def take(data: Any) -> Part:
         return leaf if is_optional(leaf) else _of_any_length(leaf[low:high])
 
     return Part(high - low, total, tf.nest.map_structure(cut, data))
+
+
+def _as_tensor(leaf: Any) -> Any:
+    """Keras 3.4 gives the arrays of `train_on_batch` as they are."""
+    return leaf if is_optional(leaf) or tf.is_tensor(leaf) else tf.convert_to_tensor(leaf)
 
 
 def _of_any_length(leaf: Any) -> Any:
