@@ -445,7 +445,7 @@ def inputs_of(model: Any) -> Sequence[Any]:
 
 
 def aggregates_added_losses() -> bool:
-    """Whether Keras adds up the losses of `add_loss` in a method, as Keras 3.5 and newer."""
+    """Whether Keras adds up the losses of `add_loss` in a method, as Keras 3.8 and newer."""
     return hasattr(keras().Model, "_aggregate_additional_loss")
 
 

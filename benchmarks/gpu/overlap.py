@@ -36,7 +36,7 @@ def reduced(buckets: list[tf.Tensor], number: int) -> tf.Tensor:
 
 
 def product(x: tf.Tensor, weight: tf.Tensor, times: int) -> tf.Tensor:
-    """One of the parts of the chain. The weight is the identity, so values stay bounded."""
+    """A chain of so many products. The weight is the identity, so values stay bounded."""
     for _ in range(times):
         x = tf.linalg.matmul(x, weight)
     return x

@@ -88,7 +88,7 @@ def steps(gpus: int, quick: bool, library: Path) -> list[Step]:
     core = (str(GPU / "core.py"), "--gpus", str(gpus), "--library", str(library))
     small = (*core, "--largest", "65536", "--rounds", "1")
     right = "every collective and dtype is right"
-    counts = sorted({1, 2, gpus})
+    counts, own = sorted({1, 2, gpus}), sorted({1, gpus})  # in `own` each rank has a GPU
     made = [Step("core", small if quick or ranks > gpus else (*core, *few), right, ranks) for ranks in counts]
     memcheck = (
         "compute-sanitizer",
@@ -115,17 +115,15 @@ def steps(gpus: int, quick: bool, library: Path) -> list[Step]:
         latency = (*latency, "--largest", "65536")
     if on_doubles():
         latency = (*latency, "--ways", "graph")
-    made += [
-        Step("latency", latency, "allreduce float32 Sum on GPUs", ranks, measures=True)
-        for ranks in sorted({1, gpus})
-    ]
+    for ranks in own:
+        made.append(Step("latency", latency, "allreduce float32 Sum on GPUs", ranks, measures=True))
     narrow = ("--width", "8", "--times", "1", "--megabytes", "1") if quick else ()
     overlap = (str(GPU / "overlap.py"), *few, *narrow)
     made.append(Step("overlap", overlap, "buckets behind computation", gpus, measures=True))
     for model, options in (("transformer", ()), ("resnet50", ("--no-xla",)), ("resnet50", ())):
         fit = (str(GPU / "training.py"), *few, "--models", model, *options)
         name = f"fit-{model}" + "-graph" * bool(options)
-        for ranks in sorted({1, gpus}):
+        for ranks in own:
             made.append(Step(name, fit, "steps of fit on GPUs", ranks, 900, real=True, measures=True))
     return made
 

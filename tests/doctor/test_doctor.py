@@ -95,7 +95,7 @@ def test_two_packages_of_tensorflow(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "distribution", distribution)
     (warned,) = [each for each in software.tensorflow() if "both installed" in each.text]
     assert warned.state == "note" and "--no-deps tensorflow-cpu==" in warned.cure
-    monkeypatch.setattr(software, "has_gpus", lambda: True)
+    monkeypatch.setattr(software, "device_files", lambda: ["nvidia0"])
     (warned,) = [each for each in software.tensorflow() if "both installed" in each.text]
     assert warned.cure.startswith("pip uninstall tensorflow-cpu &&") and "tensorflow==" in warned.cure
 

@@ -104,9 +104,10 @@ def test_callbacks_commit_batches_and_epochs(hvd):
     model.compile(model.optimizer, "mse", steps_per_execution=2)
     callbacks[-1] = hvd.elastic.CommitStateCallback(state, batches_per_commit=3)
     committed.clear()
-    whole = x[:16]  # no part of an execution at the end: Keras 3.3 and 3.4 cancel its collectives
+    whole = x[:16]  # no part of an execution at the end: Keras 3.4 cancels its collectives
     model.fit(whole, whole[:, :1], callbacks=[broadcast, *callbacks], batch_size=4, verbose=0)
-    assert len(committed) == 2 and committed[1] == (4, 0)  # Keras 3.3 gives the first batch of an execution
+    # Keras 3.4 gives the first batch of an execution, and later versions the last one.
+    assert committed in ([(3, 3), (4, 0)], [(3, 2), (4, 0)])
 
 
 @on_ranks(1)

@@ -13,9 +13,14 @@ from tfddl.doctor.finding import Finding, fault, note, ok
 LEAST_NCCL = 21800  # 2.18
 
 
+def device_files(devices: Path = Path("/dev")) -> list[str]:
+    """The names of the files of NVIDIA's GPUs on this host."""
+    return sorted(each.name for each in devices.glob("nvidia[0-9]*"))
+
+
 def gpu(devices: Path = Path("/dev"), proc: Path = Path("/proc")) -> Iterator[Finding]:
     """The GPUs of the host, those that TensorFlow sees, and NCCL."""
-    there = sorted(each.name for each in devices.glob("nvidia[0-9]*"))
+    there = device_files(devices)
     if not there:
         yield ok("GPU", "none on this host")
         return

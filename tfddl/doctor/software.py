@@ -13,15 +13,11 @@ from tfddl.build import discover, locate, support
 from tfddl.build.cache import LEAST_MB, cache_directory, is_noexec
 from tfddl.build.compile import CompileError, find_cmake, find_compiler
 from tfddl.doctor.finding import Finding, fault, note, ok
+from tfddl.doctor.gpu import device_files
 
 _MB = 1 << 20
 _CACHE = "export TFDDL_CACHE_DIR=/tmp/tfddl-cache"
 _OTHER_DISK = "export TFDDL_CACHE_DIR=/path/on/another/file/system"
-
-
-def has_gpus(devices: Path = Path("/dev")) -> bool:
-    """Whether this host has GPUs of NVIDIA."""
-    return any(devices.glob("nvidia[0-9]*"))
 
 
 def python() -> Iterator[Finding]:
@@ -61,7 +57,7 @@ def tensorflow() -> Iterator[Finding]:
     packages = discover.tensorflow_packages()
     if "tensorflow" in packages and "tensorflow-cpu" in packages:
         keep, drop = "tensorflow-cpu", "tensorflow"
-        if has_gpus():
+        if device_files():
             keep, drop = drop, keep
         yield note(
             "TensorFlow",

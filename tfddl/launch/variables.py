@@ -35,9 +35,8 @@ def spellings(horovod: bool, refused: bool) -> dict[str, str]:
 def interfaces(names: str) -> dict[str, str]:
     """The variable that has NCCL use the network interfaces of the ranks, unless it is set here."""
     variable = "NCCL_SOCKET_IFNAME"
-    return (
-        {variable: f"={names}"} if names and variable not in os.environ else {}
-    )  # eth1 would mean eth10, too
+    exact = f"={names}"  # eth1 would mean eth10, too
+    return {variable: exact} if names and variable not in os.environ else {}
 
 
 def given(items: Sequence[str]) -> dict[str, str]:

@@ -119,7 +119,7 @@ def warn_of_added(model: Any) -> None:
     elif added and not _compat.aggregates_added_losses():
         warn_once(
             "DataParallel: Keras adds up what a layer of this program passes to add_loss over the rows of each process: "
-            f"pass a mean over rows, or use Keras 3.5 or newer. Received: Keras {_compat.keras().__version__}"
+            f"pass a mean over rows, or use Keras 3.8 or newer. Received: Keras {_compat.keras().__version__}"
         )
 
 
