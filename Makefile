@@ -23,6 +23,8 @@ CTEST = $(BIN)/ctest --parallel $(shell expr 2 \* $(JOBS)) --output-on-failure -
 # Each worker has ranks of its own; waiting leaves cores idle, so one more worker than cores. `make WORKERS=1` runs one test at a time.
 WORKERS ?= 3
 PYTEST_OPTIONS := -n $(WORKERS) --dist worksteal
+# Some images set it: each of the tests' processes would compile tfddl's Python files again.
+unexport PYTHONDONTWRITEBYTECODE
 # The compiled op of a checkout stays in it, and `make clean` takes it away.
 export TFDDL_CACHE_DIR ?= $(CURDIR)/build/cache
 
@@ -119,7 +121,7 @@ test-aarch64: setup
 
 test-python: setup
 	$(BIN)/tfddl build
-	timeout -k 10 1800 $(BIN)/python -m pytest $(PYTEST_OPTIONS)
+	timeout -k 10 2700 $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 
 # What CI runs beside `make test`.
 test-rest: setup

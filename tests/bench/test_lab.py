@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.bench.support import PLAIN, bench
-from tests.harness import run_script, slow
+from tests.harness import long, run_script, slow
 from tests.hosts.support import job_lab_or_skip, lab_or_skip
 from tfddl.bench import lab as labs
 from tfddl.bench.command import bench as command
@@ -23,7 +23,7 @@ from tfddl.bench.command import bench as command
     ("operation", "lab", "ranks", "names"),
     [
         slow("allreduce", "2x1", 2, ["tfddl", "nothing", "tcp", "mpi4py", "mwms"]),
-        slow("alltoall", "3x1,-,1ms", 3, ["tfddl", "nothing", "tcp", "mpi4py"]),
+        long("alltoall", "3x1,-,1ms", 3, ["tfddl", "nothing", "tcp", "mpi4py"]),
     ],
 )
 def test_collectives(operation, lab, ranks, names, tmp_path):
@@ -83,7 +83,7 @@ def test_bad_hosts_are_an_error(arguments, says):
     assert result.exit_code == 2 and says in " ".join(result.output.replace("│", " ").split())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_training_beside_raw_tcp(tmp_path):
     job_lab_or_skip(tmp_path)
     path = tmp_path / "result.json"
@@ -171,8 +171,7 @@ def test_a_lab_hands_on_a_signal(tmp_path):
         assert running.wait(20) == 9
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [long(signal.SIGINT), slow(signal.SIGTERM), long(signal.SIGKILL)])
 def test_nothing_is_left_of_a_lab_that_is_stopped(number, tmp_path):
     job_lab_or_skip(tmp_path)
     arguments = [

@@ -29,7 +29,7 @@ def weights(trained):
     return [np.array(variable) for variable in trained.model.trainable_variables]
 
 
-@on_ranks(2, full=(1, 3))
+@on_ranks(2)
 def test_the_step_is_that_of_one_process_with_all_batches(hvd):
     case = training("cnn", hvd.size(), BATCH, 1)
     trained = in_graph.Training(case, hvd.rank(), in_graph.through_tape(hvd))
@@ -97,7 +97,7 @@ np.testing.assert_allclose(losses, expected, rtol=1e-4)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_strategy_trains_alike():
     """Equal weights on all ranks could still be wrong, so the losses are compared."""
     result = run_script(2, MWMS)

@@ -101,7 +101,7 @@ for name, length in (("model", 6), ("any", None)):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_several_hosts(tmp_path):
     lab, path = job_lab_or_skip(tmp_path), tmp_path / "tuned.json"
     assert run_script(0, MODELS, str(tmp_path)).code == 0

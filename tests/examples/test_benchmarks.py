@@ -11,7 +11,7 @@ from tests.harness.job import REPOSITORY
 BENCHMARKS = REPOSITORY / "benchmarks"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "options", "lines"),
     [

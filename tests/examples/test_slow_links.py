@@ -37,7 +37,7 @@ def test_loss(tmp_path):
     assert all(name in paths["svg"].read_text() for name in names)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not is_open_mpi(), reason="the stand-in for ssh is Open MPI's")
 def test_utilisation_in_the_lab(tmp_path):
     """A round trip of 50 ms makes each step longer. DiLoCo sends as much as a step does in ten."""

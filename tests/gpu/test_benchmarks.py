@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import run_script, slow
+from tests.harness import long, run_script
 from tests.harness.job import REPOSITORY
 from tfddl.build.discover import find_tensorflow
 from tfddl.build.locate import locate_library
@@ -49,7 +49,7 @@ runpy.run_path({path!r}, run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("ranks", [slow(1), 2, slow(3)])
+@pytest.mark.parametrize("ranks", [long(1), 2, long(3)])
 def test_without_tensorflow(run_on_gpus, ranks):
     """Every collective and dtype, by what compiled programs call."""
     tensorflow = find_tensorflow()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -156,6 +157,9 @@ def main() -> Program:
     """Imports, then serves."""
     for module in IMPORTS:
         importlib.import_module(module)
+    # Else each forked process looks for garbage in all modules as it ends, which copies their pages: a second of its life.
+    gc.collect()
+    gc.freeze()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(sys.argv[1] + ".new")
     listener.listen(64)

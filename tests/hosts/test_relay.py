@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.harness import long, slow
 from tests.hosts.support import lab_or_skip
 from tfddl.bench import relay
 
@@ -84,15 +85,14 @@ def test_delay_and_rate(measured):
     assert are_as_promised(rates), rates
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("hosts", "megabits"), [(4, 200), (8, 100)])
+@pytest.mark.parametrize(("hosts", "megabits"), [slow(4, 200), long(8, 100)])
 def test_more_hosts(measured, hosts, megabits):
     trips, rates = measured(megabits, "5ms", hosts, 8)
     assert all(0.01 <= trip < 0.04 for trip in trips), trips
     assert are_as_promised(rates), rates
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_more_hosts_without_a_delay(measured):
     trips, rates = measured(200, "", 3, 8)
     assert all(trip < 0.03 for trip in trips), trips

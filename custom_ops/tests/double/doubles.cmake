@@ -5,7 +5,7 @@ function(tfddl_add_double_objects name)
   add_library(${name} OBJECT ${ARGN})
   target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
   target_compile_options(${name} PRIVATE -Wall -Wextra -UNDEBUG)
-  set_target_properties(${name} PROPERTIES CXX_VISIBILITY_PRESET default)
+  set_target_properties(${name} PROPERTIES CXX_VISIBILITY_PRESET default UNITY_BUILD ${TFDDL_UNITY})
 endfunction()
 
 # The library of these objects, without the symbols named after them.

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.harness import on_ranks, slow
+from tests.harness import long, on_ranks, slow
 from tests.keras import support
 from tests.keras.parallel.programs import PROGRAMS
 
@@ -28,8 +28,9 @@ def test_a_program(hvd, program):
     compare(hvd, program)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("program", sorted(THIN))
+@pytest.mark.parametrize(
+    "program", [slow(name) if name in ("arrays", "generator") else long(name) for name in sorted(THIN)]
+)
 @on_ranks(1, 3)
 def test_on_other_ranks(hvd, program):
     compare(hvd, program)

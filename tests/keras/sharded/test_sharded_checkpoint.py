@@ -469,7 +469,7 @@ def test_another_job_beside(hvd, tmp_path):
     other = Path(shared(hvd, tmp_path / "others"))
     with contextlib.ExitStack() as stack:
         if hvd.rank() == 0:
-            other.mkdir()
+            other.mkdir(exist_ok=True)  # the other rank may have made it
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
             job = stack.enter_context(
                 subprocess.Popen([sys.executable, "-c", hold, other / ".lock"], **pipes)

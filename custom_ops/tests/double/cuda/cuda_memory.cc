@@ -237,3 +237,5 @@ CUresult cuPointerGetAttribute(void* data, int attribute, CUdeviceptr pointer) {
       return CUDA_ERROR_INVALID_VALUE;
   }
 }
+
+#undef FAKE_STREAM  // cuda_stream.cc, which may be in the same unit, has another one
