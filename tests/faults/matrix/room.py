@@ -36,14 +36,14 @@ class Room:
         return ["nsenter", "--target", str(self.holder), *user, "--mount", f"--wd={Path.cwd()}", *command]
 
     def files(self) -> list[str]:
-        """The files in the job's TMPDIR and /dev/shm, without what TensorFlow leaves there."""
+        """The files in the job's TMPDIR and /dev/shm, without AutoGraph's source and byte code."""
         root = Path(f"/proc/{self.holder}/root") if self.holder else Path("/")
         places = [self.directory / "tmp", *([Path("/dev/shm")] if self.holder else [])]
         return [
             f"/{path.relative_to(root)}"
             for place in places
             for path in sorted((root / place.relative_to("/")).rglob("*"))
-            if not path.name.startswith("__autograph_generated_file")
+            if not path.name.startswith(("__autograph_generated_file", "__pycache__"))
         ]
 
 
