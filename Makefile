@@ -151,8 +151,9 @@ KERAS_3 := $(addprefix tests/gradients/test_,buckets.py sparse.py tape.py) \
   $(addprefix tests/keras/distributed/test_,accumulation.py equal_to_one_process.py names.py optimizer.py overlap.py tape_and_optimizer.py) \
   tests/keras/parallel/test_equal_to_one_process.py tests/xla/test_fit.py
 # CI runs them on the newest TensorFlow and on 2.15, the oldest.
-COLLECTIVES := $(addprefix tests/ops/test_,allreduce.py allgather.py broadcast.py gradients.py shared_results.py)
-EVERY_KERAS := $(addprefix tests/xla/test_,ops.py buckets.py gradients.py errors.py) tests/elastic/test_states.py
+COLLECTIVES := $(addprefix tests/ops/test_,allreduce.py allgather.py broadcast.py gradients.py shared_results.py) \
+  $(addprefix tests/xla/test_,ops.py buckets.py gradients.py errors.py)
+EVERY_KERAS := tests/elastic/test_states.py
 SMOKE = timeout -k 10 1500 $(TF_ENV)/bin/python -m pytest $(PYTEST_OPTIONS) --ranks 2
 setup-tf: $(TF_ENV)/ready
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.support import bench, bench_faulty
-from tests.harness import long, slow
+from tests.harness import long
 
 COLUMNS = {
     "bytes", "count", "type", "redop", "name", "what", "us", "p10 us", "p90 us", "algbw GB/s", "busbw GB/s",
@@ -35,7 +35,7 @@ def measured(path, result):
 LONG = pytest.mark.long
 
 
-@pytest.mark.parametrize("ranks", [long(1), slow(2), long(3)])
+@pytest.mark.parametrize("ranks", [long(1), long(2), long(3)])
 def test_allreduce(ranks, tmp_path):
     json_path, plot, markdown = (tmp_path / f"result.{suffix}" for suffix in ("json", "png", "md"))
     files = ["--json", str(json_path), "--plot", str(plot), "--markdown", str(markdown)]

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.bench.support import PLAIN, bench
-from tests.harness import long, run_script, slow
+from tests.harness import long, run_script
 from tests.hosts.support import job_lab_or_skip, lab_or_skip
 from tfddl.bench import lab as labs
 from tfddl.bench.command import bench as command
@@ -22,7 +22,7 @@ from tfddl.bench.command import bench as command
 @pytest.mark.parametrize(
     ("operation", "lab", "ranks", "names"),
     [
-        slow("allreduce", "2x1", 2, ["tfddl", "nothing", "tcp", "mpi4py", "mwms"]),
+        long("allreduce", "2x1", 2, ["tfddl", "nothing", "tcp", "mpi4py", "mwms"]),
         long("alltoall", "3x1,-,1ms", 3, ["tfddl", "nothing", "tcp", "mpi4py"]),
     ],
 )
@@ -171,7 +171,7 @@ def test_a_lab_hands_on_a_signal(tmp_path):
         assert running.wait(20) == 9
 
 
-@pytest.mark.parametrize("number", [long(signal.SIGINT), slow(signal.SIGTERM), long(signal.SIGKILL)])
+@pytest.mark.parametrize("number", [long(signal.SIGINT), long(signal.SIGTERM), long(signal.SIGKILL)])
 def test_nothing_is_left_of_a_lab_that_is_stopped(number, tmp_path):
     job_lab_or_skip(tmp_path)
     arguments = [

@@ -117,7 +117,7 @@ def test_several_hosts(tmp_path):
     assert "best: TFDDL_HIERARCHICAL_ALLREDUCE=" in result.output
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_job_with_a_model_of_ones_own(tmp_path):
     made = run_script(0, MODELS, str(tmp_path))
     assert made.code == 0, made.output

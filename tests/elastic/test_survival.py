@@ -160,7 +160,7 @@ def test_ranks_die_and_the_others_go_on():
     assert alone.code == 0 and flat(weights) == pytest.approx(flat(expected), rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(is_keras_2(), reason="ShardedOptimizer is for Keras 3")
 def test_a_divided_state_starts_again_on_fewer_ranks():
     """Commits hold whole slots: the numbers of one process."""

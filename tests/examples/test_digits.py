@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.harness import run_script, slow
+from tests.harness import long, run_script, slow
 from tests.harness.job import REPOSITORY
 
 
@@ -12,7 +12,7 @@ from tests.harness.job import REPOSITORY
     ("name", "size"),
     [
         ("keras_digits.py", 2),
-        slow("keras_digits.py", 0),
+        long("keras_digits.py", 0),
         slow("digits_custom_loop.py", 2),
     ],
 )

@@ -19,7 +19,7 @@ TINY = ["--width", "64", "--layers", "1", "--length", "16", "--batch", "2", "--s
 STREAMING = ["--fragments", "2", "--delay", "2"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_loss(tmp_path):
     paths = {name: tmp_path / f"curves.{name}" for name in ("json", "csv", "svg")}
     files = [str(word) for name, path in paths.items() for word in (f"--{name}", path)]

@@ -74,7 +74,7 @@ def test_no_gpu():
     assert "no GPU: TensorFlow sees none on ranks [0, 1]" in result.output
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_proof(on_doubles, tmp_path, monkeypatch):
     """The steps of `make gpu-proof`: a good run, a second run with nothing to do, a failure, an unknown step."""
 

@@ -65,7 +65,7 @@ def test_a_plot_goes_from_the_lowest_to_the_highest():
     assert len(plot(range(1000))) == 40
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_short_job_leaks_nothing():
     done = []
     for samples in soak(300, 2, 0, done.append):
@@ -73,6 +73,6 @@ def test_a_short_job_leaks_nothing():
     assert done == sorted(done)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_step_gives_the_same_weights_each_time():
     assert len(hashes(20, 2) | hashes(5, 2)) == 1
