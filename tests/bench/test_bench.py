@@ -32,10 +32,8 @@ def measured(path, result):
     return document
 
 
-LONG = pytest.mark.long
-
-
-@pytest.mark.parametrize("ranks", [long(1), long(2), long(3)])
+@pytest.mark.long
+@pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_allreduce(ranks, tmp_path):
     json_path, plot, markdown = (tmp_path / f"result.{suffix}" for suffix in ("json", "png", "md"))
     files = ["--json", str(json_path), "--plot", str(plot), "--markdown", str(markdown)]
@@ -63,15 +61,16 @@ def test_allreduce(ranks, tmp_path):
     assert "tfddl, us" in header and [line.split()[1] for line in lines] == ["4B", "64K"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("operation", "ranks", "dtype"),
     [
-        long("broadcast", 2, "float32"),
-        long("chain", 2, "float32"),
-        long("chain", 3, "int32"),
-        long("allgather", 3, "int64"),
-        long("reducescatter", 3, "float64"),
-        long("alltoall", 2, "int32"),
+        ("broadcast", 2, "float32"),
+        ("chain", 2, "float32"),
+        ("chain", 3, "int32"),
+        ("allgather", 3, "int64"),
+        ("reducescatter", 3, "float64"),
+        ("alltoall", 2, "int32"),
     ],
 )
 def test_other_operations(operation, ranks, dtype, tmp_path):
@@ -88,7 +87,7 @@ def test_other_operations(operation, ranks, dtype, tmp_path):
         assert row["busbw GB/s"] == pytest.approx(row["algbw GB/s"] * FACTORS[operation](ranks))
 
 
-@LONG
+@pytest.mark.long
 def test_gradients(tmp_path):
     path, plot = tmp_path / "result.json", tmp_path / "result.svg"
     peers = ["--peers", "mpi4py,mpi4py-fused"]
@@ -103,7 +102,7 @@ def test_gradients(tmp_path):
     assert "<svg" in plot.read_text()
 
 
-@LONG
+@pytest.mark.long
 def test_horovod_is_called_as_its_documentation_says(tmp_path):
     """A stand-in has the interface of Horovod."""
     path, here = tmp_path / "result.json", Path(__file__).parent / "stand_in"

@@ -13,17 +13,18 @@ import pytest
 from click.testing import CliRunner
 
 from tests.bench.support import PLAIN, bench
-from tests.harness import long, run_script
+from tests.harness import run_script
 from tests.hosts.support import job_lab_or_skip, lab_or_skip
 from tfddl.bench import lab as labs
 from tfddl.bench.command import bench as command
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("operation", "lab", "ranks", "names"),
     [
-        long("allreduce", "2x1", 2, ["tfddl", "nothing", "tcp", "mpi4py", "mwms"]),
-        long("alltoall", "3x1,-,1ms", 3, ["tfddl", "nothing", "tcp", "mpi4py"]),
+        ("allreduce", "2x1", 2, ["tfddl", "nothing", "tcp", "mpi4py", "mwms"]),
+        ("alltoall", "3x1,-,1ms", 3, ["tfddl", "nothing", "tcp", "mpi4py"]),
     ],
 )
 def test_collectives(operation, lab, ranks, names, tmp_path):
@@ -171,7 +172,8 @@ def test_a_lab_hands_on_a_signal(tmp_path):
         assert running.wait(20) == 9
 
 
-@pytest.mark.parametrize("number", [long(signal.SIGINT), long(signal.SIGTERM), long(signal.SIGKILL)])
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_of_a_lab_that_is_stopped(number, tmp_path):
     job_lab_or_skip(tmp_path)
     arguments = [

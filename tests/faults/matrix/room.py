@@ -43,7 +43,7 @@ class Room:
             f"/{path.relative_to(root)}"
             for place in places
             for path in sorted((root / place.relative_to("/")).rglob("*"))
-            if not path.name.startswith(("__autograph_generated_file", "__pycache__"))
+            if path.name != "__pycache__" and not path.name.startswith("__autograph_generated_file")
         ]
 
 
