@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from tfddl.build.cache import cache_directory, cached_or_built, forget_failure, is_whole, locked
 from tfddl.build.compile import CompilationFailed, CompileError
-from tfddl.build.sources import library_stem
+from tfddl.build.sources import library_stem, xla_library_stem
 from tfddl.cli import main
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -21,6 +21,15 @@ PROCESSES = 4
 
 HEADER = "\x7fELF" + "\0" * 60
 """The header of a library without program headers, so that nothing is loaded from it."""
+
+OTHERS = (
+    "headers-of-my-thesis.txt",
+    "tfddl-run-3.log",
+    "tfddl-tf2.21-results.log",
+    "libtfddl-notes-2026.so",
+    ".headers-x",
+)
+"""Files of the user, in a directory that TFDDL_CACHE_DIR names."""
 
 HELD = 1.5
 """Seconds of a build, enough for a busy machine to start the other processes."""
@@ -203,12 +212,15 @@ def test_cache_clear_removes_ours_and_nothing_else(
     assert cleared.output == f"{directory} holds nothing of tfddl's\n"
     stem = library_stem("2.21.0", "openmpi-5")
     cached_or_built(directory / f"lib{stem}.so", lambda: (directory / f"lib{stem}.so").write_text(HEADER))
-    ours = [f".lib{stem}.so.123", f"lib{stem}.failed", f"{stem}.log", "headers-0123456789abcdef"]
-    for name in [*ours, *(["libother.so"] if others else [])]:
+    xla = f"lib{xla_library_stem('2.22.0-dev20261101')}.so"
+    note = "headers-0123456789abcdef"
+    ours = [f".lib{stem}.so.123", f"lib{stem}.failed", f"{stem}.log", xla, note, f".{note}.123"]
+    for name in [*ours, *(OTHERS if others else [])]:
         (directory / name).write_text("")
     cleared = CliRunner().invoke(main, ["cache", "clear"])
     assert cleared.exit_code == 0
     assert len(cleared.output.splitlines()) == len(ours) + 2
-    assert (
-        ([path.name for path in directory.iterdir()] == ["libother.so"]) if others else not directory.exists()
-    )
+    if others:
+        assert {path.name for path in directory.iterdir()} == set(OTHERS)
+    else:
+        assert not directory.exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -16,8 +17,12 @@ from tfddl.build.compile import CompilationFailed, CompileError
 LEAST_MB = 10
 """Megabytes of free space that the cache needs for both libraries, the parts of a copy, and logs of the compiler."""
 
-# Libraries, their locks, logs and failures; what is left of a build that was killed; remembered headers.
-_OURS = ("libtfddl*-*", ".libtfddl*-*", "tfddl*-*.log", "headers-*", ".headers-*")
+# Libraries, their locks, failures and logs; remembered headers; a part of a library or of remembered headers, which a
+# killed process has left. The names are exact, since TFDDL_CACHE_DIR may name a directory with files of the user.
+_STEM = r"tfddl(_xla)?-tf[\w.+-]+-[0-9a-f]{12}"
+_OURS = re.compile(
+    rf"lib{_STEM}\.(so|lock|failed)|{_STEM}\.log|headers-[0-9a-f]{{16}}|\.(lib{_STEM}\.so|headers-[0-9a-f]{{16}})\.\d+"
+)
 # The magic number, the offset of the program headers, and their number.
 _ELF64 = struct.Struct("<4s28xQ16xH6x")
 # The offset of the bytes that are loaded, and their number.
@@ -58,7 +63,7 @@ def clear_cache() -> tuple[Path, list[Path]]:
         OSError: a file cannot be removed.
     """
     directory = cache_directory()
-    removed = sorted({path for pattern in _OURS for path in directory.glob(pattern)})
+    removed = sorted(path for path in directory.glob("*") if _OURS.fullmatch(path.name))
     for path in removed:
         path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # there is none, or TFDDL_CACHE_DIR names one with other files
