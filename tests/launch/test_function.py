@@ -152,13 +152,26 @@ def test_a_model_with_a_layer_of_the_program(tmp_path, monkeypatch):
 def test_number_of_processes_by_default(tmp_path, monkeypatch):
     """As tfddlrun chooses it."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    assert tfddl.run(lambda: "done") == ["done", "done"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert tfddl.run(lambda: "done", env={"CUDA_VISIBLE_DEVICES": "0,1"}) == ["done", "done"]
     with pytest.raises(
         ValueError, match=r"Say how many processes to start: run\(fn, np=2\).*no allocation, no GPU"
     ):
         tfddl.run(print)
+
+
+def test_variables_reach_other_hosts(tmp_path, monkeypatch):
+    """As `-x NAME` brings them there. The name of a bash function is none that -x takes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
+    monkeypatch.setattr(function, "_follow", lambda *given: started.extend(given) or 3)
+    started = []
+    with pytest.raises(RuntimeError, match="ended with exit code 3"):
+        tfddl.run(print, np=2, env={"DATA": "/data", b"B": b"1", "BASH_FUNC_module%%": "() { :; }"})
+    command, environment = started
+    assert command[5:11] == ["-np", "2", "-x", "DATA", "-x", "B"] and command[11] == sys.executable
+    given = {name: value for name, value in environment.items() if name not in os.environ}
+    assert given == {"DATA": "/data", "B": "1", "BASH_FUNC_module%%": "() { :; }"}
 
 
 def test_what_is_refused():

@@ -18,7 +18,7 @@ from typing import Any
 
 import cloudpickle
 
-from tfddl.launch import allocation
+from tfddl.launch import allocation, variables
 from tfddl.runtime.agreement import in_words
 
 CALL, SIZE, RESULT, ERROR = "call.pkl", "size", "result.{}.pkl", "error.{}.pkl"
@@ -57,7 +57,8 @@ def run(
         np: The number of processes. Defaults to all slots of `hosts`; without `hosts` to the tasks of a job of Slurm, PBS or
             LSF, else to one process for each GPU.
         hosts: `"node1:4,node2:4"`, with this working directory on all of them. Defaults to this host.
-        env: Environment variables to add. Without `TF_NUM_INTRAOP_THREADS` the processes share out the cores of this host.
+        env: Environment variables to add, on all hosts. Without `TF_NUM_INTRAOP_THREADS` the processes share out the cores
+            of this host.
         verbose: Whether to print the line of mpirun, and the starts and ends of processes.
 
     Returns:
@@ -73,11 +74,11 @@ def run(
     """
     if np is not None:
         np = whole_number("np", np)
+    added = _checked(env or {})
     if np is None and not hosts:
-        _check_that_tfddlrun_can_choose()
+        _check_that_tfddlrun_can_choose({**os.environ, **added})
     options = (["-np", str(np)] if np is not None else []) + (["-H", hosts] if hosts else [])
     options += ["--verbose"] if verbose else []
-    added = _checked(env or {})
     if np is not None and not hosts and _THREADS not in {**os.environ, **added}:
         added[_THREADS] = str(max(1, len(os.sched_getaffinity(0)) // np))
     return run_function(fn, args, kwargs or {}, options, added)
@@ -117,12 +118,12 @@ def _checked(env: Any) -> dict[str, str]:
                 "run() takes the names and values of environment variables as strings: pass env={'NAME': '1'}. "
                 f"Received: env={ {name: value}!r}"
             )
-    return dict(env)
+    return {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
 
 
-def _check_that_tfddlrun_can_choose() -> None:
+def _check_that_tfddlrun_can_choose(environment: Mapping[str, str]) -> None:
     try:
-        allocation.choose(os.environ)
+        allocation.choose(environment)
     except ValueError as error:
         raise ValueError(str(error).replace("tfddlrun -np 2 python train.py", "run(fn, np=2)")) from None
 
@@ -169,12 +170,13 @@ def run_function(
             f"{name} and its arguments have to be pickled, to travel to the processes: make what cannot be pickled inside "
             f"the function. Received: {type(error).__name__}: {error}"
         ) from error
+    added = environment or {}
+    # A function of bash, such as BASH_FUNC_module%%, has a name that -x does not take.
+    passed_on = [word for name in added if variables.NAME.fullmatch(name) for word in ("-x", name)]
     with _directory_with(call) as path:
-        command = [sys.executable, "-m", "tfddl.launch.function_job", str(os.getpid()), str(path), *options]
-        code = _follow(
-            [*command, sys.executable, "-m", "tfddl.launch.ranks.function", str(path)],
-            {**os.environ, **(environment or {})},
-        )
+        command = [sys.executable, "-m", "tfddl.launch.function_job", str(os.getpid()), str(path)]
+        rank = [sys.executable, "-m", "tfddl.launch.ranks.function", str(path)]
+        code = _follow([*command, *options, *passed_on, *rank], {**os.environ, **added})
         _raise_error(path, name)
         if code:
             raise RuntimeError(

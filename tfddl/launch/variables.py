@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import click
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""The names that `-x` takes."""
 
 
 def timeline(path: str | None, mark_cycles: bool) -> dict[str, str]:
@@ -44,7 +45,7 @@ def given(items: Sequence[str]) -> dict[str, str]:
     found = {}
     for item in items:
         name, equals, value = item.partition("=")
-        if not _NAME.fullmatch(name) or not (equals or name in os.environ):
+        if not NAME.fullmatch(name) or not (equals or name in os.environ):
             raise click.UsageError(
                 "-x takes NAME=VALUE, or the NAME of a variable that is set here: write -x NAME=VALUE. "
                 f"Received: -x {item}{'' if equals else ', which is not set'}"
