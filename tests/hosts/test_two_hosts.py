@@ -366,3 +366,22 @@ def test_an_elastic_job_loses(on_hosts, loss, rank, left):
     assert result.output.count("done 8 1") == len(left)
     lost = f"rank {rank} on hostB of 4 was" if len(left) == 3 else "ranks 2 on hostB, 3 on hostB of 4 were"
     assert f"tfddlrun: {lost} lost; starting again with {len(left)} processes, restart 1" in result.output
+
+
+RUN = """
+import tfddl
+
+def where():
+    import os, socket
+    return socket.gethostname(), os.environ["DATA"], os.environ.get("TF_NUM_INTRAOP_THREADS")
+
+found = tfddl.run(where, np=2, env={"DATA": "a b"})
+assert found == [("hostA", "a b", None), ("hostB", "a b", None)], found
+"""
+
+
+def test_a_function(on_hosts, tmp_path):
+    """Its variables reach both hosts of an allocation, and nothing divides the cores of one host by the ranks of both."""
+    (tmp_path / "nodes").write_text("hostA\nhostB\n")
+    result = on_hosts(RUN, PBS_NODEFILE=str(tmp_path / "nodes"), TF_NUM_INTRAOP_THREADS=None)
+    assert result.code == 0, result.output

@@ -22,7 +22,6 @@ from tfddl.launch import allocation, variables
 from tfddl.runtime.agreement import in_words
 
 CALL, SIZE, RESULT, ERROR = "call.pkl", "size", "result.{}.pkl", "error.{}.pkl"
-_THREADS = "TF_NUM_INTRAOP_THREADS"
 
 
 def run(
@@ -57,8 +56,7 @@ def run(
         np: The number of processes. Defaults to all slots of `hosts`; without `hosts` to the tasks of a job of Slurm, PBS or
             LSF, else to one process for each GPU.
         hosts: `"node1:4,node2:4"`, with this working directory on all of them. Defaults to this host.
-        env: Environment variables to add, on all hosts. Without `TF_NUM_INTRAOP_THREADS` the processes share out the cores
-            of this host.
+        env: Environment variables to add, on all hosts.
         verbose: Whether to print the line of mpirun, and the starts and ends of processes.
 
     Returns:
@@ -79,8 +77,6 @@ def run(
         _check_that_tfddlrun_can_choose({**os.environ, **added})
     options = (["-np", str(np)] if np is not None else []) + (["-H", hosts] if hosts else [])
     options += ["--verbose"] if verbose else []
-    if np is not None and not hosts and _THREADS not in {**os.environ, **added}:
-        added[_THREADS] = str(max(1, len(os.sched_getaffinity(0)) // np))
     return run_function(fn, args, kwargs or {}, options, added)
 
 
