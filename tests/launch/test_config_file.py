@@ -43,8 +43,8 @@ def test_a_file_of_horovodrun(dry_run):
     result = dry_run(HOROVODS, "-np", "2")
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith(
-        "env TFDDL_BUCKET_MB=32 TFDDL_HIERARCHICAL_ALLREDUCE=0 TFDDL_STALL_LIMIT=inf TFDDL_TIMELINE=/t/a.json "
-        "TFDDL_TIMELINE_MARK_CYCLES=1 /v/bin/mpirun"
+        "env TFDDL_BUCKET_MB=32 TFDDL_HIERARCHICAL_ALLREDUCE=0 TFDDL_STALL_WARNING=7 TFDDL_STALL_LIMIT=inf "
+        "TFDDL_TIMELINE=/t/a.json TFDDL_TIMELINE_MARK_CYCLES=1 /v/bin/mpirun"
     )
     given = {name: value for name, value in os.environ.items() if name.startswith("TFDDL")}
     assert given == {
@@ -73,9 +73,31 @@ def test_options_of_tfddlrun(dry_run):
     text = "num-proc: 3\nenv: [A=1, B=2]\nmpi_args: --tag-output\nhorovod: true\nno-keras2-spellings: true\n"
     result = dry_run(text)
     assert result.exit_code == 0, result.output
-    assert "TFDDL_KERAS2_SPELLINGS=0 A=1 B=2 " in result.stdout and " -np 3 " in result.stdout
+    assert "A=1 B=2 TFDDL_KERAS2_SPELLINGS=0 " in result.stdout and " -np 3 " in result.stdout
     assert " --tag-output " in result.stdout and "ranks/horovod.py true" in result.stdout
     assert " -np 5 " in dry_run(text, "-np", "5").stdout  # the command line's wins
+
+
+def test_the_command_line_wins_over_the_shell_and_the_shell_over_the_file(dry_run):
+    """Each variable by itself."""
+    text = """
+hosts: a,b
+env: [A=file, B=file, C=file]
+horovod: true
+no-keras2-spellings: true
+timeline: {filename: /t/file.json, mark_cycles: true}
+"""
+    shell = {"B": "shell", "C": "shell", "TFDDL_TIMELINE": "/t/shell.json", "TFDDL_KERAS2_SPELLINGS": "1"}
+    os.environ.update(shell)
+    result = dry_run(text, "-x", "C=line", "-x", "D=line")
+    given, passed_on = result.stdout.split(" /v/bin/mpirun ")
+    expected = {**shell, "A": "file", "C": "line", "D": "line", "TFDDL_TIMELINE_MARK_CYCLES": "1"}
+    assert {name: os.environ[name] for name in expected} == expected
+    assert given == "env A=file B=shell C=line TFDDL_TIMELINE_MARK_CYCLES=1 D=line"
+    assert all(f" -x {name} " in passed_on for name in expected)
+    del os.environ["TFDDL_KERAS2_SPELLINGS"]
+    assert " TFDDL_TIMELINE=/t/line.json " in dry_run(text, "--timeline-filename", "/t/line.json").stdout
+    assert os.environ["TFDDL_KERAS2_SPELLINGS"] == "0"
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from tfddl.launch import horovod_settings
+from tfddl.launch import horovod_settings, variables
 
 # Section of the file -> how the names of the options below it begin.
 _SECTIONS = {
@@ -19,6 +21,12 @@ _SECTIONS = {
     "autotune": "autotune-",
     "logging": "log-",
 }
+# Variables that options set -> the parameters of these options.
+_OPTIONS = {
+    "TFDDL_TIMELINE": "timeline",
+    "TFDDL_TIMELINE_MARK_CYCLES": "mark_cycles",
+    "TFDDL_KERAS2_SPELLINGS": "no_keras2_spellings",
+}
 # They say what else to print, or where the file is.
 _NOT_IN_A_FILE = ("config-file", "help", "version", "check-build", "command")
 
@@ -27,22 +35,41 @@ def take(context: click.Context, option: click.Parameter, path: Path | None) -> 
     """Callback of the option: the file's values become defaults of the command's options.
 
     Returns:
-        The variables that it has set for the file. A variable of the shell is nearer to the command, and stays.
+        The variables of the file, which are set from here on. A variable that the shell has set keeps the shell's value.
 
     Raises:
         click.BadParameter: The file cannot be read, or has a key that is no option.
+        click.UsageError: See `variables.given`.
     """
     if path is None:
         return {}
     try:
         settings = read(path)
-        variables, rest = horovod_settings.split(settings)
-        context.default_map = {**(context.default_map or {}), **_defaults(context.command, rest)}
+        found, rest = horovod_settings.split(settings)
+        defaults = _defaults(context.command, rest)
     except ValueError as error:
         raise click.BadParameter(f"{path}: {error}", context, option) from None
-    added = {name: value for name, value in variables.items() if name not in os.environ}
+    # Not as the default of -x, which a single -x on the command line would replace.
+    found |= variables.given(defaults.pop("variables", []))
+    context.default_map = {**(context.default_map or {}), **defaults}
+    added = {name: os.environ.get(name, value) for name, value in found.items()}
     os.environ.update(added)
     return added
+
+
+def less_than_shell(options: Mapping[str, str], context: click.Context) -> dict[str, str]:
+    """Leaves out variables of options that the file has given, where the shell sets the same variables.
+
+    Args:
+        options: Variables that options of tfddlrun give to the ranks.
+        context: The command's.
+    """
+    return {
+        name: value
+        for name, value in options.items()
+        if name not in os.environ
+        or context.get_parameter_source(_OPTIONS[name]) is not ParameterSource.DEFAULT_MAP
+    }
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from tfddl.launch import allocation, open_files, variables
+from tfddl.launch import allocation, config_file, open_files, variables
 from tfddl.launch.elastic.discovery import Script, wait_for_hosts
 from tfddl.launch.elastic.folder import state_folder
 from tfddl.launch.elastic.pool import filled
@@ -48,8 +48,9 @@ def main(command: tuple[str, ...], **values: Any) -> None:
     """Entry point of `tfddlrun`."""
     options = Options(**values)
     open_standard_streams()
-    added = options.file_variables | variables.timeline(options.timeline, options.mark_cycles)
-    added |= variables.spellings(options.horovod, options.no_keras2_spellings)
+    of_options = variables.timeline(options.timeline, options.mark_cycles)
+    of_options |= variables.spellings(options.horovod, options.no_keras2_spellings)
+    added = options.file_variables | config_file.less_than_shell(of_options, click.get_current_context())
     added |= variables.interfaces(options.interfaces) | variables.given(options.variables)
     _check_elastic(options)
     if options.auto:
@@ -69,7 +70,7 @@ def main(command: tuple[str, ...], **values: Any) -> None:
     job = Starts(
         mpirun=mpirun,
         program=(sys.executable, "-I", "-S", horovod.__file__, *command) if options.horovod else command,
-        named=tuple(variables.given(options.variables)),
+        named=tuple(options.file_variables | variables.given(options.variables)),
         ssh=tuple(ssh),
         more=tuple(_split(options.mpi_args)),
         options=options,
