@@ -417,13 +417,16 @@ def test_only_what_a_script_depends_on_is_forwarded():
         "TFDDL_LOG",
         "NCCL_DEBUG",
         "LD_LIBRARY_PATH",
+        "XDG_CACHE_HOME",
+        "XDG_RUNTIME_DIR",
         "HOME",
         "TFX",
         "MYPATH",
         "SECRET",
     ]
     names = mpirun.forwarded_variables(dict.fromkeys(given, "x"))
-    assert names == ["TFDDL_LAUNCH", "LD_LIBRARY_PATH", "NCCL_DEBUG", "PYTHONPATH", "TFDDL_LOG", "TF_CONFIG"]
+    script = ["LD_LIBRARY_PATH", "NCCL_DEBUG", "PYTHONPATH", "TFDDL_LOG", "TF_CONFIG", "XDG_CACHE_HOME"]
+    assert names == ["TFDDL_LAUNCH", *script]
 
 
 @pytest.mark.parametrize(

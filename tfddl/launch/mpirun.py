@@ -24,7 +24,8 @@ _MPICH_VERSION = re.compile(r"HYDRA build details:\s+Version:\s+(\S+)")
 # Open MPI passes only its own variables to processes on other hosts. A training script also depends on these.
 # MPICH passes all variables on.
 _FORWARDED = re.compile(
-    r"(PYTHON|TFDDL_|HOROVOD_|TF_|KERAS_|XLA_|NCCL_|UCX_|OMP_|MKL_)\w*|LD_LIBRARY_PATH|PATH|VIRTUAL_ENV|CONDA_PREFIX"
+    r"(PYTHON|TFDDL_|HOROVOD_|TF_|KERAS_|XLA_|NCCL_|UCX_|OMP_|MKL_)\w*|LD_LIBRARY_PATH|PATH|VIRTUAL_ENV|CONDA_PREFIX|"
+    r"XDG_CACHE_HOME"
 )
 _SCHEDULERS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "PE_HOSTFILE")
 
