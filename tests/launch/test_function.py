@@ -251,14 +251,20 @@ def test_in_a_notebook():
     ],
 )
 def test_a_signal_to_the_program_alone(tmp_path, number, notebook):
-    """SIGINT, as the stop button of a notebook sends it, and SIGKILL, as "Restart kernel" does, end all ranks."""
+    """SIGINT, as the stop button of a notebook sends it, and SIGKILL, as "Restart kernel" does, end all ranks.
+
+    So does SIGTERM to a program that handles it and ignores SIGINT, as `python train.py &` of a script does.
+    """
     marks = tmp_path / "marks"
     marks.mkdir()
     script = tmp_path / "script.py"
     script.write_text(f"""
-import io, sys, tfddl
+import io, signal, sys, tfddl
 if {notebook}:
     sys.stdout = io.StringIO()
+if {number == signal.SIGTERM}:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 def work():
     import os, pathlib, time
     (pathlib.Path({str(marks)!r}) / str(os.getpid())).touch()
@@ -275,7 +281,7 @@ tfddl.run(work, np=2)
         pids = [int(mark.name) for mark in marks.iterdir()]
         assert len(pids) == 2
         process.send_signal(number)
-        process.wait(40)
+        process.wait(25)  # less than run() gives tfddlrun
 
         def left():
             directories = list(tmp_path.glob(".tfddl-run-*"))
