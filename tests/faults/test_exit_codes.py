@@ -17,7 +17,7 @@ def leaves(how: str) -> str:
     ("how", "code"),
     [
         ("sys.exit(7)", 7),
-        slow("sys.exit('no data')", 1),
+        slow("sys.stdout = open('/dev/full', 'w'); print(); sys.exit('no data')", 1),
         slow("os._exit(7)", 7),
     ],
 )

@@ -71,10 +71,13 @@ def _end_in_init(code: int) -> None:
 
 def abort(reason: str | None, code: int = 1) -> NoReturn:
     """Prints the reason and ends every rank of the job with this exit code."""
-    if reason:
-        print(f"tfddl: {reason}", file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    # A stream may be None, closed, on a full disk, or an object without flush().
+    with contextlib.suppress(Exception):
+        if reason:
+            print(f"tfddl: {reason}", file=sys.stderr)
+        sys.stderr.flush()
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
     timer = threading.Timer(_ABORT_LIMIT, os._exit, [code])
     timer.daemon = True
     with contextlib.suppress(RuntimeError):  # Python is too near its end for a new thread
