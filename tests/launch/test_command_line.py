@@ -3,6 +3,7 @@
 import os
 import pwd
 import shlex
+import site
 import subprocess
 import sys
 from functools import partial
@@ -366,6 +367,16 @@ def test_prefers_the_mpirun_beside_python(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path / 'path'}:/usr/bin:/bin")
     assert find_mpirun([tmp_path / "beside"]).path == beside
     assert find_mpirun([tmp_path / "empty"]).path == on_path
+
+
+def test_finds_the_mpirun_of_pip_install_user(tmp_path, monkeypatch):
+    """mpi4py finds its library there, and the folder of the scripts is seldom on the PATH."""
+    path = fake_mpirun(tmp_path / "bin", "mpirun", "mpirun (Open MPI) 5.0.11")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "own" / "python"))
+    monkeypatch.setattr(mpirun.sysconfig, "get_path", lambda _: str(tmp_path / "own"))
+    monkeypatch.setattr(site, "USER_BASE", str(tmp_path))
+    monkeypatch.setattr(site, "ENABLE_USER_SITE", True)
+    assert find_mpirun().path == path
 
 
 def test_mpirun_gets_a_home(tmp_path, monkeypatch):

