@@ -245,6 +245,9 @@ def test_shared_and_locked_memory(monkeypatch, tmp_path):
     )
     the_fault(host.shared_memory(), "/dev/shm", "4 MB free of 64", "--shm-size=1g")
     monkeypatch.setattr(resource, "getrlimit", returns((65536, 65536)))
+    assert states(host.locked_memory(tmp_path / "none")) == {"locked memory": "ok"}
+    assert states(host.locked_memory(tmp_path)) == {"locked memory": "ok"}, "the driver without a device"
+    (tmp_path / "mlx5_0").mkdir()
     the_fault(
         host.locked_memory(tmp_path), "locked memory", "64 KB, and this host has InfiniBand", "ulimit -l"
     )
