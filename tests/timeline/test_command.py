@@ -147,6 +147,13 @@ def test_a_file_of_an_earlier_run_is_left_out(clock, tmp_path):
     assert "1 of 2 ranks" in result.output and "rank 1 is left out: '" in result.output
 
 
+def test_a_file_of_an_earlier_run_on_more_ranks_is_left_out(path):
+    write(path, 1, 3, [])
+    result = invoke(path)
+    assert result.exit_code == 0 and "1 of 2 ranks" in result.output
+    assert "rank 1 is left out: '" in result.output and "is of another run, on 3 ranks" in result.output
+
+
 def test_a_loop_in_one_graph_makes_steps():
     def request(name, submitted):
         arguments = {"step": "7", "process_set": "all ranks"}
@@ -226,8 +233,10 @@ def test_mistakes(path, tmp_path):
     other = path.with_name("trace.rank1.json")
     result = invoke(other)
     assert result.exit_code == 1 and "Give the file of rank 0" in result.output
-    write(path, 1, 3, [])
-    assert "is of another job: put that of rank 1 of 2 beside" in invoke(path).output
+    write(path, 0, 2, [])
+    path.replace(other)
+    write(path, 0, 2, [])
+    assert "Received: a file of rank 0" in invoke(path).output
     something = tmp_path / "something.json"
     something.write_text("{}")
     assert (

@@ -42,11 +42,14 @@ def read_job(path: Path) -> tuple[list[Trace], list[str]]:
             notes.append(f"rank {rank} has no file: there is no '{other}'")
             continue
         trace = read(other)
-        if (trace.rank, trace.size) != (rank, first.size):
+        if trace.rank != rank:
             raise TraceError(
-                f"'{other}' is of another job: put that of rank {rank} of {first.size} beside '{path}'. "
-                f"Received: rank {trace.rank} of {trace.size}"
+                f"'{other}' is not of rank {rank}: keep the names that the ranks gave their files. "
+                f"Received: a file of rank {trace.rank}"
             )
+        if trace.size != first.size:
+            notes.append(f"rank {rank} is left out: '{other}' is of another run, on {trace.size} ranks")
+            continue
         traces.append(trace)
     notes += _align(traces)
     for trace in traces:
