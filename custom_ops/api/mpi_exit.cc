@@ -30,6 +30,7 @@ void OnExit(int code, void*) {
   MPI_Finalized(&finalized);
   if (!initialized || finalized) return;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  code &= 0xff;  // as the system does afterwards: exit(256) is a success
   if (code != 0 && size > 1) MPI_Abort(MPI_COMM_WORLD, code);
   if (finalize_limit_s > 0) {
     std::thread([code] {

@@ -56,10 +56,11 @@ def test_an_early_end_without_an_error_raises_on_the_others():
     check_quoted(result, "rank 1 has shut down tfddl")
 
 
-@pytest.mark.slow
-def test_all_ranks_end_with_one_code():
-    result = run(2, START + "sys.exit(5)\n", tfddlrun(2))
-    assert result.code == 5, result.output
+@pytest.mark.parametrize(("given", "code"), [slow(5, 5), slow(256, 0)])
+def test_all_ranks_end_with_one_code(given, code):
+    """Of the number that a program gives, the system keeps the lowest 8 bits."""
+    result = run(2, START + f"sys.exit({given})\n", tfddlrun(2))
+    assert result.code == code, result.output
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,11 @@ def test_a_supervisor_that_fails_says_so(name):
     assert "ValueError: no" in ended.stdout and '"status": 1, "stopped": false}' in ended.stdout
 
 
+def test_a_missing_program_whose_name_is_not_utf_8():
+    ended = run(SUPERVISES.replace('"sh"', r'"./n\udcf6"') % "")
+    assert ended.stdout.startswith("127 ") and r"n\xf6" in ended.stdout, ended
+
+
 def test_counts_of_the_kernel():
     with open("/proc/vmstat") as counts:
         expected = dict(line.split() for line in counts).get("oom_kill", "0")

@@ -236,7 +236,7 @@ class Supervisor:
 
     def _report_not_started(self, command: list[str], error: OSError) -> int:
         status, text = not_started(command, error)
-        self._send(ERROR, text.encode())
+        self._send(ERROR, os.fsencode(text))
         self._report_end(status=status, stopped=False)
         return status
 
