@@ -164,6 +164,14 @@ def test_a_cache_in_a_directory_of_another_user(monkeypatch, tmp_path):
     the_fault(software.cache(), "cache", f"{cache} cannot be written", "export TFDDL_CACHE_DIR=")
 
 
+def test_a_cache_with_a_lock_of_another_user(monkeypatch, tmp_path):
+    monkeypatch.setenv("TFDDL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).suffix != ".lock")
+    assert states(software.cache()) == {"cache": "ok"}
+    locate.lock_in_cache().touch()
+    the_fault(software.cache(), "cache", "holds files of another user", "export TFDDL_CACHE_DIR=")
+
+
 def file_system(megabytes, flags=0):
     return returns(
         SimpleNamespace(f_flag=flags, f_bavail=megabytes, f_bfree=megabytes, f_blocks=64, f_frsize=1 << 20)

@@ -92,6 +92,17 @@ def find_library() -> Path | None:
     return find_packaged(stem, version, mpi) or _in_cache(stem)
 
 
+def lock_in_cache() -> Path:
+    """The file that `locate_library` locks before it compiles.
+
+    Raises:
+        UnsupportedError: see `locate_library`.
+        DiscoveryError: see `locate_library`.
+        CompileError: there is no directory for the cache.
+    """
+    return _cached(library_stem(check_environment(), discover.find_mpi().tag)).with_suffix(".lock")
+
+
 def find_xla_library() -> Path | None:
     """The library that `locate_xla_library` would take; None if it would have to be compiled.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -174,6 +175,8 @@ def cache() -> Iterator[Finding]:
             yield note("cache", f"{directory} cannot be written; it holds a library already")
         else:
             yield fault("cache", f"{directory} cannot be written", _CACHE)
+    elif found is None and _is_locked():
+        yield fault("cache", f"{directory} holds files of another user, which cannot be written", _CACHE)
     elif found is None and free < LEAST_MB:
         text = f"{directory} has {free} MB free, and the libraries need {LEAST_MB}"
         yield fault("cache", text, _OTHER_DISK)
@@ -187,6 +190,14 @@ def _compiled() -> Path | None:
         return locate.find_library()
     except (support.UnsupportedError, discover.DiscoveryError):
         return None
+
+
+def _is_locked() -> bool:
+    """Whether another user has begun to compile the library, and this user may not write that user's lock."""
+    with contextlib.suppress(support.UnsupportedError, discover.DiscoveryError):
+        lock = locate.lock_in_cache()
+        return lock.exists() and not os.access(lock, os.W_OK)
+    return False
 
 
 def _cure_of_keras(text: str) -> str:
