@@ -359,6 +359,31 @@ def test_weights_that_change_between_two_fits(hvd):
 
 
 @on_ranks(2)
+@pytest.mark.parametrize("kind", ["LocalSGD", "DiLoCo"])
+def test_variables_that_change_between_two_fits(hvd, kind):
+    """A layer that was frozen stays, and the ranks agree on layers that were added, with their statistics."""
+    import keras
+
+    model, x, y = model_and_data(hvd)
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        getattr(hvd.callbacks, kind)(every=3),
+    ]
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.fit(x, y, batch_size=2, verbose=0, callbacks=callbacks)
+    model.layers[0].trainable = False
+    frozen = model.layers[0].get_weights()
+    model.add(keras.layers.BatchNormalization())
+    model.add(keras.layers.Dense(1))
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.fit(x, y, batch_size=2, verbose=0, callbacks=callbacks)
+    for weight, expected in zip(model.layers[0].get_weights(), frozen, strict=True):
+        np.testing.assert_array_equal(weight, expected)
+    found = [each.tolist() for each in model.get_weights()]
+    assert hvd.allgather_object(found) == [found] * 2
+
+
+@on_ranks(2)
 def test_every_callback_and_mixed_precision(hvd):
     """Local SGD with a scaled loss and several steps at once; the weights of the ranks differ between exchanges."""
     import keras

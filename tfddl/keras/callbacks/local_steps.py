@@ -56,7 +56,7 @@ class LocalSGD(LocalStepsCallback):
         self._options: dict[str, Any] = {"compression": compression, "process_set": process_set}
         self._between: tuple[int, ...] = (every,)
         self._local: local_steps.LocalSGD | None = None
-        self._of: Any = None  # the model that it trains
+        self._variables: list[Any] = []  # of the model that it trains
         self._begins = False
         self._last = 0
 
@@ -94,10 +94,7 @@ class LocalSGD(LocalStepsCallback):
         """Before the first step, when all callbacks have begun: the weights are those of the broadcast."""
         if self._begins:
             self._begins = False
-            if self._local is None or self._of is not self.model:
-                self._local = self._of_model()
-            else:
-                self._local.begin()
+            self._current().begin()
         super().on_train_batch_begin(batch, logs)  # calls on_batch_begin of a subclass
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -108,20 +105,23 @@ class LocalSGD(LocalStepsCallback):
         super().on_train_batch_end(batch, logs)  # calls on_batch_end of a subclass
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Exchanges what is left. The next `fit` goes on with the outer state."""
+        """Exchanges what is left. The next `fit` of the same variables goes on with the outer state."""
         if model_contents.ends_with_averages(self.model):
             # Keras has replaced the weights by moving averages, which each rank has for itself, even without a step.
-            if self._local is None or self._of is not self.model:
-                self._local = self._of_model()
+            local = self._current()
             if self.finishes:
-                self._local.average()
-                self._local.begin()
+                local.average()
+                local.begin()
         elif self._local is not None and self.finishes:
             self._local.finish()
 
-    def _of_model(self) -> local_steps.LocalSGD:
-        self._of = self.model
-        return self._new(self.model.trainable_variables, self.model.non_trainable_weights)
+    def _current(self) -> local_steps.LocalSGD:
+        """That of the `fit` before, or a new one if the model trains other variables now."""
+        trained, others = self.model.trainable_variables, self.model.non_trainable_weights
+        variables = [*trained, None, *others]  # a frozen layer moves its variables behind None
+        if self._local is None or list(map(id, variables)) != list(map(id, self._variables)):
+            self._local, self._variables = self._new(trained, others), variables
+        return self._local
 
     def _trains_all_ranks(self, optimizer: Any) -> bool:
         """Whether a distributed optimizer leaves nothing to exchange. On one rank, too, if both have the same set."""
