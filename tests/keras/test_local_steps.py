@@ -144,6 +144,33 @@ def test_what_travels(hvd):
     assert [each.numpy().tolist() for each in statistics] == [[1.5], [3 + hvd.rank()]]
 
 
+@on_ranks(2)
+@pytest.mark.parametrize("kind", ["LocalSGD", "DiLoCo", "streaming"])
+def test_constraints(hvd, kind):
+    """Weights, and theta, meet the constraints of their layer after each exchange, and are equal on all ranks."""
+    import keras
+
+    layer = keras.layers.Dense(2, kernel_constraint="unit_norm", bias_constraint="non_neg")
+    layer.build((None, 3))
+    kernel, bias = layer.trainable_variables
+    kernel.assign(np.full((3, 2), 3**-0.5))
+    bias.assign([1.0, 1.0])
+    options = {"fragments": 2, "mixing": 0.5} if kind == "streaming" else {}
+    make = hvd.LocalSGD if kind == "LocalSGD" else hvd.DiLoCo
+    local = make(layer.trainable_variables, every=2, **options)
+    for _ in range(4):
+        kernel.assign(np.roll(np.eye(3, 2), hvd.rank(), axis=0))
+        bias.assign([0.0, 2.0])  # the outer momentum would move it below 0
+        for _ in range(2):
+            local.step()
+        for weights in (kernel, *getattr(local, "outer_variables", ())[:1]):
+            np.testing.assert_allclose(np.linalg.norm(weights, axis=0), 1.0, rtol=1e-5)
+        assert np.min(bias) >= 0.0
+    local.finish()
+    found = [np.array(each).tolist() for each in (kernel, bias)]
+    assert hvd.allgather_object(found) == [found] * hvd.size()
+
+
 @on_ranks(1, 2, 3)
 def test_int8(hvd):
     """Each rounding is wrong by less than a scale, the same on all ranks, and right in the mean of many."""

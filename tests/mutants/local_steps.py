@@ -11,6 +11,12 @@ FAULTS = {
         "",
         _TESTS + "test_the_best_weights_are_restored",
     ),
+    "averages of weights violate constraints": Fault(
+        "tfddl/keras/fragments.py",
+        "    if constraint is not None:\n",
+        "    if False:\n",
+        _TESTS + "test_constraints",
+    ),
     "an exchange under way at the next one is lost": Fault(
         "tfddl/keras/local_steps.py",
         "(begins or self.steps >= self._under_way[1])",
@@ -25,8 +31,8 @@ FAULTS = {
     ),
     "what a rank finds during an exchange is lost": Fault(
         "tfddl/keras/fragments.py",
-        "            if mixing:\n",
-        "            if False:\n",
+        "            if mixing:\n                own",
+        "            if False:\n                own",
         _TESTS + "test_streaming_in_numpy",
     ),
     "moving averages of weights stay on their rank": Fault(

@@ -61,11 +61,21 @@ class Fragment:
         """
         self._outer.apply_gradients(zip(gradient, self._theta, strict=True))
         for variable, theta in zip(self._locals, self._theta, strict=True):
+            constraint = getattr(variable, "constraint", None)
+            constrain(theta, constraint)
             value = tf.convert_to_tensor(theta)
             if mixing:
                 own = tf.cast(tf.convert_to_tensor(variable), tf.float32)
                 value = mixing * own + (1.0 - mixing) * value
             variable.assign(tf.cast(value, variable.dtype))
+            if mixing:
+                constrain(variable, constraint)
+
+
+def constrain(variable: Any, constraint: Any) -> None:
+    """Applies a constraint, or None, to the value of a variable, as optimizers of Keras do after a step."""
+    if constraint is not None:
+        variable.assign(constraint(variable))
 
 
 def divided(variables: Sequence[Any], parts: int) -> list[list[Any]]:

@@ -14,6 +14,7 @@ from tfddl.keras.fragments import (
     Fragment,
     check_fragments,
     check_outer,
+    constrain,
     divided,
     new_outer_optimizer,
 )
@@ -27,7 +28,8 @@ class LocalSGD:
     """Averages variables over the ranks after every so many steps (local SGD, arXiv 1805.09767).
 
     Between two exchanges each rank trains by itself, with a plain optimizer whose state stays its own. So the network
-    carries one gradient's worth of bytes for `every` steps. All ranks take the same number of steps.
+    carries one gradient's worth of bytes for `every` steps. All ranks take the same number of steps. A constraint of a
+    variable, such as a layer's `kernel_constraint`, is applied to the average, too.
 
         hvd.broadcast_variables(model.variables, root_rank=0)
         average = hvd.LocalSGD(model.trainable_variables, every=16)
@@ -128,6 +130,7 @@ class LocalSGD:
         self.steps = 0
         for variable, mean in zip(self._locals, self._mean(self._locals), strict=True):
             variable.assign(mean)
+            constrain(variable, getattr(variable, "constraint", None))
         self._exchange_statistics()
 
     def _mean(self, values: Sequence[Any]) -> Sequence[Any]:
@@ -159,9 +162,10 @@ class DiLoCo(LocalSGD):
 
         theta - mean over r of theta_r
 
-    (algorithm 1 of the paper). The outer optimizer applies it to theta, from which all ranks go on. The paper's inner
-    optimizer is AdamW, its outer one SGD with Nesterov momentum, and `every` is 500. With one rank this is SNOO (arXiv
-    2510.15830). `every=1` with `SGD(1.0)` is the average of the weights, within rounding.
+    (algorithm 1 of the paper). The outer optimizer applies it to theta, from which all ranks go on. Constraints of the
+    variables are applied to theta, too. The paper's inner optimizer is AdamW, its outer one SGD with Nesterov momentum, and
+    `every` is 500. With one rank this is SNOO (arXiv 2510.15830). `every=1` with `SGD(1.0)` is the average of the weights,
+    within rounding.
 
     With `fragments`, `delay` and `mixing` it is Streaming DiLoCo (arXiv 2501.18512, algorithm 2): the variables are divided,
     and after every `every / fragments` steps another fragment begins its exchange, while training goes on. `delay` steps
