@@ -131,17 +131,22 @@ def test_fragments_have_about_equally_many_values(sizes, parts, expected):
 
 @on_ranks(2)
 def test_what_travels(hvd):
-    """Compression rounds the outer gradient, not theta; variables of 16 bits have a theta of 32."""
+    """Compression rounds the outer gradient, not theta; variables of 16 bits have a theta of 32. Frozen weights stay."""
     for compression in (hvd.Compression.fp16, hvd.Compression.bf16):
         found, _ = train(hvd, lambda variables, one=compression: hvd.DiLoCo(variables, 6, compression=one))
         np.testing.assert_allclose(found, in_numpy(2, 6, 0.7, 0.9), atol=0.02)
     _, local = train(hvd, lambda variables: hvd.DiLoCo(variables, 6), "bfloat16")
     assert tf.as_dtype(local.outer_variables[0].dtype) == tf.float32
 
-    statistics = [tf.Variable([1.0 + hvd.rank()]), tf.Variable([3 + hvd.rank()])]
-    local = hvd.LocalSGD([tf.Variable([0.0])], 1, statistics=statistics)
-    local.step()
-    assert [each.numpy().tolist() for each in statistics] == [[1.5], [3 + hvd.rank()]]
+    frozen, one, two = (tf.Variable([value]) for value in (2.0**127, 0.0, 0.0))
+    count = tf.Variable([3 + hvd.rank()])
+    local = hvd.LocalSGD([tf.Variable([0.0])], 1, statistics=[frozen, one, two, count])
+    for differs in (0, 1):
+        one.assign([1.0 + differs * hvd.rank()])
+        two.assign([1.0 + hvd.rank()])
+        local.step()
+        found = [float(each.numpy()[0]) for each in (frozen, one, two, count)]
+        assert found == [2.0**127, 1.0 + differs / 2, 1.5, 3 + hvd.rank()]  # 2 * 2**127 is infinite
 
 
 @on_ranks(2)

@@ -17,6 +17,12 @@ FAULTS = {
         "    if False:\n",
         _TESTS + "test_constraints",
     ),
+    "frozen weights are averaged": Fault(
+        "tfddl/keras/local_steps.py",
+        "strict=True) if differs]",
+        "strict=True)]",
+        _TESTS + "test_what_travels",
+    ),
     "an exchange under way at the next one is lost": Fault(
         "tfddl/keras/local_steps.py",
         "(begins or self.steps >= self._under_way[1])",

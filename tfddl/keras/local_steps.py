@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl.gradients import quantized
+from tfddl.gradients.checksum import checksum
 from tfddl.keras.fragments import (
     Fragment,
     check_fragments,
@@ -18,6 +19,7 @@ from tfddl.keras.fragments import (
     divided,
     new_outer_optimizer,
 )
+from tfddl.ops.allgather import allgather
 from tfddl.ops.allreduce import grouped_allreduce
 from tfddl.ops.compression import Compression, check_compression, is_int8, is_stateful
 from tfddl.ops.constants import Average
@@ -42,7 +44,7 @@ class LocalSGD:
         variables: The trainable variables of Keras or TensorFlow, in the same order and equal on all ranks.
         every: The number of steps between two exchanges.
         statistics: Variables that are averaged too, such as the moving statistics of BatchNormalization. Those of no
-            floating-point dtype stay each rank's own. Defaults to none.
+            floating-point dtype stay each rank's own. Only those that differ between ranks travel. Defaults to none.
         compression: How values travel; see `Compression`.
         process_set: The ranks that exchange. Defaults to all.
 
@@ -143,15 +145,27 @@ class LocalSGD:
         )
 
     def _exchange_statistics(self) -> None:
-        if not self._statistics:
+        variables = self._differing_statistics()
+        if not variables:
             return
-        values = list(map(tf.convert_to_tensor, self._statistics))
+        values = list(map(tf.convert_to_tensor, variables))
         # As they are: a variance must not be rounded below zero.
         means = grouped_allreduce(
             values, op=Average, process_set=self.process_set, name=f"{self._name}.statistics"
         )
-        for variable, mean in zip(self._statistics, means, strict=True):
+        for variable, mean in zip(variables, means, strict=True):
             variable.assign(mean)
+
+    def _differing_statistics(self) -> list[Any]:
+        """The statistics that differ between ranks, so that frozen weights do not travel. Equal on all ranks."""
+        if not self._statistics:
+            return []
+        sums = [checksum(tf.convert_to_tensor(each).numpy()) for each in self._statistics]
+        all_sums = allgather(
+            tf.constant([sums], tf.int64), name=f"{self._name}.checksums", process_set=self.process_set
+        ).numpy()
+        differ = (all_sums != all_sums[0]).any(axis=0)
+        return [each for each, differs in zip(self._statistics, differ, strict=True) if differs]
 
 
 class DiLoCo(LocalSGD):
