@@ -152,7 +152,7 @@ class Adversaries(keras.Model):
 
 @on_ranks(2)
 def test_a_step_that_trains_a_variable_of_its_own(hvd):
-    """Keras 3 does not track it, and so the optimizer is built by the step. All ranks get the root's."""
+    """Keras 3 does not track it, and so the optimizer is built by the step. All ranks get the root's, not with DiLoCo."""
 
     class Scaled(keras.Model):
         def __init__(self):
@@ -176,6 +176,13 @@ def test_a_step_that_trains_a_variable_of_its_own(hvd):
     network.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=0, callbacks=callbacks(hvd))
     support.check_equal_on_all_ranks(hvd, [*network.variables, network.scale, *network.optimizer.variables])
     assert network.scale.numpy() != 1.0
+    local = hvd.callbacks.DiLoCo(every=2)
+    for listed in ([*callbacks(hvd), local], [local]):
+        network.compile(keras.optimizers.Adam(0.1))
+        with pytest.raises(
+            ValueError, match=r"make them with self\.add_weight.* Received: Variable:0 of shape \(\)"
+        ):
+            network.fit(x, x[:, :1], batch_size=4, verbose=0, callbacks=listed)
 
 
 @on_ranks(2, full=(1, 3))

@@ -198,7 +198,7 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
 
     def _step_builds(self) -> bool:
         """Whether the optimizer stays without variables until the first step, on all ranks."""
-        waits = model_contents.is_built_by_step(self.model) and not self._trains_alone()
+        waits = model_contents.is_built_by_step(self.model)
         (all_wait,) = all_numbers(waits, name=self._collective("built"), process_set=self.process_set)
         return all(all_wait.values())
 

@@ -38,7 +38,8 @@ class LocalSGD(LocalStepsCallback):
     Raises:
         TypeError: `compression` is none for single values.
         ValueError: `every` is not positive. When training begins: it is no multiple of `steps_per_execution`, the model has
-            no weights yet, its optimizer is distributed over as many ranks, or there is a second such callback.
+            no weights yet, its optimizer is distributed over as many ranks, or there is a second such callback. After the
+            first step: a `train_step` of your own trains a `tf.Variable` that the model does not track.
     """
 
     def __init__(
@@ -99,6 +100,8 @@ class LocalSGD(LocalStepsCallback):
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Counts steps, and exchanges if it is time."""
+        if not self._last:
+            self._check_trained()
         if self._local is not None:
             self._local.step(batch + 1 - self._last)
         self._last = batch + 1
@@ -122,6 +125,16 @@ class LocalSGD(LocalStepsCallback):
         if self._local is None or list(map(id, variables)) != list(map(id, self._variables)):
             self._local, self._variables = self._new(trained, others), variables
         return self._local
+
+    def _check_trained(self) -> None:
+        """After an epoch's first execution, which builds the optimizer if a `train_step` trains variables of its own."""
+        others = model_contents.untracked_variables(self.model)
+        if others:
+            raise ValueError(
+                f"{type(self).__name__} exchanges the weights of the model, and the optimizer trains variables that the "
+                "model does not track: make them with self.add_weight(...). "
+                f"Received: {', '.join(f'{each.name} of shape {each.shape}' for each in others)}"
+            )
 
     def _trains_all_ranks(self, optimizer: Any) -> bool:
         """Whether a distributed optimizer leaves nothing to exchange. On one rank, too, if both have the same set."""

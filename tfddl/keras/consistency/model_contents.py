@@ -126,6 +126,14 @@ def all_variables(model: Any) -> list[Any]:
     return list({variable_id(variable): variable for variable in variables}.values())
 
 
+def untracked_variables(model: Any) -> list[tf.Variable]:
+    """The variables that the model's optimizers train and the model does not track: a `tf.Variable` in Keras 3."""
+    known = set(map(variable_id, model.variables))
+    optimizers = map(_compat.innermost, optimizers_of(model))
+    trained = (each for optimizer in optimizers for each in _compat.trained_variables(optimizer))
+    return [each for each in trained if isinstance(each, tf.Variable) and variable_id(each) not in known]
+
+
 def state_of(optimizer: Any, variables: Sequence[Any]) -> list[Any]:
     """The variables of an optimizer that is built.
 
