@@ -311,6 +311,39 @@ def test_the_best_weights_are_saved(hvd, tmp_path, way):
         check_same(arrays(diloco.outer_variables[:1]), arrays(model.trainable_variables[:1]))
 
 
+@on_ranks(2)
+def test_averages_in_the_model(hvd, tmp_path):
+    """At the end of an epoch SwapEMAWeights has put averages into the model; training goes on from the weights."""
+    import keras
+
+    directory = shared(hvd, tmp_path / "checkpoints")
+    model, x, y = model_and_data(hvd, hvd.DistributedOptimizer, use_ema=True, ema_momentum=0.9)
+    seen = {}
+
+    def cut(epoch, logs):
+        if epoch == 1:
+            seen["begin"] = arrays([*model.trainable_variables, *model.optimizer.variables])
+            raise KeyboardInterrupt
+
+    notes = keras.callbacks.LambdaCallback(
+        on_epoch_begin=cut, on_epoch_end=lambda *_: seen.update(end=arrays(model.trainable_variables))
+    )
+    more = [
+        hvd.callbacks.ShardedCheckpoint(directory),
+        keras.callbacks.SwapEMAWeights(swap_on_epoch=True),
+        notes,
+    ]
+    with pytest.raises(KeyboardInterrupt):
+        fit(hvd, model, x, y, 3, more)
+    assert any(np.abs(a - b).max() > 0.01 for a, b in zip(seen["begin"], seen["end"], strict=False))
+    more[0]._checkpoint.wait()
+    hvd.barrier()
+    assert hvd.ShardedCheckpoint(directory, model).restore() == {"epoch": 1}
+    found = arrays([*model.trainable_variables, *model.optimizer.variables])
+    for one, other in zip(found, seen["begin"], strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)  # Keras swaps by adding and subtracting
+
+
 @on_ranks(1, 2, 3)
 def test_elastic_states(hvd):
     """A commit holds whole slots, of which each rank takes its slices back."""

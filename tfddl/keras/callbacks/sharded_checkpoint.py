@@ -126,9 +126,14 @@ class ShardedCheckpoint(PreparingCallback):
         super().on_train_batch_end(batch, logs)  # calls on_batch_end of a subclass
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Saves."""
+        """Saves the weights that training goes on with, not the averages that `SwapEMAWeights` has put into the model."""
         self._epoch = epoch + 1
+        swapping = [each for each in self._others if getattr(each, "swap_on_epoch", False)]
+        for each in swapping:
+            each.on_epoch_begin(epoch)
         self._save(self._epoch)
+        for each in swapping:
+            each.on_epoch_end(epoch)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Saves if the end of `fit` has changed the weights, and waits until the last checkpoint is written."""
