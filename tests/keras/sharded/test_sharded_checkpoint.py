@@ -312,6 +312,37 @@ def test_the_best_weights_are_saved(hvd, tmp_path, way):
 
 
 @on_ranks(2)
+@pytest.mark.parametrize("way", ["stop", "NaN"])
+def test_an_epoch_that_is_cut(hvd, tmp_path, way):
+    """An epoch without its last batch is not done. NaN, here on one rank alone, pushes no checkpoint out."""
+    import keras
+
+    directory = shared(hvd, tmp_path / "checkpoints")
+    model, x, y = model_and_data(hvd, hvd.DistributedOptimizer)
+    done = []
+
+    def act(batch, logs):
+        done.append(batch)
+        if len(done) == 8:
+            if way == "stop":
+                model.stop_training = True
+            elif hvd.rank() == 1:
+                model.layers[0].kernel.assign(tf.fill([5, 40], float("nan")))
+
+    saver = hvd.callbacks.ShardedCheckpoint(directory, save_freq=2, keep=1)
+    acting = keras.callbacks.LambdaCallback(on_train_batch_end=act)
+    with logged() as said:
+        fit(hvd, model, x, y, 2, [saver, acting])
+    hvd.barrier()
+    assert hvd.ShardedCheckpoint(directory, model).restore() == {"epoch": 1}
+    assert model.optimizer.iterations.numpy() == (8 if way == "stop" else 6)
+    assert np.isfinite(model.layers[0].kernel.numpy()).all()
+    assert any("saves nothing while weights are NaN" in each for each in said) == (
+        way == "NaN" and hvd.rank() == 0
+    )
+
+
+@on_ranks(2)
 def test_averages_in_the_model(hvd, tmp_path):
     """At the end of an epoch SwapEMAWeights has put averages into the model; training goes on from the weights."""
     import keras

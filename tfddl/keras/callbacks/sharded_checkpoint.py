@@ -10,6 +10,7 @@ from tfddl.keras.consistency.callback_list import PreparingCallback, callbacks_o
 from tfddl.keras.distributed.status import passes_done
 from tfddl.keras.sharded import checkpoint
 from tfddl.ops.exchange import all_numbers
+from tfddl.runtime.log import warn_once
 
 
 class ShardedCheckpoint(PreparingCallback):
@@ -20,7 +21,8 @@ class ShardedCheckpoint(PreparingCallback):
     If the same program runs again, on any number of ranks, `fit` restores the newest complete checkpoint and begins with the
     epoch behind it; with a checkpoint from the middle of an epoch it begins that epoch anew, as with
     `keras.callbacks.BackupAndRestore`. If all epochs are done, `fit` trains no more. It holds the outer state of the
-    callbacks `LocalSGD` and `DiLoCo` too, but not what other callbacks have counted.
+    callbacks `LocalSGD` and `DiLoCo` too, but not what other callbacks have counted. It saves nothing while weights are NaN
+    or infinite.
 
         callbacks = [
             hvd.callbacks.BroadcastGlobalVariablesCallback(0),
@@ -53,7 +55,7 @@ class ShardedCheckpoint(PreparingCallback):
         self._checkpoint: checkpoint.ShardedCheckpoint | None = None
         self._others: list[Any] = []
         self._local_callback: LocalSGD | None = None
-        self._restored = self._is_over = False
+        self._restored = self._is_over = self._is_cut = False
         self._prepared: Any = None  # the model
         self._epoch = self._since = self._last = 0
 
@@ -99,7 +101,7 @@ class ShardedCheckpoint(PreparingCallback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Keras counts batches anew."""
-        self._epoch, self._last = epoch, 0
+        self._epoch, self._last, self._is_cut = epoch, 0, False
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Before the first step: restores what local steps hold, which are made only now."""
@@ -123,11 +125,13 @@ class ShardedCheckpoint(PreparingCallback):
         # Sums of gradients are each rank's own, and mean nothing on another number of ranks.
         if is_due and passes_done(self.model.optimizer) == 0:
             self._save(self._epoch)
+        steps = self.params.get("steps")
+        self._is_cut = self.model.stop_training and (steps is None or batch + 1 < steps)
         super().on_train_batch_end(batch, logs)  # calls on_batch_end of a subclass
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Saves the weights that training goes on with, not the averages that `SwapEMAWeights` has put into the model."""
-        self._epoch = epoch + 1
+        self._epoch = epoch if self._is_cut else epoch + 1
         swapping = [each for each in self._others if getattr(each, "swap_on_epoch", False)]
         for each in swapping:
             each.on_epoch_begin(epoch)
@@ -156,4 +160,13 @@ class ShardedCheckpoint(PreparingCallback):
     def _save(self, epoch: int) -> None:
         assert self._checkpoint is not None
         self._since = 0
-        self._checkpoint.save(epoch=epoch)
+        broken = not model_contents.can_train_on(self.model)
+        (anywhere,) = all_numbers(broken, name=f"{type(self).__name__}.broken")
+        if any(anywhere.values()):
+            warn_once(
+                "ShardedCheckpoint saves nothing while weights are NaN or infinite, or the state of an optimizer is NaN: a "
+                "program that runs again goes on from the checkpoints before. Lower the learning rate, and add "
+                "keras.callbacks.TerminateOnNaN() to fit's callbacks."
+            )
+        else:
+            self._checkpoint.save(epoch=epoch)

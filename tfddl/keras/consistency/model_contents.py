@@ -75,6 +75,17 @@ def ends_with_averages(model: Any) -> bool:
     return any(getattr(each, "use_ema", False) for each in _compat.members_of(optimizer) or [optimizer])
 
 
+def can_train_on(model: Any) -> bool:
+    """Whether the weights that are trained are finite, and the state of the optimizers holds no NaN."""
+    slots = [slot for each in optimizers_of(model) for slot in state_of(each, model.variables)]
+    finite = (tf.reduce_all(tf.math.is_finite(each)) for each in _floating(model.trainable_variables))
+    return all(finite) and not any(tf.reduce_any(tf.math.is_nan(each)) for each in _floating(slots))
+
+
+def _floating(variables: Iterable[Any]) -> Iterator[tf.Tensor]:
+    return (value for value in map(tf.convert_to_tensor, variables) if value.dtype.is_floating)
+
+
 def build_optimizer(model: Any) -> None:
     """Makes the missing variables of `model.optimizer`, if the model is built."""
     optimizer = getattr(model, "optimizer", None)
