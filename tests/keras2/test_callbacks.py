@@ -228,3 +228,24 @@ def test_each_rank_has_other_tables(hvd, kind):
         x = np.full([4, width], 1.0 + hvd.rank(), "f")
         network.fit(x, np.zeros([4, 1], "f"), verbose=0, callbacks=[first])
     support.check_equal_on_all_ranks(hvd, head.variables)
+
+
+@on_ranks(2)
+def test_early_stopping_that_has_not_stopped_restores_nothing(hvd):
+    """Keras 3 restores the best weights at the end of each training. The best epoch is another one on each rank."""
+    kept = []
+
+    class Own(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            kept[:] = self.model.get_weights()
+            logs["own"] = abs(epoch - hvd.rank())
+
+    network = support.model()
+    network.compile(keras.optimizers.SGD(0.01), "mse")
+    mine = support.shard(support.data(hvd.size()), hvd.rank(), hvd.size())
+    stopping = keras.callbacks.EarlyStopping("own", mode="min", patience=9, restore_best_weights=True)
+    with logged() as lines:
+        network.fit(*mine, verbose=0, epochs=3, callbacks=[hvd.callbacks.LocalSGD(2), Own(), stopping])
+    assert not any("different epochs" in line for line in lines)
+    for weight, *owns in zip(network.get_weights(), *hvd.allgather_object(kept), strict=True):
+        np.testing.assert_allclose(weight, np.mean(owns, axis=0), rtol=1e-6, atol=1e-6)
