@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.harness import on_ranks
+from tests.keras.support import logged
 from tfddl import _compat
 
 
@@ -144,6 +145,35 @@ def test_what_is_refused(hvd, tmp_path, monkeypatch):
         hvd.elastic.CommitStateCallback(hvd.elastic.ObjectState(), 0)
     with pytest.raises(NotImplementedError, match=r"State needs save\(\)"):
         hvd.elastic.State().commit()
+
+
+@on_ranks(1)
+def test_optimizers_of_two_networks(hvd, tmp_path, monkeypatch):
+    """As in a GAN: each keeps slots and averages of its own network alone, since it would overwrite the other."""
+    import keras
+
+    model = model_of(hvd)
+    averaging = {"use_ema": True, "ema_overwrite_frequency": 1}
+    model.first, model.second = (keras.optimizers.SGD(0.1, **averaging) for _ in range(2))
+    with pytest.raises(
+        ValueError, match=r"build an optimizer of a single network .* Received: first, second, not built"
+    ):
+        hvd.elastic.KerasState(model)
+    monkeypatch.setenv("TFDDL_COMMITS", str(tmp_path))
+    automatic = hvd.callbacks.ElasticCallback()
+    automatic.is_automatic = True
+    with logged() as said:
+        model.fit(np.ones([1, 3]), np.ones([1, 1]), verbose=0, callbacks=[automatic])
+    assert any("else this fit begins anew after a loss" in each for each in said)
+    for optimizer, layer in ((model.first, model.layers[0]), (model.second, model.layers[-1])):
+        optimizer.build(layer.trainable_variables)
+    count = len(model.first.variables)
+    state = hvd.elastic.KerasState(model)
+    assert len(model.first.variables) == count
+    model.first.apply_gradients([(tf.ones_like(each), each) for each in model.layers[0].trainable_variables])
+    trained = np.array(model.layers[0].kernel)
+    state.restore()
+    assert not np.array_equal(model.layers[0].kernel, trained)
 
 
 @on_ranks(1)

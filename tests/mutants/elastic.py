@@ -5,6 +5,13 @@ from tests.mutants.fault import Fault
 _CUT = "tests/elastic/test_fit.py::test_a_fit_that_was_cut_goes_on"
 
 FAULTS = {
+    "an optimizer of one network keeps averages of all": Fault(
+        "tfddl/elastic/variables_state.py",
+        'getattr(inner, "use_ema", False) and',
+        'getattr(inner, "use_ema", False) and False and',
+        "tests/elastic/test_states.py::test_optimizers_of_two_networks",
+        ranks=1,
+    ),
     "commits count calls of Keras, not batches": Fault(
         "tfddl/elastic/callbacks.py",
         "self.batches_remaining -= batch - self._last_batch",

@@ -9,8 +9,8 @@ from tfddl.elastic import fit_data, hand_over, survive
 from tfddl.elastic.callback_states import CallbackStates
 from tfddl.elastic.commits import Commits
 from tfddl.elastic.errors import HostsUpdatedInterrupt
-from tfddl.elastic.fit_state import CannotBuildError, Training, training_of
-from tfddl.elastic.variables_state import refuse_local
+from tfddl.elastic.fit_state import Training, training_of
+from tfddl.elastic.variables_state import CannotBuildError, refuse_local
 from tfddl.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
 from tfddl.keras.callbacks.sharded_checkpoint import ShardedCheckpoint
 from tfddl.keras.consistency import callback_list
@@ -55,8 +55,9 @@ class ElasticCallback(PreparingCallback):
 
     Raises:
         ValueError: `commit_every` is not positive. In `fit`: there is another ElasticCallback, a `BackupAndRestore` or a
-            `ShardedCheckpoint`; or `scale_learning_rate` is set, and the learning rate is computed by a schedule, or
-            DataParallel keeps the global batch.
+            `ShardedCheckpoint`; an optimizer beside `model.optimizer` has `use_ema` and is not built; or
+            `scale_learning_rate` is set, and the learning rate is computed by a schedule, or DataParallel keeps the global
+            batch.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class ElasticCallback(PreparingCallback):
             if not self.is_automatic:
                 raise
             warn(
-                f"Call model.build(input_shape) before fit: else this fit begins anew after a loss. Received: {error}"
+                f"Build the model and its optimizers before fit: else this fit begins anew after a loss. Received: {error}"
             )
             return
         hand_over.watch_sigterm()

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.elastic.commits import Commits
-from tfddl.elastic.variables_state import TensorFlowKerasState
+from tfddl.elastic.variables_state import CannotBuildError, TensorFlowKerasState
 from tfddl.keras.local_steps import LocalSGD
 from tfddl.ops.objects import allgather_object
 from tfddl.runtime import basics
@@ -151,7 +151,8 @@ def training_of(model: Any, data: Any) -> Training:
     """The calls of `fit` for a model and its optimizer. All ranks call it, with data that may build the model.
 
     Raises:
-        CannotBuildError: On all ranks: the model is not built, and the data of a rank cannot build it.
+        CannotBuildError: On all ranks: the model is not built, and the data of a rank cannot build it; or an optimizer
+            beside `model.optimizer` has `use_ema` and is not built.
     """
     key = (id(model), id(model.optimizer))
     if key not in trainings:
@@ -165,10 +166,6 @@ def training_of(model: Any, data: Any) -> Training:
             ) from error
         trainings[key] = Training(model)
     return trainings[key]
-
-
-class CannotBuildError(ValueError):
-    """The variables of a model cannot be made before the first step."""
 
 
 def _build(model: Any, data: Any) -> Exception | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,13 @@ from tfddl import _compat
 from tfddl.elastic.beside_variables import BesideVariables
 from tfddl.elastic.state import ObjectState
 from tfddl.gradients import reduced_marks
-from tfddl.keras.consistency.model_contents import finalize_layers, optimizers_of, state_of, variable_id
+from tfddl.keras.consistency.model_contents import (
+    finalize_layers,
+    named_optimizers,
+    optimizers_of,
+    state_of,
+    variable_id,
+)
 from tfddl.keras.consistency.setup_check import local_slots_of
 from tfddl.keras.distributed.status import drop_passes
 from tfddl.ops.variables import broadcast_variables, whole_of, whole_values
@@ -158,7 +164,8 @@ class TensorFlowKerasState(TensorFlowState):
         **kwargs: See `ObjectState`; for example `epoch=0, batch=0`.
 
     Raises:
-        ValueError: The model is not built, or there is no optimizer, or the optimizer has local layers.
+        ValueError: The model is not built, or there is no optimizer, or the optimizer has local layers; or the model holds
+            another optimizer, as a GAN does, which has `use_ema` and is not built.
         TypeError: `local_steps` or `compression` is something else.
 
     Example:
@@ -192,7 +199,10 @@ class TensorFlowKerasState(TensorFlowState):
         optimizers = self._optimizers()
         slots = local_slots_of(optimizers, model.variables)
         refuse_local([model.variables[slot] for slot in sorted(slots)])
-        variables = _variables(model, optimizers)
+        _build_optimizers(model, self.optimizer)
+        found = [each for each in model.variables if not _compat.is_seed_state(each)]
+        found += [variable for each in optimizers for variable in state_of(each, model.variables)]
+        variables = list({variable_id(variable): variable for variable in found}.values())
         super().__init__(variables, local_steps=local_steps, compression=compression, **kwargs)
 
     def _optimizers(self) -> list[Any]:
@@ -225,10 +235,29 @@ def refuse_local(variables: Sequence[Any]) -> None:
         )
 
 
-def _variables(model: Any, optimizers: Iterable[Any]) -> list[Any]:
-    """The variables of the model and its optimizers, each once, less the states of random layers."""
-    found = [each for each in model.variables if not _compat.is_seed_state(each)]
-    for each in optimizers:
-        _compat.build_optimizer(each, model.trainable_variables)
-        found += state_of(each, model.variables)
-    return list({variable_id(variable): variable for variable in found}.values())
+class CannotBuildError(ValueError):
+    """The variables of a model or of an optimizer cannot be made before the first step."""
+
+
+def _build_optimizers(model: Any, optimizer: Any) -> None:
+    """Builds an optimizer and `model.optimizer` for all weights that are trained.
+
+    Raises:
+        CannotBuildError: Another optimizer of the model has `use_ema` and is not built. It may train some of the weights,
+            and would keep averages of all.
+    """
+    _compat.build_optimizer(optimizer, model.trainable_variables)
+    missing = []
+    for name, each in named_optimizers(model):
+        inner = _compat.innermost(each)
+        if name != "optimizer" and getattr(inner, "use_ema", False) and not _compat.is_built(inner):
+            missing.append(name)
+        else:
+            _compat.build_optimizer(each, model.trainable_variables)
+    if missing:
+        raise CannotBuildError(
+            "An elastic job keeps the state of each optimizer. With use_ema=True, build an optimizer of a single network "
+            "before fit and before a KerasState is made, as in "
+            "model.critic_optimizer.build(model.critic.trainable_variables). "
+            f"Received: {', '.join(missing)}, not built"
+        )
