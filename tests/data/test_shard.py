@@ -328,6 +328,8 @@ class Batches(keras.utils.PyDataset):
         (({"a": {"b": 1}},), r"arrays with rows.*Received: int"),
         (("abcd",), r"arrays with rows.*Received: str"),
         ((np.array(3),), r"arrays with rows.*Received: ndarray"),
+        ((tf.ragged.constant([[1], [2, 3]]),), r"with tf\.data\.Dataset\.from_tensor_slices.*: RaggedTensor"),
+        (({"a": tf.sparse.eye(2)},), r"with tf\.data\.Dataset\.from_tensor_slices.*Received: SparseTensor"),
         (
             (numbers(4), np.zeros(4)),
             r"takes one tf\.data\.Dataset, or arrays: .* Received: \S+Dataset, ndarray",

@@ -75,7 +75,11 @@ def _check_array(value: Any) -> None:
             f"for a list of rows. Received: a {type(value).__name__} of {_types(value)}"
         )
     if isinstance(value, (str, bytes)) or not _is_sliceable(value):
-        maker = "tf.data.Dataset.from_generator" if isinstance(value, Iterator) else "numpy.asarray"
+        maker = "numpy.asarray"
+        if isinstance(value, Iterator):
+            maker = "tf.data.Dataset.from_generator"
+        elif isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
+            maker = "tf.data.Dataset.from_tensor_slices"
         raise TypeError(
             "hvd.data.shard takes a tf.data.Dataset, a keras.utils.PyDataset, or arrays with rows: "
             f"make one of these, as with {maker}. "
