@@ -341,6 +341,22 @@ def test_all_ranks_keep_what_a_callback_of_rank_0_has_found(hvd, tmp_path, monke
     assert kept["EarlyStopping loss", 0]["best"] == losses[hvd.rank()]  # its own
 
 
+def test_the_results_of_a_callback_that_is_a_dict():
+    import keras
+
+    from tfddl.elastic.callback_states import CallbackStates
+
+    class Results(keras.callbacks.Callback, dict):
+        def __init__(self, setting=1):
+            super().__init__()
+            self.setting, self.best = setting, 0
+
+    callback = Results()
+    states = CallbackStates([callback])
+    callback.setting, callback.best = 2, 3
+    assert list(states.changed().values()) == [{"best": 3}]
+
+
 @on_ranks(1, 2)
 def test_a_loop_over_models_keeps_one_commit_of_each(hvd, tmp_path, monkeypatch):
     from tfddl.elastic import commits, fit_state

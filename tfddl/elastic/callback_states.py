@@ -66,7 +66,8 @@ def _plain_attributes(callback: Any) -> dict[str, Any]:
 
     Keras changes the sign of EarlyStopping's `min_delta`, once for each process.
     """
-    settings = {name for kind in type(callback).__mro__[:-1] for name in inspect.signature(kind).parameters}
+    kinds: tuple[Any, ...] = type(callback).__mro__[:-1]
+    settings = {name for kind in kinds for name in inspect.signature(kind.__init__).parameters}
     return {
         name: value for name, value in vars(callback).items() if name not in settings and _is_plain(value)
     }
