@@ -118,19 +118,20 @@ def test_a_state_that_is_restored_drops_passes(hvd):
     """The sums of a batch after the commit would be part of the first update after it."""
     network = support.model()
     network.compile(hvd.DistributedOptimizer(new.SGD(1.0), backward_passes_per_step=2))
-    state = hvd.elastic.KerasState(network)
     trained = network.trainable_variables
 
     def apply(value):
         network.optimizer.apply_gradients([(tf.fill(each.shape, value), each) for each in trained])
 
-    before = support.weights(network)
-    apply(100.0)
-    state.restore()
-    apply(1.0)
-    np.testing.assert_array_equal(support.weights(network), before)
-    apply(3.0)
-    np.testing.assert_allclose(support.weights(network), before - 4.0, rtol=1e-5, atol=1e-6)
+    for state in (hvd.elastic.KerasState(network), hvd.elastic.TensorFlowState(trained)):
+        state.restore()
+        before = support.weights(network)
+        apply(100.0)
+        state.restore()
+        apply(1.0)
+        np.testing.assert_array_equal(support.weights(network), before)
+        apply(3.0)
+        np.testing.assert_allclose(support.weights(network), before - 4.0, rtol=1e-5, atol=1e-6)
 
 
 @on_ranks(2)

@@ -20,7 +20,7 @@ from tfddl.keras.consistency.model_contents import (
     variable_id,
 )
 from tfddl.keras.consistency.setup_check import local_slots_of
-from tfddl.keras.distributed.status import drop_passes
+from tfddl.keras.keras2.accumulation import drop_sums
 from tfddl.ops.variables import broadcast_variables, whole_of, whole_values
 
 
@@ -92,8 +92,7 @@ class TensorFlowState(ObjectState):
         """Assigns the copies."""
         for variable, value in zip(self.variables, self._values, strict=True):
             (whole_of(variable) or variable).assign(value)
-        for each in self._optimizers():
-            drop_passes(each)
+        drop_sums(self.variables)
         self._beside.restore()
 
     def sync(self) -> None:

@@ -45,11 +45,3 @@ def passes_done(optimizer: Any) -> int:
     if _compat.is_keras_2():
         return aggregation.passes_done(inner)
     return _compat.steps_taken(inner) % passes_of(inner)
-
-
-def drop_passes(optimizer: Any) -> None:
-    """Drops the gradients that a distributed optimizer has added up outside of its state, as with Keras 2."""
-    inner = _compat.innermost(optimizer)
-    for each in (inner, *map(_compat.innermost, _compat.members_of(inner))):
-        if _compat.is_keras_2() and is_adopted(each):
-            aggregation.drop_passes(each)

@@ -1,6 +1,7 @@
 """`backward_passes_per_step` for optimizers of Keras 2, which do not accumulate by themselves."""
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -28,6 +29,7 @@ class Accumulation:
         self._settings = settings
         self._counters: dict[Any, Any] = {}
         self._sums: dict[Any, list[Any]] = {}
+        _accumulations.add(self)
 
     def apply(
         self,
@@ -75,10 +77,11 @@ class Accumulation:
         """How many calls the set of variables with the most has added up since its last update."""
         return max((int(counter) for counter in self._counters.values()), default=0)
 
-    def drop(self) -> None:
-        """Begins anew, without the sums."""
+    def drop(self, references: set[Any]) -> None:
+        """Begins anew, without the sums, for each set of variables with one of these references."""
         for key, counter in self._counters.items():
-            _clear((*self._sums[key], counter))
+            if not references.isdisjoint(key):
+                _clear((*self._sums[key], counter))
 
     def _state(self, variables: Sequence[Any]) -> tuple[Any, list[Any]]:
         """Returns the counter of these variables' calls, and the sums of their gradients."""
@@ -90,6 +93,17 @@ class Accumulation:
                 for variable in variables
             ]
         return self._counters[key], self._sums[key]
+
+
+_accumulations: weakref.WeakSet[Accumulation] = weakref.WeakSet()
+
+
+def drop_sums(variables: Iterable[Any]) -> None:
+    """Drops the gradients that optimizers have added up for some of these variables, outside of their own state."""
+    if _accumulations:
+        references = {_compat.tf_variable(variable).ref() for variable in variables}
+        for accumulation in _accumulations:
+            accumulation.drop(references)
 
 
 def _clear(variables: Sequence[Any]) -> None:

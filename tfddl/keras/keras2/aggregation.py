@@ -44,12 +44,6 @@ def passes_done(optimizer: Any) -> int:
     return accumulation.passes_done()
 
 
-def drop_passes(optimizer: Any) -> None:
-    """Begins a new accumulation."""
-    accumulation: Accumulation = vars(optimizer)[_ACCUMULATION]
-    accumulation.drop()
-
-
 def _class_for(optimizer: Any) -> type[Adopted]:
     if _compat.is_addons_multi_optimizer(optimizer):
         return DistributedAddonsMulti
