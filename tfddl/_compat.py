@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib
+import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
@@ -265,6 +266,19 @@ def steps_per_execution(model: Any) -> int:
     return 1 if steps is None else int(steps)
 
 
+def batches_done(model: Any, batch: int) -> int:
+    """How many batches of an epoch are done, after as many executions as `fit` needs to call on_train_batch_end(batch).
+
+    The number is that of the last batch of the execution, with the oldest Keras 3 that of the first one.
+    """
+    return batch + (steps_per_execution(model) if _numbers_first_batches() else 1)
+
+
+@functools.cache
+def _numbers_first_batches() -> bool:
+    return not is_keras_2() and "end_step" not in inspect.unwrap(keras().Model.fit).__code__.co_varnames
+
+
 def tunes_steps_per_execution(model: Any) -> bool:
     """Whether Keras 2 changes the number of batches that `fit` runs at once, as their speed suggests."""
     return bool(getattr(model, "autotune_steps_per_execution", False))
@@ -381,9 +395,12 @@ def forget_functions(model: Any) -> None:
     model.train_function = model.test_function = model.predict_function = None
 
 
-def epoch_iterator() -> Any:
-    """Keras 3's class of iterators over the batches of an epoch, which has no public name."""
-    return importlib.import_module("keras.src.trainers.epoch_iterator").EpochIterator
+def epoch_iterator() -> tuple[Any, str]:
+    """Keras 3's class of iterators over the batches of an epoch, and its method that begins one; neither is public."""
+    kind = importlib.import_module("keras.src.trainers.epoch_iterator").EpochIterator
+    if hasattr(kind, "_enumerate_iterator"):
+        return kind, "_enumerate_iterator"
+    return importlib.import_module("keras.src.backend.tensorflow.trainer").TFEpochIterator, "enumerate_epoch"
 
 
 def losses_module() -> Any:

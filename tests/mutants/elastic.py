@@ -14,7 +14,7 @@ FAULTS = {
     ),
     "commits count calls of Keras, not batches": Fault(
         "tfddl/elastic/callbacks.py",
-        "self.batches_remaining -= batch - self._last_batch",
+        "self.batches_remaining -= done - self._last",
         "self.batches_remaining -= 1",
         "tests/elastic/test_states.py::test_callbacks_commit_batches_and_epochs",
     ),

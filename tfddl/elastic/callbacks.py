@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfddl import _compat
 from tfddl.elastic.state import State
 from tfddl.keras.consistency.callback_list import Callback
 
@@ -29,7 +30,7 @@ class CommitStateCallback(Callback):
             )
         self.state, self.batches_per_commit = state, batches_per_commit
         self.batches_remaining = batches_per_commit
-        self._last_batch = -1
+        self._last = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Counts from the beginning, equally on all ranks."""
@@ -37,12 +38,13 @@ class CommitStateCallback(Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Keras counts the batches of an epoch from 0."""
-        self._last_batch = -1
+        self._last = 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Commits if it is time. With `steps_per_execution` Keras calls this once for several batches."""
-        self.batches_remaining -= batch - self._last_batch
-        self._last_batch = batch
+        done = _compat.batches_done(self.model, batch)
+        self.batches_remaining -= done - self._last
+        self._last = done
         if self.batches_remaining <= 0:
             self.batches_remaining = self.batches_per_commit
             self.state.commit()
@@ -77,7 +79,7 @@ class UpdateBatchStateCallback(Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Notes the batch."""
-        self.state.batch = batch
+        self.state.batch = _compat.batches_done(self.model, batch) - 1
         super().on_train_batch_end(batch, logs)  # calls on_batch_end of a subclass
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:

@@ -186,10 +186,11 @@ class ElasticCallback(PreparingCallback):
         super().on_train_batch_end(batch, logs)  # calls on_batch_end of a subclass
         if self._training is None:
             return
-        self._since, self._last = self._since + batch + 1 - self._last, batch + 1
+        done = _compat.batches_done(self.model, batch)
+        self._since, self._last = self._since + done - self._last, done
         # The end of the epoch is a commit of its own: other callbacks have to see that end.
-        if not self._data.is_over_after(batch + 1):
-            self._commit_when_due(self._data.done_after(batch + 1))
+        if not self._data.is_over_after(done):
+            self._commit_when_due(self._data.done_after(done))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Commits."""

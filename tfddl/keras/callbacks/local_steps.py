@@ -102,9 +102,10 @@ class LocalSGD(LocalStepsCallback):
         """Counts steps, and exchanges if it is time."""
         if not self._last:
             self._check_trained()
+        done = _compat.batches_done(self.model, batch)
         if self._local is not None:
-            self._local.step(batch + 1 - self._last)
-        self._last = batch + 1
+            self._local.step(done - self._last)
+        self._last = done
         super().on_train_batch_end(batch, logs)  # calls on_batch_end of a subclass
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:

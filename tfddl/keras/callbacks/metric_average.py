@@ -53,7 +53,7 @@ class MetricAverageCallback(Callback):
         """Keeps the state after the last step, before a callback in front of this one calls `model.evaluate`."""
         super().on_train_batch_end(batch, logs)
         # With `steps_per_execution` Keras may number the last batch as if the execution were whole.
-        if batch + 1 >= (_compat.fit_params(self).get("steps") or math.inf):
+        if _compat.batches_done(self.model, batch) >= (_compat.fit_params(self).get("steps") or math.inf):
             self._after_steps = snapshot(self.model)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfddl import _compat
 from tfddl.keras.callbacks.local_steps import LocalSGD
 from tfddl.keras.consistency import callback_list, model_contents
 from tfddl.keras.consistency.callback_list import PreparingCallback, callbacks_of
@@ -120,7 +121,8 @@ class ShardedCheckpoint(PreparingCallback):
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Saves if it is time."""
-        self._since, self._last = self._since + batch + 1 - self._last, batch + 1
+        done = _compat.batches_done(self.model, batch)
+        self._since, self._last = self._since + done - self._last, done
         is_due = self._save_freq != "epoch" and self._since >= self._save_freq
         # Sums of gradients are each rank's own, and mean nothing on another number of ranks.
         if is_due and passes_done(self.model.optimizer) == 0:

@@ -12,7 +12,8 @@ same as before for programs without tfddl's optimizers and callbacks:
 | `Model.fit`, `.train_on_batch`, `.evaluate`, `.test_on_batch`, `.predict`, `.predict_on_batch`, \
 `._maybe_symbolic_build` | 3 | `DataParallel` divides batches |
 | `Model.fit` | 2, 3 | `ElasticCallback` says with which epoch and with which rows it begins |
-| `EpochIterator._enumerate_iterator` | 3 | the epoch that goes on is shorter than the others |
+| `EpochIterator._enumerate_iterator`; before Keras 3.7 `TFEpochIterator.enumerate_epoch` | 3 | \
+the epoch that goes on is shorter than the others |
 | `reduce_values` and `apply_mask` of losses, `Model._aggregate_additional_loss` | 3 | their denominators are those of the \
 whole batch |
 | `Loss.__call__` | 3 | a loss that compares rows has a warning |
@@ -157,15 +158,15 @@ def repeat_fits(may_repeat: Callable[[Any], bool]) -> None:
 @functools.cache
 def prepare_epochs(prepare: Callable[[Any], None]) -> None:
     """Keras 3: calls `prepare` with each iterator over the batches of an epoch, before it begins."""
-    kind = _compat.epoch_iterator()
-    plain = kind._enumerate_iterator
+    kind, method = _compat.epoch_iterator()
+    plain = getattr(kind, method)
 
     @functools.wraps(plain)
-    def enumerate_iterator(self: Any) -> Any:
+    def begin(self: Any) -> Any:
         prepare(self)
         return plain(self)
 
-    kind._enumerate_iterator = enumerate_iterator
+    setattr(kind, method, begin)
 
 
 @functools.cache
