@@ -149,7 +149,8 @@ KERAS_2 := tests/keras2 tests/v1
 KERAS_3 := $(addprefix tests/gradients/test_,buckets.py sparse.py tape.py) \
   $(addprefix tests/keras/test_,callbacks.py jit.py) \
   $(addprefix tests/keras/distributed/test_,accumulation.py equal_to_one_process.py names.py optimizer.py overlap.py tape_and_optimizer.py) \
-  tests/keras/parallel/test_equal_to_one_process.py tests/xla/test_fit.py
+  tests/keras/parallel/test_equal_to_one_process.py tests/xla/test_fit.py \
+  tests/elastic/test_fit.py::test_a_schedule_by_batches_goes_on_in_the_middle_of_an_epoch
 # Collectives depend on TensorFlow, not on Keras: the newest and 2.15, the oldest, stand for 2.16.
 COLLECTIVES := $(addprefix tests/ops/test_,allreduce.py allgather.py broadcast.py gradients.py shared_results.py) \
   $(addprefix tests/xla/test_,ops.py buckets.py gradients.py errors.py)

@@ -1,5 +1,6 @@
 """`fit` with ElasticCallback: rows that count once, and what goes on after a loss."""
 
+import contextlib
 import functools
 import json
 import re
@@ -450,3 +451,91 @@ def test_a_fit_that_was_cut_goes_on(hvd, tmp_path, monkeypatch):
     assert counts == [12] == [int(second) for _, second in streams]
     assert history.epoch == [1] and stop.wait == 4
     assert _compat.steps_taken(model.optimizer) == 12 + 6  # the commit was made after 12
+
+
+@on_ranks(2)
+@pytest.mark.skipif(_compat.is_keras_2(), reason="Keras 2 begins each epoch anew")
+def test_an_epoch_of_unknown_length_that_was_cut_behind_its_last_batch(hvd, tmp_path, monkeypatch):
+    """The last batch comes once more: each epoch has its metrics, and its end for other callbacks."""
+    import keras
+
+    from tfddl.elastic import commits, fit_state
+
+    class Cut(Exception):
+        pass
+
+    class Cutting(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            seen.append(batch)
+
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == cut:
+                raise Cut
+
+    def start():
+        commits._kinds.clear()
+        fit_state.trainings.clear()
+        callbacks = [hvd.callbacks.ElasticCallback(1), Cutting()]
+        return model_of(hvd).fit(dataset, epochs=3, verbose=0, callbacks=callbacks).history
+
+    monkeypatch.setenv("TFDDL_COMMITS", str(hvd.broadcast_object(str(tmp_path), 0)))
+    x = np.ones((6, 3), "float32")
+    dataset = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(2).filter(lambda *batch: True)
+    seen, cut = [], 0
+    with pytest.raises(Cut):
+        start()
+    assert seen == [0, 1, 2]
+    seen, cut = [], None
+    history = start()
+    assert seen == [0, 0, 1, 2, 0, 1, 2]
+    assert {name: len(values) for name, values in history.items()} == {"loss": 3}
+
+
+@on_ranks(2)
+@pytest.mark.skipif(_compat.is_keras_2(), reason="Keras 2 begins each epoch anew")
+@pytest.mark.parametrize("kind", ["arrays", "dataset"])
+def test_a_schedule_by_batches_goes_on_in_the_middle_of_an_epoch(hvd, kind, tmp_path, monkeypatch):
+    """Each batch has the rate of a training without a loss: an epoch keeps its number of batches."""
+    import keras
+
+    from tfddl.elastic import commits, fit_state
+
+    x = np.ones((24, 3), "float32")
+    data = {
+        "arrays": lambda: {"x": hvd.data.shard(x), "y": hvd.data.shard(x[:, :1]), "batch_size": 2},
+        "dataset": lambda: {"x": tf.data.Dataset.from_tensor_slices((x[:12], x[:12, :1])).batch(2)},
+    }[kind]
+
+    class Cut(Exception):
+        pass
+
+    def start(cut):
+        """Trains for 10 batches, or to the end. Returns the epochs of a schedule, and of a warm-up; steps."""
+        commits._kinds.clear()
+        fit_state.trainings.clear()
+        moments, ends, steps = [], [], []
+
+        def end(batch, logs=None):
+            if cut and len(moments) == 10:
+                raise Cut
+
+        model = model_of(hvd)
+        schedule = hvd.callbacks.LearningRateScheduleCallback(
+            0.01, lambda epoch: moments.append(epoch) or 1.0, staircase=False
+        )
+        warmup = hvd.callbacks.LearningRateWarmupCallback(0.01)
+        warmup.multiplier = lambda epoch: ends.append(epoch) or 1.0
+        cutting = keras.callbacks.LambdaCallback(
+            on_train_batch_end=end, on_epoch_end=lambda *_: steps.append(warmup.params["steps"])
+        )
+        callbacks = [schedule, warmup, hvd.callbacks.ElasticCallback(3), cutting]
+        with contextlib.suppress(Cut):
+            model.fit(**data(), epochs=3, verbose=0, callbacks=callbacks)
+        return moments, ends, steps
+
+    monkeypatch.setenv("TFDDL_COMMITS", str(hvd.broadcast_object(str(tmp_path), 0)))
+    assert [len(each) for each in start(cut=True)] == [10, 10, 1]
+    moments, ends, steps = start(cut=False)
+    assert steps == [3, 6]
+    assert moments == pytest.approx([number / 6 for number in range(9, 18)])
+    assert ends == pytest.approx([number / 6 for number in range(10, 19)])

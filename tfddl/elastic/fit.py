@@ -12,6 +12,7 @@ from tfddl.elastic.errors import HostsUpdatedInterrupt
 from tfddl.elastic.fit_state import Training, training_of
 from tfddl.elastic.variables_state import CannotBuildError, refuse_local
 from tfddl.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
+from tfddl.keras.callbacks.learning_rate import LearningRateScheduleCallback
 from tfddl.keras.callbacks.sharded_checkpoint import ShardedCheckpoint
 from tfddl.keras.consistency import callback_list
 from tfddl.keras.consistency.callback_list import LocalStepsCallback, PreparingCallback, callbacks_of
@@ -104,9 +105,11 @@ class ElasticCallback(PreparingCallback):
             first = epochs
         elif self._found:
             first = epochs if state.stopped else state.epoch
-            if first < epochs and not self._data.go_on(state.order, state.done):
-                first, state.epoch, state.done = first + 1, state.epoch + 1, 0
-                self._data.go_on(state.order + 1, 0)
+            if first < epochs:
+                if not self._data.go_on(state.order, state.done):
+                    first, state.order, state.done = first + 1, state.order + 1, 0
+                    state.epoch = first
+                self._data.go_on(state.order, 0)  # `fit` counts the batches of a whole epoch
             self._factor = basics.size() / state.size if self._scales else 1.0
             self._scale(model)
         else:
@@ -150,6 +153,7 @@ class ElasticCallback(PreparingCallback):
                     "Received: model.fit(callbacks=[ElasticCallback()])"
                 )
             return
+        self._steps = _compat.fit_params(self).get("steps")
         self._states = CallbackStates(self._others)
         self._restores_local_steps = self._found and self._training.is_newest
         if self._restores_local_steps:
@@ -159,14 +163,22 @@ class ElasticCallback(PreparingCallback):
             self._training.state.save()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Tells Keras how many batches the epoch has."""
+        """Tells Keras and other callbacks which batches the epoch has."""
         if self._training is None:
             return
+        first_batch = 0
         if self._found and self._training.state.done:
             # Other callbacks have begun this epoch before, for example with another learning rate.
             self._training.state.restore_variables()
             self._scale(self.model)
             self._states.restore(self._training.state.callbacks)
+            self._data.go_on(self._training.state.order, self._training.state.done)
+            first_batch = self._data.first_batch
+        if self._steps:
+            self.params["steps"] = max(self._steps - first_batch, 1)
+        for each in self._others:
+            if isinstance(each, LearningRateScheduleCallback):
+                each.first_batch = first_batch
         self._give_history_back()
         self._last = 0
         fit_data.shorten_next(self._data)

@@ -27,15 +27,17 @@ class FitData:
 
     Attributes:
         order: Determines the order of the epoch, where it is random.
+        first_batch: The number of this rank's batches that `go_on` has left out.
     """
 
     order = 0
+    first_batch = 0
 
     def __init__(self, warns_of: str = "") -> None:
         self.warns_of = warns_of
 
     def go_on(self, order: int, done: int) -> bool:
-        """Leaves out what is done of the first epoch.
+        """Leaves out what is done of the epoch that begins next.
 
         Args:
             order: The order of that epoch.
@@ -74,8 +76,12 @@ class OrderedData(FitData):
         return self._dataset.epoch
 
     def go_on(self, order: int, done: int) -> bool:
-        self._dataset.epoch, self._dataset.start = order, done
-        return bool(self._dataset.num_batches)
+        self._dataset.epoch, self._dataset.start = order, 0
+        whole = self._dataset.num_batches or 0
+        self._dataset.start = done
+        left = self._dataset.num_batches or 0
+        self.first_batch = whole - left
+        return left > 0
 
     def done_after(self, batches: int) -> int:
         return self._dataset.done_after(batches)
@@ -97,32 +103,38 @@ class CountedData(FitData):
 
     def __init__(self, ranks: int, skips: bool) -> None:
         super().__init__()
-        self._ranks, self._skips, self._done = ranks, skips, 0
+        self._ranks, self._skips = ranks, skips
         self._whole: tuple[Any, Any, Any] | None = None
         self._left: int | None = None
 
     def go_on(self, order: int, done: int) -> bool:
-        self._done = -(-done // self._ranks)
+        self.first_batch = -(-done // self._ranks)
         return True
 
     def done_after(self, batches: int) -> int:
-        return (self._done + batches) * self._ranks
+        return (self.first_batch + batches) * self._ranks
 
     def is_over_after(self, batches: int) -> bool:
         return self._left is not None and batches >= self._left
 
     def shorten(self, iterator: Any) -> None:
-        if self._whole is None:
+        if self._whole is not None:
+            iterator.steps_per_epoch, iterator._num_batches, iterator._distributed_dataset = self._whole
+            self._whole, self.first_batch = None, 0
+        elif self.first_batch:
             self._whole = iterator.steps_per_epoch, iterator._num_batches, iterator._distributed_dataset
             steps, batches, dataset = self._whole
-            self._done = min(self._done, (steps or batches or self._done + 1) - 1)  # Keras needs a batch
-            iterator.steps_per_epoch = steps and steps - self._done
-            iterator._num_batches = batches and batches - self._done
-            iterator._distributed_dataset = dataset.skip(self._done) if self._skips else dataset
-        else:
-            self._done = 0
-            iterator.steps_per_epoch, iterator._num_batches, iterator._distributed_dataset = self._whole
+            count = steps or batches or _count(dataset, self.first_batch + 1)
+            self.first_batch = max(min(self.first_batch, count - 1), 0)  # Keras needs a batch
+            iterator.steps_per_epoch = steps and steps - self.first_batch
+            iterator._num_batches = batches and batches - self.first_batch
+            iterator._distributed_dataset = dataset.skip(self.first_batch) if self._skips else dataset
         self._left = iterator.steps_per_epoch or iterator._num_batches
+
+
+def _count(dataset: Any, most: int) -> int:
+    """The number of batches of a dataset that does not know it, or `most` if there are more."""
+    return int(dataset.take(most).reduce(tf.constant(0), lambda count, _: count + 1))
 
 
 _next: list[FitData] = []

@@ -32,6 +32,9 @@ class LearningRateScheduleCallback(Callback):
         momentum_correction: Whether to scale the momentum of SGD and RMSprop. Defaults to `True`.
         steps_per_epoch: Number of batches in an epoch, for `staircase=False`. Defaults to the number that Keras knows.
 
+    Attributes:
+        first_batch: The number of batches that were done before Keras' batch 0, in an epoch that goes on after a loss.
+
     Raises:
         ValueError: If `initial_lr` is not a number. When training begins: if the optimizer's learning rate
             cannot be set, or the number of batches is unknown.
@@ -55,7 +58,7 @@ class LearningRateScheduleCallback(Callback):
         self.staircase = staircase
         self.momentum_correction = momentum_correction
         self.steps_per_epoch = steps_per_epoch
-        self.current_epoch = 0
+        self.current_epoch = self.first_batch = 0
         self._steps_given = steps_per_epoch is not None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -84,7 +87,7 @@ class LearningRateScheduleCallback(Callback):
         if self.end_epoch is not None and self.current_epoch >= self.end_epoch:
             return
         if not self.staircase:
-            self._set(self._epoch_at(batch))
+            self._set(self._epoch_at(self.first_batch + batch))
         elif batch == 0:
             self._set(self.current_epoch)
 

@@ -128,7 +128,7 @@ class ShardedCheckpoint(PreparingCallback):
         if is_due and passes_done(self.model.optimizer) == 0:
             self._save(self._epoch)
         steps = self.params.get("steps")
-        self._is_cut = self.model.stop_training and (steps is None or batch + 1 < steps)
+        self._is_cut = self.model.stop_training and (steps is None or done < steps)
         super().on_train_batch_end(batch, logs)  # calls on_batch_end of a subclass
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
