@@ -85,6 +85,15 @@ def test_a_stop_on_one_rank_whose_list_alone_can_stop(hvd):
 
 
 @on_ranks(2)
+def test_elastic_callback_comes_behind_it(hvd):
+    """A commit at the end of `fit` holds the weights that `StopTogetherCallback` has made equal."""
+    listed = [hvd.callbacks.ElasticCallback(), hvd.callbacks.BroadcastGlobalVariablesCallback(0), Seen()]
+    callbacks = keras.callbacks.CallbackList(listed, model=support.model())
+    kinds = [type(each).__name__ for each in callbacks.callbacks]
+    assert kinds[-3:] == ["Seen", "StopTogetherCallback", "ElasticCallback"]
+
+
+@on_ranks(2)
 def test_several_steps_per_execution(hvd):
     assert fit(hvd, [StopAt(hvd.rank() == 1, 0)], compiling={"steps_per_execution": 4}) == (1, 4)
 
