@@ -6,11 +6,12 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import auto_control_deps
 from tensorflow.python.ops import control_flow_util
 
 from tfddl.build import support
@@ -554,14 +555,59 @@ def op_types(graph: Any) -> set[str]:
     operations = graph.get_operations()
     types = {op.type for op in operations}
     waiting = [op.node_def for op in operations if _CALLS.match(op.type)]
-    called = {""}
+    called: set[str] = set()
     while waiting:
         node = waiting.pop()
         types.add(node.op)
-        names = {
-            each.name for value in node.attr.values() for each in (value.func, *value.list.func)
-        } - called
+        names = _called_by(node) - called
         called |= names
         for function in map(graph._get_function, names):
             waiting += [] if function is None else function.definition.node_def
     return types
+
+
+def _called_by(node: Any) -> set[str]:
+    """The names of the functions that a node calls."""
+    functions = [each for value in node.attr.values() for each in (value.func, *value.list.func)]
+    return {function.name for function in functions} - {""}
+
+
+class _NoResource:
+    """A resource that puts an op among the stateful ops without resources, which TensorFlow runs one after the other.
+
+    The automatic control dependencies know the last op that wrote a resource by the resource's number, and the last
+    stateful op without resources by None.
+    """
+
+    _id = None
+    op = SimpleNamespace(type="")
+
+
+def chain_calls(is_chained: Callable[[str], bool]) -> None:
+    """Makes each later `tf.function` run its calls of functions with ops of certain types in the order of the program.
+
+    Conds and loops with such ops are calls as well. These calls, and the stateful ops without resources, run one after the
+    other. TensorFlow alone lets two calls run at once if they read variables and neither writes a variable of the other.
+
+    Args:
+        is_chained: Whether calls of functions with ops of this type run in order.
+    """
+    known: dict[str, bool] = {}
+    chain = _NoResource()
+
+    def has_such_ops(graph: Any, name: str) -> bool:
+        if name not in known:
+            function = graph._get_function(name)
+            nodes = [] if function is None else function.definition.node_def
+            known[name] = any(is_chained(node.op) or calls_such_ops(graph, node) for node in nodes)
+        return known[name]
+
+    def calls_such_ops(graph: Any, node: Any) -> bool:
+        return bool(_CALLS.match(node.op)) and any(has_such_ops(graph, name) for name in _called_by(node))
+
+    @auto_control_deps.register_acd_resource_resolver
+    def tfddl_calls_in_order(op: Any, _reads: Any, writes: Any) -> bool:
+        added = bool(_CALLS.match(op.type)) and chain not in writes and calls_such_ops(op.graph, op.node_def)
+        if added:
+            writes.add(chain)
+        return added

@@ -123,6 +123,44 @@ def test_one_name_twice_in_a_function(hvd):
 
 
 @on_ranks(2)
+def test_calls_of_one_function(hvd):
+    """The calls share names. Rank 0 has the inputs of the first call last, rank 1 those of the second call."""
+    variable = tf.Variable(1.0)
+
+    @tf.function
+    def mean(x):
+        return hvd.allreduce(variable * x)
+
+    @tf.function
+    def gradient(x):
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = variable * x
+        return tape.gradient(loss, variable)
+
+    def late(x, turn):
+        wait = tf.numpy_function(lambda: time.sleep(0.2 * (turn == hvd.rank())), [], [], stateful=False)
+        with tf.control_dependencies([wait]):
+            return tf.identity(x)
+
+    @tf.function
+    def in_branches(x, y):
+        first = tf.cond(x > 0, lambda: mean(late(x, 0)), lambda: x)
+        return first, tf.cond(y > 0, lambda: mean(late(y, 1)), lambda: y)
+
+    @tf.function
+    def calls(x, y):
+        return mean(late(x, 0)), mean(late(y, 1))
+
+    @tf.function
+    def gradients(x, y):
+        return gradient(late(x, 0)), gradient(late(y, 1))
+
+    for function in (calls, in_branches, gradients):
+        found = [float(each) for each in function(tf.constant(1.0), tf.constant(100.0))]
+        assert found == [1, 100], function.__name__
+
+
+@on_ranks(2)
 def test_inside_control_flow(hvd):
     @tf.function
     def loop(x):

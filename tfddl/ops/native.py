@@ -13,6 +13,9 @@ from tfddl.ops import names
 from tfddl.ops.devices import device_for
 from tfddl.runtime import library, xla
 
+# Two calls of one function submit the same names, so they must not run at the same time.
+_compat.chain_calls(lambda op_type: op_type.startswith("Tfddl") and op_type != "TfddlRankQuery")
+
 
 def allreduce(
     tensors: Sequence[tf.Tensor],
@@ -207,10 +210,10 @@ def _finish(result: tf.Tensor, name: str, process_set: int) -> None:
 def _unchain(result: tf.Tensor) -> None:
     """Lets the op that made `result` run as soon as its inputs exist.
 
-    TensorFlow runs the stateful ops of a function one after the other. Collectives need no order, because ranks agree on
-    them by name, and a bucket of gradients must not wait for the end of the bucket before it. Only the collectives behind
-    a join wait for the join. Auto-clustering (`--tf_xla_auto_jit`) leaves the op alone as well: in a cluster it would
-    wait for all inputs of the cluster. A function with `jit_compile=True` ignores this attribute.
+    TensorFlow runs the stateful ops of a function one after the other. The collectives of one function need no order,
+    because ranks agree on them by name, and a bucket of gradients must not wait for the end of the bucket before it. Only
+    the collectives behind a join wait for the join. Auto-clustering (`--tf_xla_auto_jit`) leaves the op alone as well: in a
+    cluster it would wait for all inputs of the cluster. A function with `jit_compile=True` ignores this attribute.
     """
     result.op._set_attr("_XlaCompile", attr_value_pb2.AttrValue(b=False))
     if not hasattr(result.graph, "_tfddl_joins"):
