@@ -229,6 +229,26 @@ def test_two_tapes_in_a_graph_asked_in_different_orders(hvd, branches):
     np.testing.assert_allclose(last, [100 * mean] * 2)
 
 
+@on_ranks(2)
+def test_two_gradients_of_batches_of_any_size(hvd):
+    """The names of the first computation's buckets are not that of the second computation."""
+    own, mean = factor(hvd)
+    weights = tf.Variable(tf.ones([3, 1]))
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 3])])
+    def step(x):
+        with hvd.DistributedGradientTape(tf.GradientTape(persistent=True)) as tape:
+            tape.watch(x)
+            y = tf.matmul(x, weights)
+            z = 10 * y
+        return *tape.gradient(y, [x, weights]), tape.gradient(z, weights)
+
+    rows, once, tenfold = step(tf.fill([2, 3], own))
+    np.testing.assert_allclose(rows, np.ones([2, 3]))
+    np.testing.assert_allclose(once, np.full([3, 1], 2 * mean))
+    np.testing.assert_allclose(tenfold, np.full([3, 1], 20 * mean))
+
+
 @on_ranks(1)
 def test_refusals(hvd):
     with pytest.raises(ValueError, match=r"op=tfddl.Sum or op=tfddl.Adasum: .* Received: op=Min"):

@@ -283,7 +283,7 @@ def _reduce_in_buckets(
             native.allreduce(
                 bucket,
                 options.op,
-                f"{sequence}.{number}" if one_by_one else sequence,
+                f"{sequence}.bucket.{number}" if one_by_one else sequence,
                 context=agreed_context,
                 bucket=0 if one_by_one else number,
                 buckets=1 if one_by_one else len(buckets),
