@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.framework import auto_control_deps
 from tensorflow.python.ops import control_flow_util
 
@@ -519,6 +520,18 @@ def is_recorded(tensor: Any) -> bool:
     """Whether a tf.GradientTape would record an operation on this tensor now."""
     record = importlib.import_module("tensorflow.python.eager.record")
     return bool(record.should_record_backprop([tensor]))
+
+
+def run_iterations_in_turn(op: Any) -> None:
+    """Makes the loops around an op, made by TF1's control flow, begin an iteration when the one before has ended."""
+    context = op._get_control_flow_context()
+    while context is not None:
+        if context.IsWhileContext() and context.parallel_iterations > 1:
+            context._parallel_iterations = 1  # for what enters the loop after this
+            for each in op.graph.get_operations():
+                if each.type.endswith("Enter") and each.get_attr("frame_name").decode() == context.name:
+                    each._set_attr("parallel_iterations", attr_value_pb2.AttrValue(i=1))
+        context = context.outer_context
 
 
 def in_xla_context() -> bool:

@@ -1,6 +1,7 @@
 """Collectives in graphs and sessions of TF1."""
 
 import functools
+import time
 
 import numpy as np
 import pytest
@@ -97,6 +98,29 @@ def test_calls_that_do_not_fit_leave_the_session_usable(hvd):
             first, second = session.run(fetches, {x: np.ones(4)})
             np.testing.assert_array_equal(first, np.full(4, hvd.size()))
             np.testing.assert_array_equal(second, np.full(2, hvd.size()))
+
+
+@pytest.mark.parametrize("control_flow", ["v1", "v2"])
+@on_ranks(2)
+def test_iterations_that_do_not_need_each_other(hvd, control_flow):
+    """Rank 0 has the input of the first iteration last, rank 1 that of the second."""
+
+    def late(index):
+        time.sleep(0.2 * (index == hvd.rank()))
+        return np.float32(index)
+
+    def body(index):
+        return hvd.allreduce(tf.numpy_function(late, [index], tf.float32, stateful=False))
+
+    if control_flow == "v1":
+        v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default() as graph:
+            results = tf.map_fn(body, tf.range(2), fn_output_signature=tf.float32)
+    finally:
+        v1.enable_control_flow_v2()
+    with v1.Session(graph=graph) as session:
+        np.testing.assert_array_equal(session.run(results), [0, 1])
 
 
 @on_ranks(1, 2, 3)

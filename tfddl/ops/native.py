@@ -216,7 +216,20 @@ def _unchain(result: tf.Tensor) -> None:
     cluster it would wait for all inputs of the cluster. A function with `jit_compile=True` ignores this attribute.
     """
     result.op._set_attr("_XlaCompile", attr_value_pb2.AttrValue(b=False))
-    if not hasattr(result.graph, "_tfddl_joins"):
-        manager = getattr(result.graph, "experimental_acd_manager", None)
-        if manager is not None:
-            manager.run_independently(result.op)
+    graph: Any = result.graph
+    manager = getattr(graph, "experimental_acd_manager", None)
+    if manager is None:
+        _chain_iterations(result.op)
+    elif not hasattr(graph, "_tfddl_joins"):
+        manager.run_independently(result.op)
+
+
+def _chain_iterations(op: tf.Operation) -> None:
+    """Lets a loop of a TF1 graph, or the gradient of a loop, begin an iteration when op has run in the one before.
+
+    All iterations submit the same names. In a `tf.function` the automatic control dependencies do this.
+    """
+    graph: Any = op.graph
+    if names.is_loop_body(graph):
+        graph.control_outputs.append(op)
+    _compat.run_iterations_in_turn(op)
