@@ -15,6 +15,12 @@ FAULTS = {
         "(False and all",
         "tests/keras/parallel/test_equal_to_one_process.py::test_a_program",
     ),
+    "the optimizer of a model inside of a model is forgotten": Fault(
+        "tfddl/keras/consistency/model_contents.py",
+        "    if not _compat.trains_with_stock_step(model):\n        for inner",
+        "    if False:\n        for inner",
+        "tests/keras/parallel/test_equal_to_one_process.py::test_a_program",
+    ),
     "what add_loss gets for each row is a mean": Fault(
         "tfddl/keras/parallel/losses.py",
         "tf.where(is_by_row, part",

@@ -214,7 +214,7 @@ def on_batches():
 
 
 class Gan(keras.Model):
-    """Two optimizers in a `train_step`, each with a loss that is a mean over rows."""
+    """Two optimizers in a `train_step`, each with a loss that is a mean over rows; one is that of a model inside."""
 
     def __init__(self):
         super().__init__()
@@ -224,7 +224,8 @@ class Gan(keras.Model):
 
     def compile(self):
         super().compile()
-        self.d_optimizer, self.g_optimizer = keras.optimizers.Adam(0.01), keras.optimizers.Adam(0.01)
+        self.d_optimizer = keras.optimizers.Adam(0.01)
+        self.generator.compile(optimizer=keras.optimizers.Adam(0.01))
 
     def train_step(self, data):
         real, noise = data
@@ -237,7 +238,7 @@ class Gan(keras.Model):
             g_loss = tf.reduce_mean(tf.square(judged - 1))
         for optimizer, tape, loss, network in (
             (self.d_optimizer, d_tape, d_loss, self.discriminator),
-            (self.g_optimizer, g_tape, g_loss, self.generator),
+            (self.generator.optimizer, g_tape, g_loss, self.generator),
         ):
             weights = network.trainable_weights
             optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))

@@ -68,6 +68,37 @@ def other_single_batches(hvd):
     small_model().train_on_batch(X + hvd.rank(), Y)
 
 
+class OwnOptimizer(keras.Sequential):
+    """Its `train_step` uses an optimizer that the model does not hold."""
+
+    def __init__(self):
+        super().__init__([keras.Input((4,)), keras.layers.Dense(1)])
+        self.held = [lambda: optimizer]
+        optimizer = keras.optimizers.SGD()
+        self.compile()
+
+    def train_step(self, data):
+        x, y = data[:2]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x) - y) ** 2)
+        weights = self.trainable_weights
+        self.held[0]().apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return {"loss": loss}
+
+
+ROWS = np.arange(32.0, dtype="float32").reshape(8, 4) / 32
+
+
+def optimizer_of_another_object(hvd):
+    OwnOptimizer().fit(ROWS, Y, verbose=0)
+
+
+def optimizer_of_another_object_in_single_batches(hvd):
+    network = OwnOptimizer()
+    network.train_on_batch(ROWS, Y)
+    network.train_on_batch(ROWS, Y)
+
+
 REFUSED = {
     fixed_batch_size: "keras.Input((4,))",
     stateful: "stateful=False",
@@ -76,6 +107,8 @@ REFUSED = {
     strategy: "Leave the strategy and its scope out",
     distributed_optimizer: "distributes itself already, with its optimizer: start it without --auto",
     our_callback: "distributes itself already, with tfddl's callbacks: start it without --auto",
+    optimizer_of_another_object: "make each optimizer an attribute of the model: self.g_optimizer =",
+    optimizer_of_another_object_in_single_batches: "weights that differ: ",
     other_first_dimensions: "first dimension",
     other_batches: "training batch 0 in the first step differs from rank 0's on rank 1. If the program gives",
     other_single_batches: "batch 0 of train_on_batch differs from rank 0's on rank 1",

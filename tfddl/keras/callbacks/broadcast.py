@@ -84,6 +84,7 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         self.process_set = check_type(process_set)
         self._local = {variable_id(variable) for variable in _listed(local_variables)}
         self._sent: set[int] = set()
+        self.refuses_divergence = False  # see DivergenceCheck
         self._check_first_step = False
         self._divergence: DivergenceCheck | None = None
         self._weights_check: weights_check.WeightsCheck | None = None
@@ -214,10 +215,11 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         stock = _compat.trains_with_stock_step(self.model)
         if self.process_set.size() == 1 or stock or self._trains_alone():
             return None
-        return DivergenceCheck(self.model, self._collective("divergence"), self.process_set)
+        refuses = self.refuses_divergence
+        return DivergenceCheck(self.model, self._collective("divergence"), self.process_set, refuses)
 
     def _look_for_divergence(self) -> None:
-        """Warns once if weights that have been broadcast differ."""
+        """Warns once, or raises, if weights that have been broadcast differ."""
         if self._divergence is not None and self._divergence.differ(self._shared_weights()):
             self._divergence = None
 

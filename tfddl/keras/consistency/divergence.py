@@ -1,4 +1,4 @@
-"""Warns of weights that diverge in a `train_step` of the user's own, if an optimizer there combines no gradients."""
+"""Finds weights that diverge in a `train_step` of the user's own, if an optimizer there combines no gradients."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,10 +22,11 @@ class DivergenceCheck:
         model: A model with a `train_step` of its own, before the first step.
         name: Names the collective.
         process_set: The ranks that train the model.
+        refuses: Whether weights that differ are an error, as under DataParallel: one process would have equal ones.
     """
 
-    def __init__(self, model: Any, name: str, process_set: ProcessSet) -> None:
-        self._model, self._name, self._process_set = model, name, process_set
+    def __init__(self, model: Any, name: str, process_set: ProcessSet, refuses: bool = False) -> None:
+        self._model, self._name, self._process_set, self._refuses = model, name, process_set, refuses
         self._steps_before = {id(optimizer): steps for _, optimizer, steps in self._plain_optimizers()}
 
     def differ(self, weights: Sequence[Any]) -> bool:
@@ -36,12 +37,23 @@ class DivergenceCheck:
 
         Returns:
             Whether they differ.
+
+        Raises:
+            ValueError: On every rank, if they differ and the check refuses that.
         """
         paths = [
             _compat.path(weight) for weight, _ in differing_weights(weights, self._name, self._process_set)
         ]
         if not paths:
             return False
+        if self._refuses:
+            raise ValueError(
+                "DataParallel: after a step of the model's own train_step the processes have different weights, since each "
+                "has changed them by its own part of the batch. Let optimizers of Keras change the weights, and make each "
+                "optimizer an attribute of the model: self.g_optimizer = keras.optimizers.Adam(). Here some optimizer is "
+                "held by another object, or the step assigns values that it computes from the batch. "
+                f"Received: weights that differ: {first_few(paths)}"
+            )
         warn_once(
             "Weights that were equal on all ranks differ after a step of the model's own train_step, where the gradients of "
             "some optimizer are not combined: distribute that optimizer too (tfddl.DistributedOptimizer), or use a "

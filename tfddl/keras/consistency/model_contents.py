@@ -14,25 +14,38 @@ from tfddl.ops.variables import whole_of
 
 
 def optimizers_of(model: Any) -> Iterator[Any]:
-    """`model.optimizer`, and other optimizers that the model holds, as a GAN's does."""
+    """`model.optimizer`, and other optimizers that the model or a model inside of it holds, as a GAN's does."""
     return (optimizer for _, optimizer in named_optimizers(model))
 
 
 def named_optimizers(model: Any) -> Iterator[tuple[str, Any]]:
-    """The optimizers of the model, each with the attribute that holds it: `optimizer`, `optimizers[1]`."""
-    candidates = [("optimizer", getattr(model, "optimizer", None))]
-    for name, value in sorted(vars(model).items(), key=_is_roundabout):
+    """The optimizers of the model, each with the attribute that holds it: `optimizer`, `optimizers[1]`.
+
+    A `train_step` of the user's own may use the optimizers of the models inside, `get_layer('generator').optimizer`.
+    """
+    candidates = _held_by(model)
+    if not _compat.trains_with_stock_step(model):
+        for inner in getattr(model, "_flatten_layers", tuple)():
+            if inner is not model and isinstance(inner, _compat.keras().Model):
+                candidates += [(f"get_layer({inner.name!r}).{name}", held) for name, held in _held_by(inner)]
+    seen = set()
+    for name, candidate in candidates:
+        if candidate is not None and id(candidate) not in seen and _compat.is_keras_optimizer(candidate):
+            seen.add(id(candidate))
+            yield name, candidate
+
+
+def _held_by(holder: Any) -> list[tuple[str, Any]]:
+    """The attributes of a model and the items of its containers, by name."""
+    candidates = [("optimizer", getattr(holder, "optimizer", None))]
+    for name, value in sorted(vars(holder).items(), key=_is_roundabout):
         if isinstance(value, dict):
             candidates += [(f"{name}[{key!r}]", held) for key, held in value.items()]
         elif isinstance(value, (list, tuple)):
             candidates += [(f"{name}[{index}]", held) for index, held in enumerate(value)]
         else:
             candidates.append((name, value))
-    seen = set()
-    for name, candidate in candidates:
-        if candidate is not None and id(candidate) not in seen and _compat.is_keras_optimizer(candidate):
-            seen.add(id(candidate))
-            yield name, candidate
+    return candidates
 
 
 def _is_roundabout(attribute: tuple[str, Any]) -> tuple[bool, bool]:

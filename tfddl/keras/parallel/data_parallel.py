@@ -145,7 +145,9 @@ class _Methods:
             streams = seeds.StreamsCallback(self._generators)
             average = MetricAverageCallback()
             average.decided_by_rank_0 = True  # the others take back the rows of a batch that all ranks have
-            added = [BroadcastGlobalVariablesCallback(0), average, streams, order]
+            broadcast = BroadcastGlobalVariablesCallback(0)
+            broadcast.refuses_divergence = True
+            added = [broadcast, average, streams, order]
             shared = _share_generators(call)
             added += shared
             # The broadcast gives all ranks what BackupAndRestore restores on rank 0.

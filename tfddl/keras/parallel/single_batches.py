@@ -7,8 +7,10 @@ from weakref import WeakKeyDictionary
 
 from tfddl import _compat
 from tfddl.keras.consistency import model_contents
+from tfddl.keras.consistency.divergence import DivergenceCheck
 from tfddl.keras.parallel.order import compare_batch
 from tfddl.ops.variables import broadcast_variables
+from tfddl.runtime.process_sets import global_process_set
 
 
 class SingleBatches:
@@ -19,7 +21,11 @@ class SingleBatches:
 
     @contextmanager
     def next(self, model: Any, batch: Any) -> Iterator[None]:
-        """A context for one step: all ranks have the same batch, and after the first step of a model the same weights."""
+        """A context for one step: all ranks have the same batch, and after the first step of a model the same weights.
+
+        Raises:
+            ValueError: On every rank: the ranks have different batches; or weights that differ after the second step.
+        """
         number = self._counts.get(model, 0)
         self._counts[model] = number + 1
         compare_batch(number, batch)
@@ -29,6 +35,9 @@ class SingleBatches:
         yield
         if number == 0 and not was_built:
             _broadcast(model)
+        if number == 1 and not _compat.trains_with_stock_step(model):
+            check = DivergenceCheck(model, "DataParallel.divergence", global_process_set, refuses=True)
+            check.differ(model.trainable_weights)
 
 
 def _broadcast(model: Any) -> None:
