@@ -224,6 +224,22 @@ def own_metric(hvd):
     small_model(metrics=[Largest()]).fit(X, Y, verbose=0)
 
 
+class Total(keras.Sequential):
+    def __init__(self, layers):
+        super().__init__(layers)
+        self.sum = keras.metrics.Sum(name="sum")
+
+    def train_step(self, data):
+        self.sum.update_state(tf.reduce_sum(data[0]))
+        return super().train_step(data)
+
+
+def summed_metric(hvd):
+    network = Total([keras.Input((4,)), keras.layers.Dense(1)])
+    network.compile(loss="mse")
+    network.fit(X, Y, verbose=0)
+
+
 class Adds(keras.layers.Layer):
     def call(self, inputs):
         self.add_loss(tf.reduce_sum(inputs))
@@ -272,6 +288,7 @@ def contrastive_loss(hvd):
         ("contrastive_loss", "the loss 'contrastive' compares the rows.* hvd.allgather in the loss"),
         ("scalar_loss", "a loss function of this program returns one number"),
         ("scalar_metric", "a metric function of this program returns one number"),
+        ("summed_metric", "counts as a sum over rows: .* update_state.1.0.. Received: metric 'sum'"),
         ("own_metric", "a metric with an update_state of its own is .* Received: 'largest'"),
         ("added_loss", "a layer of this program passes to add_loss one number"),
     ],

@@ -18,7 +18,7 @@ the epoch that goes on is shorter than the others |
 whole batch |
 | `Loss.__call__` | 3 | a loss that compares rows has a warning |
 | `BatchNormalization._moments` | 3 | so are its statistics |
-| `metrics.Mean.update_state` | 3 | a number for the whole batch counts by rows |
+| `metrics.Mean.update_state`, `metrics.Sum.update_state` | 3 | a number for the whole batch counts by rows |
 | `keras.saving.save_model`, `.save_weights`; `Model.export`; `keras.utils.get_file` | 3 | under `DataParallel` one rank \
 writes |
 | `keras.saving.load_model`, `.load_weights` | 3 | in callbacks they wait for this rank |
@@ -189,10 +189,11 @@ def try_losses(compute: Callable[[Any], Any]) -> None:
 
 
 @functools.cache
-def divide_means(update_state: Callable[[Any], Any]) -> None:
-    """Keras 3: `metrics.Mean.update_state` becomes what `update_state` makes of it."""
-    kind = _compat.keras().metrics.Mean
-    kind.update_state = update_state(kind.update_state)
+def divide_metrics(update_mean: Callable[[Any], Any], update_sum: Callable[[Any], Any]) -> None:
+    """Keras 3: `update_state` of `metrics.Mean` and of `metrics.Sum` become what these make of them."""
+    home = _compat.keras().metrics
+    home.Mean.update_state = update_mean(home.Mean.update_state)
+    home.Sum.update_state = update_sum(home.Sum.update_state)
 
 
 @functools.cache

@@ -100,7 +100,7 @@ class DataParallel:
         patches.divide_training(_METHODS)
         patches.divide_losses(losses.with_global_sums, losses.with_global_masks, losses.with_global_additions)
         patches.try_losses(row_losses.with_rows_tried)
-        patches.divide_means(losses.with_rows_as_weight)
+        patches.divide_metrics(losses.with_rows_as_weight, losses.with_numbers_of_a_step)
         patches.synchronize_batch_normalization(_moments)
 
     def stop(self) -> None:

@@ -110,6 +110,29 @@ def with_rows_as_weight(update_state: Callable[..., Any]) -> Callable[..., Any]:
     return update
 
 
+def with_numbers_of_a_step(update_state: Callable[..., Any]) -> Callable[..., Any]:
+    """`keras.metrics.Sum.update_state`, to which a Python number for a part counts as the part's share of a batch.
+
+    So `update_state(1)` counts steps. A scalar tensor is a sum over rows, which the ranks add up.
+    """
+
+    @functools.wraps(update_state)
+    def update(metric: Any, values: Any, sample_weight: Any = None) -> Any:
+        part = parts.current()
+        if part is not None and tf.convert_to_tensor(values).shape.rank == 0:
+            if not tf.is_tensor(values):
+                values = values / part.inverse_share(metric.dtype)
+            else:
+                warn_once(
+                    "DataParallel: keras.metrics.Sum gets one tensor for a batch, which counts as a sum over rows: the "
+                    "processes add their sums up. For a mean over rows use keras.metrics.Mean; to count steps, pass a "
+                    f"Python number: update_state(1.0). Received: metric {metric.name!r}"
+                )
+        return update_state(metric, values, sample_weight)
+
+    return update
+
+
 def warn_of_added(model: Any) -> None:
     """Warns if a layer of the model has called `add_loss` in the step that is being traced, unless rows are divided well."""
     layers = [layer for layer in model._flatten_layers() if layer.activity_regularizer is None]
