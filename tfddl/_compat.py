@@ -499,6 +499,11 @@ def trains_with_stock_step(model: Any) -> bool:
     return getattr(type(model), "train_step", None) is keras().Model.train_step
 
 
+def fresh_function(function: Any) -> Any:
+    """A `tf.function` with the options of another one, but without its traces. Any other function as it is."""
+    return function._clone(None) if isinstance(function, tf.types.experimental.GenericFunction) else function
+
+
 def sees_gpus() -> bool:
     """Whether TensorFlow may use a GPU, so that XLA compiles for it."""
     return bool(tf.config.get_visible_devices("GPU"))

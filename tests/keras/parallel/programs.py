@@ -329,6 +329,27 @@ def step_of_its_own():
     return _fit(network, _rows(6), _rows(1, seed=1), batch_size=10)
 
 
+class StepsAsFunctions(keras.Sequential):
+    @tf.function
+    def train_step(self, data):
+        return super().train_step(data)
+
+    @tf.function
+    def test_step(self, data):
+        return super().test_step(data)
+
+
+def steps_as_functions():
+    """Batches of two sizes, in three functions of Keras."""
+    network = StepsAsFunctions([keras.Input((6,)), keras.layers.Dense(1)])
+    network.compile(optimizer=keras.optimizers.SGD(0.01), loss="mse")
+    x, y = _rows(6), _rows(1, seed=1)
+    network, history = _fit(network, x, y, validation_data=(x, y))
+    for rows in (16, 5):
+        network.train_on_batch(x[:rows], y[:rows])
+    return network, history | {"evaluated": [network.evaluate(x, y, verbose=0)]}
+
+
 def _known_reductions():
     try:
         keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
@@ -361,6 +382,7 @@ PROGRAMS = {
         several_outputs,
         *([step_of_its_own] if _compat.aggregates_added_losses() else []),
         several_steps_per_execution,
+        steps_as_functions,
         subclassed,
         sum_over_batch,
         two_fits,

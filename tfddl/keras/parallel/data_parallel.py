@@ -23,6 +23,7 @@ from tfddl.keras.distributed.settings import SETTINGS, Settings
 from tfddl.keras.metric_states import merge, snapshot
 from tfddl.keras.parallel import checks, files, losses, part, row_losses, seeds
 from tfddl.keras.parallel.generators import SharedGenerator, TrainingGenerator, ValidationGenerator
+from tfddl.keras.parallel.nested_steps import traced_anew
 from tfddl.keras.parallel.order import OrderCallback
 from tfddl.keras.parallel.single_batches import SingleBatches
 from tfddl.keras.parallel.strategy import PartStrategy
@@ -251,7 +252,8 @@ class _Methods:
         model._distribute_strategy = strategy
         self._fits += strategy is not None
         try:
-            yield
+            with traced_anew(model):
+                yield
         finally:
             model._distribute_strategy = before
             self._fits -= strategy is not None
