@@ -601,7 +601,7 @@ class _NoResource:
     op = SimpleNamespace(type="")
 
 
-def chain_calls(is_chained: Callable[[str], bool]) -> None:
+def chain_calls(is_chained: Callable[[str], bool], for_xla: Callable[[], None]) -> None:
     """Makes each later `tf.function` run its calls of functions with ops of certain types in the order of the program.
 
     Conds and loops with such ops are calls as well. These calls, and the stateful ops without resources, run one after the
@@ -609,6 +609,8 @@ def chain_calls(is_chained: Callable[[str], bool]) -> None:
 
     Args:
         is_chained: Whether calls of functions with ops of this type run in order.
+        for_xla: Called when a function with `jit_compile=True` calls such a function, which may have been traced before for
+            a function without it.
     """
     known: dict[str, bool] = {}
     chain = _NoResource()
@@ -628,4 +630,7 @@ def chain_calls(is_chained: Callable[[str], bool]) -> None:
         added = bool(_CALLS.match(op.type)) and chain not in writes and calls_such_ops(op.graph, op.node_def)
         if added:
             writes.add(chain)
+            context = control_flow_util.GetContainingXLAContext(op._get_control_flow_context())
+            if context is not None or control_flow_util.GraphOrParentsInXlaContext(op.graph):
+                for_xla()
         return added

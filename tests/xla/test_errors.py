@@ -145,9 +145,12 @@ def test_without_the_kernels(hvd):
     """Tracing raises one sentence; other calls work."""
     with without_kernels():
         assert not hvd.xla_built()
+        traced_before = tf.function(lambda x: hvd.allreduce(x))
+        traced_before(tf.ones([2]))
         for call in (
             lambda x: hvd.allreduce(x),
             lambda x: hvd.allgather(x),
+            lambda x: traced_before(x),
             lambda x: hvd.rank_op() + tf.cast(x[0], tf.int32),
         ):
             with pytest.raises(

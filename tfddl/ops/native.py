@@ -14,7 +14,10 @@ from tfddl.ops.devices import device_for
 from tfddl.runtime import library, xla
 
 # Two calls of one function submit the same names, so they must not run at the same time.
-_compat.chain_calls(lambda op_type: op_type.startswith("Tfddl") and op_type != "TfddlRankQuery")
+_compat.chain_calls(
+    lambda op_type: op_type.startswith("Tfddl") and op_type != "TfddlRankQuery",
+    for_xla=lambda: xla.require("function with collectives", by_xla=True),
+)
 
 
 def allreduce(
