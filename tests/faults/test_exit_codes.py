@@ -58,7 +58,7 @@ def test_an_early_end_without_an_error_raises_on_the_others():
 
 @pytest.mark.parametrize(("given", "code"), [slow(5, 5), slow(256, 0)])
 def test_all_ranks_end_with_one_code(given, code):
-    """Of the number that a program gives, the system keeps the lowest 8 bits."""
+    """The system keeps the lowest 8 bits of the number that a program gives."""
     result = run(2, START + f"sys.exit({given})\n", tfddlrun(2))
     assert result.code == code, result.output
 

@@ -86,17 +86,22 @@ def _warn_about_processors() -> None:
         print(f"tfddl: {text}", file=sys.stderr, flush=True)
 
 
-def require(kind: str, by_xla: bool | None = None) -> None:
-    """Refuses a collective that is traced for XLA without XLA kernels.
+def require(kind: str) -> None:
+    """Refuses a collective that is traced for XLA without XLA kernels; see `require_kernels`."""
+    if _compat.in_xla_context():
+        require_kernels(kind)
+
+
+def require_kernels(kind: str) -> None:
+    """Loads the XLA kernels.
 
     Args:
         kind: The name of the collective, for the message.
-        by_xla: Whether it is traced for XLA. Defaults to the current trace.
 
     Raises:
         ValueError: There are no XLA kernels.
     """
-    if (_compat.in_xla_context() if by_xla is None else by_xla) and not xla_built():
+    if not xla_built():
         raise ValueError(
             f"tfddl's {kind} cannot run inside a function compiled by XLA without XLA kernels ({why_not()}): use "
             "jit_compile=False for the function, or `model.compile(..., jit_compile=False)`. Received: "

@@ -120,7 +120,7 @@ class LocalSGD(LocalStepsCallback):
             self._local.finish()
 
     def _current(self) -> local_steps.LocalSGD:
-        """That of the `fit` before, or a new one if the model trains other variables now."""
+        """The exchange of the `fit` before, or a new one if the model trains other variables now."""
         trained, others = self.model.trainable_variables, self.model.non_trainable_weights
         variables = [*trained, None, *others]  # a frozen layer moves its variables behind None
         if self._local is None or list(map(id, variables)) != list(map(id, self._variables)):
