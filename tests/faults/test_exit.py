@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.faults.support import IMPORTS, JOIN, SAID, START, check_quoted, run, tfddlrun
+from tests.faults.support import IMPORTS, JOIN, START, check_quoted, run, start, tfddlrun
 from tests.harness import slow
 
 RANK = "rank = int(os.environ['OMPI_COMM_WORLD_RANK'])\n"
@@ -14,9 +14,8 @@ def test_an_exit_handler_that_does_not_end(launcher):
     script = f"""{IMPORTS}{RANK}
 import atexit
 if rank == 1: atexit.register(time.sleep, 300)
-hvd.init()
-"""
-    result = run(2, script, launcher, TFDDL_STALL_WARNING="1", TFDDL_STALL_LIMIT="4")
+{start(warning=1, limit=4)}"""
+    result = run(2, script, launcher)
     assert result.code == 1, result.output
     check_quoted(
         result, "s at its end for rank 1 (process ", ", whose exit handlers have not ended; waiting on."
@@ -28,10 +27,10 @@ hvd.init()
 def test_a_program_that_goes_on_after_the_others():
     """It may, for as long as it likes, unless the user sets a limit."""
     waits = "rank 0 has waited {} s at its end, to which rank 1 has not come; waiting on."
-    script = f"""{START}{SAID}
+    script = f"""{start(warning=2, limit=4)}
 if hvd.rank() == 1: wait_until_said("{waits.format(6)}", 60)
 """
-    result = run(2, script, TFDDL_STALL_WARNING="2", TFDDL_STALL_LIMIT="4")
+    result = run(2, script)
     assert result.code == 0, result.output
     check_quoted(result, waits.format(2), waits.format(6))
 
@@ -77,15 +76,16 @@ hvd.init()
     ids=["keeps the GIL", "stopped"],
 )
 def test_a_rank_that_is_held_up_in_init(held_up):
-    script = f"""{IMPORTS}{RANK}
+    script = f"""{START}
 import ctypes
 from tfddl.runtime import library
-real = library.initialize_mpi
-if rank == 1:
-    library.initialize_mpi = lambda: (real(), {held_up})
+if hvd.rank() == 1:
+    library.initialize_mpi = lambda: {held_up}
+hvd.shutdown()
+os.environ.update(TFDDL_STALL_WARNING="30", TFDDL_STALL_LIMIT="10")
 hvd.init()
 """
-    result = run(2, script, tfddlrun(2), TFDDL_STALL_WARNING="30", TFDDL_STALL_LIMIT="10")
+    result = run(2, script, tfddlrun(2))
     assert result.code == 1, result.output
     why = "is stopped" if "SIGSTOP" in held_up else "is in that call too and is held up there"
     last = result.output.rstrip().splitlines()[-1]
