@@ -74,7 +74,6 @@ static_assert(sizeof(NcclConfig) == 40, "padding at the end would be read as the
   X(cuEventRecord, int, (CudaEvent, CudaStream))                   \
   X(cuEventQuery, int, (CudaEvent))                                \
   X(cuEventDestroy_v2, int, (CudaEvent))                           \
-  X(cuMemAlloc_v2, int, (CudaMemory*, size_t))                     \
   X(cuMemsetD32Async, int, (CudaMemory, unsigned, size_t, CudaStream))
 
 #define TFDDL_NCCL_FUNCTIONS(X)                                                           \

@@ -111,8 +111,8 @@ void NcclLaunch::Issue() {
     case Kind::kAlltoall:
       return Alltoall();
     case Kind::kBarrier:
-    case Kind::kJoin:  // never runs on GPUs
-      return Barrier();
+    case Kind::kJoin:
+      return;  // they move no data, so they never run on GPUs
   }
 }
 
@@ -206,12 +206,6 @@ void NcclLaunch::Alltoall() {
       }
     }
   }
-}
-
-// NCCL connects the ranks at the first collective, so a barrier also prepares the communicator.
-void NcclLaunch::Barrier() {
-  auto* word = reinterpret_cast<void*>(device_.word);
-  KeepError(api_.ncclAllReduce(word, word, 1, kNcclInt32, kNcclMax, comm_, device_.stream), "ncclAllReduce");
 }
 
 }  // namespace tfddl

@@ -32,7 +32,6 @@ class NcclLaunch {
   void Broadcast();
   void Allgather();
   void Alltoall();
-  void Barrier();
   int ReductionOp();
 
   const NcclDevice& device_;

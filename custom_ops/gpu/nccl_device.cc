@@ -66,7 +66,6 @@ void NcclDevices::OpenFirst(int ordinal) {
     api.CheckCuda(api.cuCtxGetStreamPriorityRange(&lowest, &highest), "cuCtxGetStreamPriorityRange");
     api.CheckCuda(api.cuStreamCreateWithPriority(&device->stream, kCudaStreamNonBlocking, highest),
                   "cuStreamCreateWithPriority");
-    api.CheckCuda(api.cuMemAlloc_v2(&device->word, sizeof(int)), "cuMemAlloc");
     device_ = std::move(device);
   } catch (const std::runtime_error& failure) {
     error_ = "GPU " + std::to_string(ordinal) + " did not open: " + failure.what();

@@ -17,7 +17,6 @@ struct NcclDevice {
   int ordinal = -1;
   CudaContext context = nullptr;
   CudaStream stream = nullptr;  // of the highest priority
-  CudaMemory word = 0;          // four bytes, for barriers
   std::string uuid;
 };
 

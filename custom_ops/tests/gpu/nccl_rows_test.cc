@@ -114,16 +114,6 @@ void TestBroadcast(GpuJob& job) {
   }
 }
 
-void TestBarrier(GpuJob& job) {
-  const long before = tfddl_fake_calls("ncclAllReduce");
-  Outcomes outcomes(job.size());
-  for (size_t rank = 0; rank < job.size(); ++rank) {
-    job.Submit(rank, GpuRequest("warm up", Kind::kBarrier, DataType::kFloat32, outcomes.At(rank)));
-  }
-  for (const Status& status : outcomes.Wait()) CHECK(status.ok());
-  CHECK(tfddl_fake_calls("ncclAllReduce") - before == static_cast<long>(job.size()));
-}
-
 // If one rank cannot allocate, all ranks get an error, no data moves, and the queues go on.
 void TestNoMemory(GpuJob& job) {
   const size_t size = job.size();
@@ -231,7 +221,6 @@ void TestRanksThatJoinOneByOne() {
 
 void TestAll(int size) {
   GpuJob job(size);
-  TestBarrier(job);
   TestAllgather(job, [](size_t) { return int64_t{4}; });
   TestAllgather(job, [](size_t rank) { return static_cast<int64_t>(1000 * rank); });
   TestAllgather(job, [](size_t) { return int64_t{0}; });
