@@ -96,7 +96,7 @@ def test_ranks_are_lost_one_after_the_other(run):
     assert flat(weights) == pytest.approx(flat(expected), rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_at_once_are_replaced(run):
     result, done = run(3, {"3": [5, [0, 1], "step"], "once": True}, "--replace", "--reset-limit", "1")
     assert result.code == 0, result.output

@@ -45,7 +45,7 @@ def test_example_learns_and_ranks_agree(name, size):
     assert len(logged(result, "val_accuracy")) == 20
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_single_device():
     result = run_script(0, EXAMPLES / "fashion_steps.py", "--single-device")
     assert result.code == 0, result.output

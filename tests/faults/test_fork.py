@@ -3,7 +3,7 @@
 import pytest
 
 from tests.faults.support import START, check_quoted, run, tfddlrun
-from tests.harness import slow
+from tests.harness import long
 
 FORKS = """
 def forked(what):
@@ -62,7 +62,7 @@ def test_without_other_ranks():
 
 @pytest.mark.parametrize(
     "first",
-    ["", slow("from mpi4py import MPI\n")],
+    ["", long("from mpi4py import MPI\n")],
     ids=["", "mpi4py imported first"],
 )
 def test_every_end_of_a_forked_process(first):

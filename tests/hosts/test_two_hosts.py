@@ -352,7 +352,7 @@ print("done", state.step, len({str(each) for each in hvd.allgather_object([w.tol
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "rank", "left"),
-    [("os.kill(os.getpid(), signal.SIGKILL)#", 2, ["A", "A", "B"]), ("kill_the_host", 3, ["A", "A"])],
+    [long("os.kill(os.getpid(), signal.SIGKILL)#", 2, ["A", "A", "B"]), ("kill_the_host", 3, ["A", "A"])],
     ids=["rank", "host"],
 )
 def test_an_elastic_job_loses(on_hosts, loss, rank, left):

@@ -18,7 +18,7 @@ from tests.harness.job import REPOSITORY
 from tfddl.launch import function
 
 
-@pytest.mark.parametrize("ranks", [slow(1), 2, long(3)])
+@pytest.mark.parametrize("ranks", [long(1), 2, long(3)])
 def test_results_by_rank(ranks, tmp_path, monkeypatch, capfd):
     """A function that is defined here trains; it returns what pickle alone does not take."""
     monkeypatch.chdir(tmp_path)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.harness import on_ranks, slow
+from tests.harness import long, on_ranks, slow
 from tests.ops.support import MODES, array, call, check_close, mean, total
 
 SHAPE = (3, 4)
@@ -164,7 +164,7 @@ def test_eager_calls_of_one_name_are_told_apart(hvd):
     np.testing.assert_array_equal(results, [hvd.size() * factors[i] for i in order])
 
 
-@pytest.mark.parametrize("first", [slow("allgather"), slow("alltoall"), slow("broadcast"), "reducescatter"])
+@pytest.mark.parametrize("first", [slow("allgather"), long("alltoall"), long("broadcast"), "reducescatter"])
 def test_all_gradients_are_registered_by_whatever_is_used_first(first):
     ops = ("Allgather", "Allreduce", "Alltoall", "Broadcast", "Reducescatter")
     program = f"""
