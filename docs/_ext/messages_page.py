@@ -48,7 +48,7 @@ _VERB = (
     r"accumulate|add|allow|ask|attach|bring|broadcast|build|call|cast|change|check|choose|close|compile|"
     r"compute|convert|create|define|delete|distribute|divide|do|drop|end|export|find|fix|freeze|give|import|"
     r"initialize|install|keep|leave|let|list|look|lower|make|move|multiply|name|open|pass|place|point|"
-    r"put|read|reduce|remove|rename|replace|report|restart|retry|raise|run|say|see|select|send|set|shard|"
+    r"put|read|reduce|remove|rename|replace|report|restart|retry|return|raise|run|say|see|select|send|set|shard|"
     r"show|shuffle|pad|split|start|switch|trace|train|try|tune|"
     r"turn|unset|update|use|wait|wrap|write"
 )

@@ -104,6 +104,13 @@ def test_an_exception_that_only_the_rank_can_import(beside_the_rank):
     assert caught.value.__cause__ is None
 
 
+def test_a_result_that_cannot_be_pickled():
+    with pytest.raises(
+        RuntimeError, match=r"the result of <lambda> has to be pickled.*Received: generator, for"
+    ):
+        tfddl.run(lambda: (each for each in "ab"), np=1)
+
+
 def test_a_result_that_only_the_rank_can_load(beside_the_rank, tmp_path, monkeypatch):
     """Its file stays."""
     folder = beside_the_rank("class Planted:\n    value = 7\n")

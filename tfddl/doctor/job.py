@@ -77,9 +77,9 @@ def _time(hvd, tf, rank: int) -> None:  # type: ignore[no-untyped-def]
     if rank == 0:
         median = statistics.median(times)
         text = f"1 MB in {median * 1e6:.0f} us (median of {ROUNDS})"
-        usual = f"{text}; 2 ranks of one host take 200 to 500 us (docs/performance.md)"
+        usual = f"{text}; 2 ranks of one host take 200 to 500 us"
         slow = hvd.size() == hvd.local_size() == 2 and median > SLOW_S
-        cure = "tfddl doctor -np 2, once nothing else runs here; more ranks than cores are slow too"
+        cure = "run tfddl doctor -np 2 again when nothing else runs here; more ranks than cores are slow too"
         report(note("speed", usual, cure) if slow else ok("speed", usual))
 
 

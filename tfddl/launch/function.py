@@ -67,8 +67,8 @@ def run(
         TypeError: `fn` is no function, `args` no tuple or list, or one of them cannot be pickled; `np` is no whole number;
             `env` has other values than strings.
         RuntimeError: A process has failed. The message has its rank and its traceback; the exception that the function has
-            raised is the cause (`__cause__`), if it can be pickled and this process can import its class. Or this process
-            cannot load a result; the message says where the results are kept.
+            raised is the cause (`__cause__`), if it can be pickled and this process can import its class. Or a result cannot
+            be pickled. Or this process cannot load a result; the message says where the results are kept.
     """
     if np is not None:
         np = whole_number("np", np)

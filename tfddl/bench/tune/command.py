@@ -61,7 +61,7 @@ def tune(
       tfddlrun -np 8 -H a:4,b:4 --config-file tuned.yaml python train.py
 
     The ranks train the model on random inputs, with each setting in turn. A setting is better than the default only
-    if it saves 2 % in three of four rounds, and more than the rounds differ. Columns:
+    if it saves 2 % in three of four rounds, and if 1 - ratio is larger than p75 - p25. Columns:
 
     \b
       setting   TFDDL_BUCKET_MB: megabytes of the first and of the later buckets;
@@ -153,7 +153,9 @@ def _show(title: str, tables: Tables, chosen: str, found: dict[str, str]) -> Non
     from tfddl.bench.tune.candidates import best
     from tfddl.launch.table import show
 
-    show(title, tables["buckets"], [f"best: {_SETTINGS['buckets']}={chosen}"], left=["setting"])
+    in_a_file = found["fusion-threshold-mb"]
+    buckets = f"best: {_SETTINGS['buckets']}={chosen}; in a file fusion-threshold-mb: {in_a_file}"
+    show(title, tables["buckets"], [buckets], left=["setting"])
     compression = best(tables["compression"], "none")
     advice = (
         f"faster: compression=hvd.Compression.{compression} in DistributedOptimizer or DistributedGradientTape"

@@ -6,8 +6,9 @@ import os
 import pickle
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import cloudpickle
 
@@ -25,10 +26,21 @@ def main(directory: Path) -> None:
             path = pickle.load(call)
             sys.path += [each for each in path if each not in sys.path]  # modules beside the caller's script
             function, args, kwargs = pickle.load(call)
-        result = cloudpickle.dumps(function(*args, **kwargs))
+        result = _pickled(function, function(*args, **kwargs))
     except Exception as error:
         _fail(directory / ERROR.format(rank), error)
     _write(directory / RESULT.format(rank), result)
+
+
+def _pickled(function: Callable[..., Any], result: Any) -> bytes:
+    try:
+        return cloudpickle.dumps(result)
+    except Exception as error:
+        name = getattr(function, "__name__", repr(function))
+        raise TypeError(
+            f"the result of {name} has to be pickled, to travel to the caller of run(): return numbers, NumPy arrays or "
+            f"Keras models. Received: {type(result).__name__}, for which pickle raised {type(error).__name__}: {error}"
+        ) from None
 
 
 def _fail(path: Path, error: Exception) -> NoReturn:
