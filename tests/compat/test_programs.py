@@ -11,6 +11,7 @@ import pytest
 from tests.harness import long, run_script
 from tests.harness.job import REPOSITORY
 from tfddl.compat import horovod_run, horovod_variables
+from tfddl.launch import horovod_settings
 from tfddl.launch.ranks import horovod
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -136,7 +137,7 @@ def test_first_line(tmp_path):
     ],
 )
 def test_a_setting_of_horovod(name, value, expected):
-    assert horovod_variables.translated({name: value}) == expected
+    assert horovod_settings.translated({name: value}) == expected
     assert horovod_variables.without_effect({name: value}) == []
 
 
@@ -165,7 +166,7 @@ def test_a_command_that_cannot_run(command, code, reason):
 
 def test_a_setting_of_horovod_that_is_no_number():
     with pytest.raises(ValueError, match=r"HOROVOD_FUSION_THRESHOLD is a whole number.* Received: '64MB'"):
-        horovod_variables.translated({"HOROVOD_FUSION_THRESHOLD": "64MB"})
+        horovod_settings.translated({"HOROVOD_FUSION_THRESHOLD": "64MB"})
 
 
 def test_arguments_of_horovod_run(monkeypatch):

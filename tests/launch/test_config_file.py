@@ -93,11 +93,27 @@ timeline: {filename: /t/file.json, mark_cycles: true}
     given, passed_on = result.stdout.split(" /v/bin/mpirun ")
     expected = {**shell, "A": "file", "C": "line", "D": "line", "TFDDL_TIMELINE_MARK_CYCLES": "1"}
     assert {name: os.environ[name] for name in expected} == expected
-    assert given == "env A=file B=shell C=line TFDDL_TIMELINE_MARK_CYCLES=1 D=line"
+    assert (
+        given == "env A=file B=shell C=line TFDDL_TIMELINE=/t/shell.json TFDDL_TIMELINE_MARK_CYCLES=1 "
+        "TFDDL_KERAS2_SPELLINGS=1 D=line"
+    )
     assert all(f" -x {name} " in passed_on for name in expected)
     del os.environ["TFDDL_KERAS2_SPELLINGS"]
     assert " TFDDL_TIMELINE=/t/line.json " in dry_run(text, "--timeline-filename", "/t/line.json").stdout
     assert os.environ["TFDDL_KERAS2_SPELLINGS"] == "0"
+
+
+def test_variables_of_horovod_in_the_shell_win_over_the_file(dry_run):
+    os.environ.update({"HOROVOD_TIMELINE": "/t/shell.json", "HOROVOD_FUSION_THRESHOLD": str(64 << 20)})
+    text = "timeline: {filename: /t/file.json}\nparams: {fusion-threshold-mb: 32}"
+    started = dry_run(text, "-np", "2").stdout
+    assert started.startswith("env TFDDL_BUCKET_MB=64.0 TFDDL_TIMELINE=/t/shell.json /v/bin/mpirun ")
+    assert (
+        " TFDDL_TIMELINE=/t/line.json "
+        in dry_run(text, "-np", "2", "--timeline-filename", "/t/line.json").stdout
+    )
+    os.environ["HOROVOD_FUSION_THRESHOLD"] = "64MB"
+    assert "HOROVOD_FUSION_THRESHOLD is a whole number" in dry_run(text, "-np", "2").output
 
 
 @pytest.mark.parametrize(

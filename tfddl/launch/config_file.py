@@ -35,14 +35,16 @@ def take(context: click.Context, option: click.Parameter, path: Path | None) -> 
     """Callback of the option: the file's values become defaults of the command's options.
 
     Returns:
-        The variables of the file, which are set from here on. A variable that the shell has set keeps the shell's value.
+        The variables of the file, which are set from here on. A variable that the shell has set keeps the shell's value,
+        also where the shell has set Horovod's variable of this meaning.
 
     Raises:
         click.BadParameter: The file cannot be read, or has a key that is no option.
-        click.UsageError: See `variables.given`.
+        click.UsageError: See `variables.given`; or a variable of Horovod has a value of the wrong form.
     """
     if path is None:
         return {}
+    shell = _shell()
     try:
         settings = read(path)
         found, rest = horovod_settings.split(settings)
@@ -52,24 +54,33 @@ def take(context: click.Context, option: click.Parameter, path: Path | None) -> 
     # Not as the default of -x, which a single -x on the command line would replace.
     found |= variables.given(defaults.pop("variables", []))
     context.default_map = {**(context.default_map or {}), **defaults}
-    added = {name: os.environ.get(name, value) for name, value in found.items()}
+    added = {name: shell.get(name, value) for name, value in found.items()}
     os.environ.update(added)
     return added
 
 
 def less_than_shell(options: Mapping[str, str], context: click.Context) -> dict[str, str]:
-    """Leaves out variables of options that the file has given, where the shell sets the same variables.
+    """Takes the shell's values for variables of options that the file has given.
 
     Args:
         options: Variables that options of tfddlrun give to the ranks.
         context: The command's.
     """
-    return {
-        name: value
-        for name, value in options.items()
-        if name not in os.environ
-        or context.get_parameter_source(_OPTIONS[name]) is not ParameterSource.DEFAULT_MAP
+    of_file = {
+        name
+        for name in options
+        if context.get_parameter_source(_OPTIONS[name]) is ParameterSource.DEFAULT_MAP
     }
+    shell = _shell() if of_file else {}
+    return {name: shell.get(name, value) if name in of_file else value for name, value in options.items()}
+
+
+def _shell() -> dict[str, str]:
+    """The variables of the shell, and tfddl's where it has only Horovod's."""
+    try:
+        return {**horovod_settings.translated(os.environ), **os.environ}
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -1,7 +1,9 @@
-"""Settings of Horovod's machinery, by the names of horovodrun's options: tfddl has some of them as variables."""
+"""Settings of Horovod's machinery, as horovodrun's options and as variables: tfddl has variables for some of them."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,6 +37,23 @@ WITHOUT_EFFECT = (
     "log-with-timestamp",
     "log-hide-timestamp",
 )
+
+# Variable -> horovodrun's option, and how many units of the variable are one of the option.
+_SETTINGS = {
+    "HOROVOD_FUSION_THRESHOLD": ("fusion-threshold-mb", 2**20),
+    "HOROVOD_STALL_CHECK_TIME_SECONDS": ("stall-check-warning-time-seconds", 1),
+    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": ("stall-check-shutdown-time-seconds", 1),
+}
+# Variable -> horovodrun's option, and what the option is where the variable is on, and where it is off.
+_SWITCHES = {
+    "HOROVOD_HIERARCHICAL_ALLREDUCE": ("hierarchical-allreduce", True, False),
+    "HOROVOD_STALL_CHECK_DISABLE": ("stall-check-enabled", False, True),
+}
+READ = {*_SETTINGS, *_SWITCHES, "HOROVOD_TIMELINE", "HOROVOD_TIMELINE_MARK_CYCLES"}
+"""The variables of Horovod that have one of tfddl's."""
+_ON = re.compile(
+    r"\s*\+?0*[1-9].*", re.DOTALL
+)  # for Horovod, which reads digits and takes any other text as 0
 
 _MPI_OR_GLOO = ("gloo", "use-gloo", "mpi", "use-mpi", "jsrun", "use-jsrun")
 
@@ -90,6 +109,30 @@ def split(settings: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
     return variables, rest
 
 
+def translated(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of tfddl for those of Horovod, such as `HOROVOD_TIMELINE`.
+
+    Raises:
+        ValueError: The value of a variable has the wrong form.
+    """
+    found = {}
+    timeline = environment.get("HOROVOD_TIMELINE", "")
+    # With DYNAMIC the program calls start_timeline(), which needs no setting here.
+    if timeline and timeline != "DYNAMIC":
+        # The program may change its directory before init().
+        found["TFDDL_TIMELINE"] = os.path.abspath(timeline)
+    if environment.get("HOROVOD_TIMELINE_MARK_CYCLES"):
+        found["TFDDL_TIMELINE_MARK_CYCLES"] = environment["HOROVOD_TIMELINE_MARK_CYCLES"]
+    settings: dict[str, float | bool] = {}
+    for name, (setting, unit) in _SETTINGS.items():
+        if environment.get(name):
+            settings[setting] = _number(name, environment[name]) / unit
+    for name, (setting, on, off) in _SWITCHES.items():
+        if environment.get(name):
+            settings[setting] = on if _ON.fullmatch(environment[name]) else off
+    return found | split(settings)[0]
+
+
 def _text(name: str, value: Any) -> str:
     if name == "hierarchical-allreduce":
         if not isinstance(value, bool):
@@ -102,3 +145,13 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
         raise ValueError(f"{name} is a number: write 0 or more. Received: {value!r}")
     return _ZERO.get(name, "0") if value == 0 else str(value)
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        number = int(float(text))  # 60.0 is 60, as in Horovod
+    except (ValueError, OverflowError):
+        number = -1
+    if number < 0:
+        raise ValueError(f"{name} is a whole number, 0 or more: set one, or leave it out. Received: {text!r}")
+    return number
