@@ -377,6 +377,24 @@ def test_finds_the_mpirun_of_pip_install_user(tmp_path, monkeypatch):
     monkeypatch.setattr(site, "USER_BASE", str(tmp_path))
     monkeypatch.setattr(site, "ENABLE_USER_SITE", True)
     assert find_mpirun().path == path
+    # Also where an MPI of the system is beside its Python: mpi4py's wheel looks for the user's library first.
+    system = fake_mpirun(tmp_path / "own", "mpirun", "mpirun (Open MPI) 4.1.4")
+    (tmp_path / "mpi4py").mkdir()
+    for name in ("mpi4py/__init__.py", "mpi4py/MPI.openmpi.cpython-311-x86_64-linux-gnu.so"):
+        (tmp_path / name).touch()
+    monkeypatch.delitem(sys.modules, "mpi4py", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    assert find_mpirun().path == system  # a program of the user's without its library
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libmpi.so.40").touch()
+    assert find_mpirun().path == path
+    monkeypatch.setattr(sys, "prefix", "/venv")
+    assert find_mpirun().path == system
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    # The mpi4py of a distribution or of conda, which is linked to one MPI.
+    (tmp_path / "mpi4py" / "MPI.openmpi.cpython-311-x86_64-linux-gnu.so").unlink()
+    assert find_mpirun().path == system
 
 
 def test_mpirun_gets_a_home(tmp_path, monkeypatch):

