@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import subprocess
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from click.testing import CliRunner
 
 from tests.harness.job import SEARCH_PATH
 
@@ -110,6 +113,12 @@ rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")))
 def wait_for(path):
     while not os.path.exists(path): time.sleep(0.01)
 """
+
+
+def runner() -> CliRunner:
+    """Runs commands in this process, with stdout and stderr apart. click before 8.2 has to be asked for that."""
+    asked = "mix_stderr" in inspect.signature(CliRunner).parameters
+    return CliRunner(mix_stderr=False) if asked else CliRunner()
 
 
 def environment_for_recipes(folder: Path) -> Path:

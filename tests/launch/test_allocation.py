@@ -3,9 +3,8 @@
 import os
 
 import pytest
-from click.testing import CliRunner
 
-from tests.launch.support import tfddlrun
+from tests.launch.support import runner, tfddlrun
 from tfddl.launch import allocation, run, slurm
 from tfddl.launch.allocation import NoChoiceError, choose, hosts_for_mpirun
 from tfddl.launch.gpus import local_gpus
@@ -226,7 +225,7 @@ def test_gpus_without_a_variable(tmp_path, monkeypatch):
 
 def test_the_choice_is_printed_and_goes_to_mpirun(monkeypatch):
     monkeypatch.setattr(run.os, "environ", TASKS | {"PATH": os.defpath})
-    result = CliRunner().invoke(run.main, ["--dry-run", "true"])
+    result = runner().invoke(run.main, ["--dry-run", "true"])
     assert (
         result.stderr == "tfddlrun: 3 processes (2 on n1, 1 on n2), by the tasks of Slurm (SLURM_NTASKS=3)\n"
     )

@@ -3,8 +3,8 @@
 import os
 
 import pytest
-from click.testing import CliRunner
 
+from tests.launch.support import runner
 from tfddl.launch import run
 from tfddl.launch.mpirun import OPEN_MPI, Mpirun
 
@@ -34,7 +34,7 @@ def dry_run(tmp_path, monkeypatch):
     def invoke(text, *arguments):
         file = tmp_path / "config.yaml"
         file.write_text(text)
-        return CliRunner().invoke(run.main, ["--dry-run", "--config-file", str(file), *arguments, "true"])
+        return runner().invoke(run.main, ["--dry-run", "--config-file", str(file), *arguments, "true"])
 
     return invoke
 
@@ -66,7 +66,7 @@ def test_a_file_of_horovodrun(dry_run):
     text = "stall_check: {enabled: 0, warning_time_seconds: 9}"
     found = dry_run(text, "-np", "2").stdout
     assert " TFDDL_STALL_WARNING=inf " in found and " TFDDL_STALL_LIMIT=inf " in found
-    assert "Received: 'nope'" in dry_run("stall_check: {enabled: nope}", "-np", "2").output
+    assert "Received: 'nope'" in dry_run("stall_check: {enabled: nope}", "-np", "2").stderr
 
 
 def test_options_of_tfddlrun(dry_run):
@@ -113,7 +113,7 @@ def test_variables_of_horovod_in_the_shell_win_over_the_file(dry_run):
         in dry_run(text, "-np", "2", "--timeline-filename", "/t/line.json").stdout
     )
     os.environ["HOROVOD_FUSION_THRESHOLD"] = "64MB"
-    assert "HOROVOD_FUSION_THRESHOLD is a whole number" in dry_run(text, "-np", "2").output
+    assert "HOROVOD_FUSION_THRESHOLD is a whole number" in dry_run(text, "-np", "2").stderr
 
 
 @pytest.mark.parametrize(
