@@ -36,7 +36,7 @@ def test_a_limit_that_cannot_be_raised(tmp_path, options, needed):
 
 # Processes that are no ranks connect while the job has room for a few connections.
 JOB = """
-import io, json, os, resource, socket
+import errno, io, json, os, resource, socket
 from tfddl.launch.channel import Listener
 from tfddl.launch.job import Job
 from tfddl.launch.rank_shim import VARIABLE
@@ -51,11 +51,28 @@ printer = Output(io.BytesIO(), io.BytesIO(), prefixed=True)
 verdict = Job(["sleep", "60"], 1, listener, printer, verbose=False, remote=False).run()
 print(verdict.code, verdict.words)
 """
+# All processes of a host together have as many open files as its kernel allows.
+FULL_HOST = JOB.replace(
+    "resource.setrlimit(resource.RLIMIT_NOFILE, (room, room))",
+    """
+def accept():
+    raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
+listener.accept = accept
+""",
+)
 
 
-def test_a_connection_too_many_ends_the_job():
+@pytest.mark.parametrize(
+    ("job", "words", "error"),
+    [
+        (JOB, "The job needs 65 open files for -np 1", "Too many open files"),
+        (FULL_HOST, "This host has as many open files", "Too many open files in system"),
+    ],
+    ids=["of tfddlrun", "of the host"],
+)
+def test_a_connection_too_many_ends_the_job(job, words, error):
     ended = subprocess.run(
-        [sys.executable, "-c", JOB], cwd=REPOSITORY, capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", job], cwd=REPOSITORY, capture_output=True, text=True, timeout=30
     )
-    assert ended.stdout.startswith("1 tfddlrun: The job needs 65 open files for -np 1"), ended
-    assert ended.stdout.endswith(": Too many open files\n")
+    assert ended.stdout.startswith(f"1 tfddlrun: {words}"), ended
+    assert ended.stdout.endswith(f": {error}\n")

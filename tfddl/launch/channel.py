@@ -191,7 +191,7 @@ class Listener:
         """Accepts the next connection. Returns None if there is none.
 
         Raises:
-            OSError: The limit of open files is too low. The connection still waits.
+            OSError: The limit of open files, of this process or of the host, is too low. The connection still waits.
         """
         try:
             return Link(self._socket.accept()[0], self._token, self._processes)

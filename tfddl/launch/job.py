@@ -223,8 +223,8 @@ class Job:
         except OSError as error:
             self._selector.unregister(self._listener)
             if not self._stopping:
-                lack = open_files.lack(self._processes, self._files is not None)
-                self._stopped_by = Verdict(1, f"tfddlrun: {lack}: {error.strerror}")
+                words = open_files.no_room(error, self._processes, self._files is not None)
+                self._stopped_by = Verdict(1, f"tfddlrun: {words}")
                 self._stop()
             return
         if link is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import resource
 
 # Open files of tfddlrun besides those of the ranks: pipes, mpirun, connections of strangers.
@@ -40,6 +41,16 @@ def lack(processes: int, with_files: bool) -> str:
     return (
         f"The job needs {needed} open files for -np {processes}: raise the hard limit, nofile in "
         f"/etc/security/limits.conf, or start fewer processes. Received: ulimit -Hn {limit}"
+    )
+
+
+def no_room(error: OSError, processes: int, with_files: bool) -> str:
+    """The error of a connection that tfddlrun cannot take, from the arguments of `make_room`."""
+    if error.errno != errno.ENFILE:
+        return f"{lack(processes, with_files)}: {error.strerror}"
+    return (
+        "This host has as many open files as its kernel allows for all programs together: end programs that open many "
+        f"files, or raise the limit, by sysctl -w fs.file-max=NUMBER: {error.strerror}"
     )
 
 
