@@ -49,6 +49,33 @@ def test_ctrl_c_while_nobody_reads_the_output():
         os.close(writer)
 
 
+def test_a_second_ctrl_c_while_the_output_is_read_slowly():
+    """As over a slow connection. The reader gets the last line, too."""
+    reader, writer = os.pipe()
+    code = "while True: print('x' * 999)"
+    read = [b""]
+    try:
+        with running(["-np", "2", sys.executable, "-c", code], stdout=writer, stderr=writer) as job:
+            wait_until(lambda: not select.select([], [writer], [], 0)[1])
+            time.sleep(1.0)  # more output waits in the connections of the ranks
+            job.process.send_signal(signal.SIGINT)
+            second = time.monotonic() + 1.0
+            while job.process.poll() is None:
+                read.append(os.read(reader, 4096))
+                time.sleep(0.7)
+                if second and time.monotonic() > second:
+                    job.process.send_signal(signal.SIGINT)
+                    second, deadline = 0.0, time.monotonic() + 15.0
+                assert second or time.monotonic() < deadline
+            assert job.process.returncode == 130
+        os.set_blocking(reader, False)
+        read.append(os.read(reader, 1 << 20))
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert b"".join(read).endswith(b"\ntfddlrun: stopped by signal 2 (SIGINT)\n")
+
+
 AFTER_THE_END = """
 import io, os, signal
 from tfddl.launch import signals

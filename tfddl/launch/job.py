@@ -38,8 +38,9 @@ _MPIRUN_LINGERS_AFTER_SUCCESS_S = 60.0
 _HELLO_WITHIN_S = 30.0
 # Ctrl-C in a terminal also reaches a program that calls tfddl.run(), which sends the signal once more.
 _ONE_SIGNAL_S = 0.5
-# After a signal, for a reader of the output that reads nothing: then the rest is dropped.
+# After a signal, for a reader of the output that reads nothing, and in all for a slow reader: then the rest is dropped.
 _UNREAD_S = 1.0
+_READ_SLOWLY_S = 5.0
 _STRANGERS = 16  # connections without a hello, besides one for each rank
 _MPIRUN_SAID_BYTES = 1 << 16
 
@@ -100,6 +101,7 @@ class Job:
         self._stopping = False
         self._interrupted = False  # by a signal to tfddlrun
         self._unread: set[BinaryIO] = set()  # files whose reader has stopped after the signal
+        self._patience_s = _READ_SLOWLY_S  # what is left of it
         self._over = False  # signals are for the next start
         self._signalled_at = -_ONE_SIGNAL_S
         self._order = itertools.count()
@@ -123,6 +125,7 @@ class Job:
         while self._turn(0.0):  # reads the last messages
             pass
         self._over = True
+        self._patience_s = _READ_SLOWLY_S  # for the last words
         self._abandon()
         self._listener.close()
         status: int | None = self._mpirun.wait()
@@ -181,6 +184,7 @@ class Job:
                 continue
             self._interrupted = True
             if self._stopping:
+                self._patience_s = 0.0
                 self._kill()
             else:
                 self._signalled_at = time.monotonic()
@@ -190,7 +194,7 @@ class Job:
             signals.put_back(numbers)
 
     def _may_write(self, file: BinaryIO) -> bool:
-        """Waits until a file of the printer takes bytes; not long after a signal, since it may have no reader any more.
+        """Waits until a file of the printer takes bytes; not long after a signal, since nobody may read it, or slowly.
 
         Returns:
             Whether it takes bytes.
@@ -199,10 +203,18 @@ class Job:
             if not signals.come_before(file):
                 return True
             self._on_signals()
-        may = signals.takes_bytes(file, 0.0 if file in self._unread else _UNREAD_S)
-        if not may:
+        began = time.monotonic()
+        while not self._over and signals.come_before(file, self._limit(file)):
+            self._on_signals()
+        limit = self._limit(file)
+        may = signals.takes_bytes(file, limit if self._over else 0.0)
+        if not may and limit == _UNREAD_S:
             self._unread.add(file)
+        self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began))
         return may
+
+    def _limit(self, file: BinaryIO) -> float:
+        return 0.0 if file in self._unread else min(_UNREAD_S, self._patience_s)
 
     def _on_mpirun_output(self, stream: str, pipe: int) -> None:
         data = os.read(pipe, 65536)

@@ -76,12 +76,12 @@ def wait_for_signal(seconds: float) -> int:
     return 0
 
 
-def come_before(file: BinaryIO) -> bool:
-    """Waits until signals come or a file takes bytes. Returns whether signals have come."""
+def come_before(file: BinaryIO, seconds: float | None = None) -> bool:
+    """Waits until signals come or a file takes bytes, at most `seconds`. Returns whether signals have come."""
     waits = select.poll()
     waits.register(file, select.POLLOUT)
     waits.register(_pipe[0], select.POLLIN)
-    return _pipe[0] in dict(waits.poll())
+    return _pipe[0] in dict(waits.poll(None if seconds is None else seconds * 1000))
 
 
 def takes_bytes(file: BinaryIO, seconds: float) -> bool:
