@@ -111,6 +111,46 @@ def test_hosts_with_different_numbers_of_gpus(monkeypatch, more):
         choose(NO_GPU | SALLOC | {"SLURM_GPUS": "3"} | more)
 
 
+SHOW_JOB = """#!/bin/sh
+[ "$*" = '-d show job 7' ] && cat << 'END'
+JobId=7 JobName=train
+   NodeList=n[1-4] BatchHost=n1 NumNodes=4 NumCPUs=10 NumTasks=4
+   TRES=cpu=10,node=4,gres/gpu=6
+   JOB_GRES=gpu:a100:5,gpu:v100:1
+     Nodes=n1 CPU_IDs=0-3 Mem=0 GRES=gpu:a100:1(IDX:0),gpu:v100:1(IDX:4)
+     Nodes=n[2-3] CPU_IDs=0-1 Mem=64000 GRES=gpu:a100:2(IDX:0,3)
+     Nodes=n4 CPU_IDs=0-1 Mem=64000 GRES=
+END
+"""
+
+
+@pytest.mark.parametrize("more", [{}, {"SLURM_GPUS_ON_NODE": "2"}, {"SLURM_GPUS": "6"}], ids=str)
+def test_scontrol_tells_the_gpus_of_each_host(tmp_path, monkeypatch, more):
+    program = tmp_path / "scontrol"
+    program.write_text(SHOW_JOB)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.defpath}")
+    environment = NO_GPU | SALLOC | {"SLURM_JOB_NODELIST": "n[1-4]"} | more
+    source = "the GPUs that Slurm gives on each host (scontrol -d show job 7)"
+    assert chosen(environment) == ({"n1": 2, "n2": 2, "n3": 2}, source)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("Nodes=n[2-3]", "Nodes=n2"), ("=gpu:", "=fpga:")],
+    ids=["not of all hosts", "no GPU"],
+)
+def test_scontrol_tells_nothing_of_gpus(tmp_path, monkeypatch, old, new):
+    program = tmp_path / "scontrol"
+    program.write_text(SHOW_JOB.replace(old, new).replace(",gpu:v100:1(IDX:4)", ""))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.defpath}")
+    environment = NO_GPU | SALLOC | {"SLURM_JOB_NODELIST": "n[1-4]"}
+    with pytest.raises(NoChoiceError, match="asked neither for tasks nor for GPUs"):
+        choose(environment)
+    assert chosen(environment | {"SLURM_GPUS": "8"})[1].endswith(" on each of its 4 hosts (SLURM_GPUS=8)")
+
+
 def test_files_of_hosts(tmp_path):
     file = tmp_path / "nodes"
     file.write_text("p1\np1\np2\np2\n")

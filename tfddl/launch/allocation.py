@@ -29,6 +29,7 @@ class Allocation:
     tasks_source: str = ""
     gpus: int = 0  # on each host; 0: unknown, or different if there is a source
     gpus_source: str = ""
+    gpu_hosts: list[Host] = field(default_factory=list)  # the GPUs of each host; empty: unknown
     ask: str = ""  # how to ask the scheduler for tasks
 
 
@@ -119,6 +120,8 @@ def _from(allocation: Allocation, environment: Mapping[str, str]) -> Choice:
             allocation.tasks, f"the tasks of {name} ({allocation.tasks_source}){_more_gpus(allocation)}"
         )
     count, source = allocation.gpus, allocation.gpus_source
+    if allocation.gpu_hosts:
+        return Choice(allocation.gpu_hosts, f"the GPUs that {name} gives on each host ({source})")
     if not count and source:
         some = ",".join(f"{host}:1" for host in allocation.hosts[:3])
         raise NoChoiceError(
@@ -154,8 +157,10 @@ def _slurm(environment: Mapping[str, str]) -> Allocation:
         )
     tasks, tasks_source = slurm.tasks(environment, hosts)
     gpus, gpus_source = slurm.gpus(environment, len(hosts))
+    several = len(hosts) > 1 and not tasks
+    gpu_hosts, source = slurm.gpus_of_each_host(environment, hosts) if several else ([], "")
     ask = "sbatch --ntasks-per-node=2"
-    return Allocation("Slurm", hosts, tasks, tasks_source, gpus, gpus_source, ask)
+    return Allocation("Slurm", hosts, tasks, tasks_source, gpus, source or gpus_source, gpu_hosts, ask)
 
 
 def _pbs(environment: Mapping[str, str]) -> Allocation:

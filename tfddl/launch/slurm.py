@@ -13,6 +13,8 @@ _ITEM = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")  # commas inside of brackets separ
 _BRACKETS = re.compile(r"\[([\d,-]+)\]")
 _REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 _COUNT = re.compile(r"(?:^|:)(\d+)$")  # 4, a100:4
+_GPUS = re.compile(r"(?:^|,)gpu(?::[^:,(]+)?:(\d+)(?=[(,]|$)")  # gpu:2(IDX:0,3), gpu:a100:1(IDX:0)
+_NODES = re.compile(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
 _SCONTROL_S = 30.0
 _MALFORMED = (
     "A list of Slurm's hosts looks like node[01-03,7],login: pass the hosts with -H instead. Received: {}"
@@ -34,17 +36,9 @@ def expand(text: str) -> list[str]:
     Raises:
         ValueError: The list is not of this form.
     """
-    program = shutil.which("scontrol")
-    if program is not None:
-        try:
-            answer = subprocess.run(
-                [program, "show", "hostnames", text], capture_output=True, text=True, timeout=_SCONTROL_S
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            pass
-        else:
-            if answer.returncode == 0 and answer.stdout.strip():
-                return answer.stdout.split()
+    names = _scontrol("show", "hostnames", text).split()
+    if names:
+        return names
     items = _ITEM.findall(text)
     if ",".join(items) != text:
         raise ValueError(_MALFORMED.format(text))
@@ -86,6 +80,37 @@ def gpus(environment: Mapping[str, str], hosts: int) -> tuple[int, str]:
     if total and (total != count * hosts if count else total % hosts):
         return 0, f"SLURM_GPUS={text}"
     return (total // hosts, f"SLURM_GPUS={text}") if total and not count else (count, source)
+
+
+def gpus_of_each_host(environment: Mapping[str, str], names: list[str]) -> tuple[list[Host], str]:
+    """The hosts that have GPUs in the job, each with their number, and the command that says so.
+
+    Slurm's variables tell the GPUs of this host, or the total.
+
+    Returns:
+        No hosts if scontrol does not tell it, or if no host has GPUs.
+    """
+    question = ("-d", "show", "job", environment["SLURM_JOB_ID"])
+    found = {
+        name: sum(map(int, _GPUS.findall(resources)))
+        for nodes, resources in _NODES.findall(_scontrol(*question))
+        for name in expand(nodes)
+    }
+    if set(found) != set(names) or not any(found.values()):
+        return [], ""
+    return [Host(name, found[name]) for name in names if found[name]], " ".join(("scontrol", *question))
+
+
+def _scontrol(*arguments: str) -> str:
+    """What scontrol prints. Empty without it, and if it fails."""
+    program = shutil.which("scontrol")
+    if program is None:
+        return ""
+    try:
+        answer = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=_SCONTROL_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout if answer.returncode == 0 else ""
 
 
 def _gpus_of_this_host(environment: Mapping[str, str]) -> tuple[int, str]:
