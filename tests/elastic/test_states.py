@@ -110,6 +110,40 @@ def test_callbacks_commit_batches_and_epochs(hvd):
     assert committed == [(3, 3), (4, 0)]
 
 
+@on_ranks(2)
+@pytest.mark.skipif(_compat.is_keras_2(), reason="Keras 2 has no SwapEMAWeights")
+def test_averages_in_the_model(hvd):
+    """At the end of an epoch SwapEMAWeights has put averages into the model; training goes on from the weights."""
+    import keras
+
+    model = model_of(hvd)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9)), "mse")
+    state = hvd.elastic.KerasState(model)
+    seen = {}
+
+    def cut(epoch, logs):
+        if epoch == 1:
+            seen["begin"] = values(model)
+            raise KeyboardInterrupt
+
+    notes = keras.callbacks.LambdaCallback(
+        on_epoch_begin=cut, on_epoch_end=lambda *_: seen.update(end=values(model))
+    )
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        keras.callbacks.SwapEMAWeights(swap_on_epoch=True),
+        hvd.elastic.CommitStateCallback(state, 9),
+        notes,
+    ]
+    x = np.ones((8, 3), "float32")
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=0, callbacks=callbacks)
+    assert not np.allclose(seen["begin"][0], seen["end"][0], atol=0.01)
+    state.restore()
+    for found, expected in zip(values(model), seen["begin"], strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-6)  # Keras swaps by adding and subtracting
+
+
 @on_ranks(1)
 def test_what_is_refused(hvd, tmp_path, monkeypatch):
     import keras

@@ -18,6 +18,12 @@ FAULTS = {
         "self.batches_remaining -= 1",
         "tests/elastic/test_states.py::test_callbacks_commit_batches_and_epochs",
     ),
+    "a commit has the averages that Keras has put into the model": Fault(
+        "tfddl/elastic/callbacks.py",
+        "weights_of_training(self.in_front, epoch)",
+        "weights_of_training([], epoch)",
+        "tests/elastic/test_states.py::test_averages_in_the_model",
+    ),
     "survivors number new optimizers each for itself": Fault(
         "tfddl/runtime/survival.py",
         "max(process.owners[key], count)",

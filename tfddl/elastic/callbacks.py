@@ -6,10 +6,11 @@ from typing import Any
 
 from tfddl import _compat
 from tfddl.elastic.state import State
+from tfddl.keras.consistency import callback_list
 from tfddl.keras.consistency.callback_list import Callback
 
 
-class CommitStateCallback(Callback):
+class CommitStateCallback(callback_list.CommittingCallback):
     """Commits a state after every so many batches, and at the end of each epoch.
 
     Place it behind `UpdateBatchStateCallback` and `UpdateEpochStateCallback`, so that it commits what they have noted.
@@ -28,6 +29,7 @@ class CommitStateCallback(Callback):
             raise ValueError(
                 f"batches_per_commit must be 1 or more: pass one. Received: {batches_per_commit!r}"
             )
+        callback_list.watch()
         self.state, self.batches_per_commit = state, batches_per_commit
         self.batches_remaining = batches_per_commit
         self._last = 0
@@ -51,8 +53,9 @@ class CommitStateCallback(Callback):
         super().on_train_batch_end(batch, logs)  # calls on_batch_end of a subclass
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Commits."""
-        self.state.commit()
+        """Commits the weights that training goes on with, not the averages that `SwapEMAWeights` has put into the model."""
+        with callback_list.weights_of_training(self.in_front, epoch):
+            self.state.commit()
 
 
 class UpdateBatchStateCallback(Callback):

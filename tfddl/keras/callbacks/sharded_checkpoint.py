@@ -134,12 +134,8 @@ class ShardedCheckpoint(PreparingCallback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Saves the weights that training goes on with, not the averages that `SwapEMAWeights` has put into the model."""
         self._epoch = epoch if self._is_cut else epoch + 1
-        swapping = [each for each in self._others if getattr(each, "swap_on_epoch", False)]
-        for each in swapping:
-            each.on_epoch_begin(epoch)
-        self._save(self._epoch)
-        for each in swapping:
-            each.on_epoch_end(epoch)
+        with callback_list.weights_of_training(self._others, epoch):
+            self._save(self._epoch)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Saves if the end of `fit` has changed the weights, and waits until the last checkpoint is written."""

@@ -1,5 +1,8 @@
 """The list that `fit` makes of its callbacks: callbacks of tfddl get to see it, and a missing broadcast is reported."""
 
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -44,6 +47,22 @@ class PreparingCallback(Callback):
         raise NotImplementedError
 
 
+class CommittingCallback(ListedCallback):
+    """A callback that keeps the weights of the training, from any place in the list."""
+
+    _list: Any = None
+
+    def on_list(self, callbacks: Any) -> None:
+        """Keeps the list."""
+        self._list = callbacks
+
+    @property
+    def in_front(self) -> list[Any]:
+        """The callbacks that Keras calls before this one."""
+        listed = [] if self._list is None else self._list.callbacks
+        return list(itertools.takewhile(lambda each: each is not self, listed))
+
+
 class LocalStepsCallback(ListedCallback):
     """A callback with which each rank trains alone for some steps, so that weights differ meanwhile.
 
@@ -58,6 +77,22 @@ class LocalStepsCallback(ListedCallback):
     def current(self) -> Any:
         """The object that counts steps and exchanges; None before the first step."""
         return None
+
+
+@contextlib.contextmanager
+def weights_of_training(callbacks: Iterable[Any], epoch: int) -> Iterator[None]:
+    """For the end of an epoch: inside, the model has no averages that `SwapEMAWeights` has put into it.
+
+    Args:
+        callbacks: Those that Keras has called at this end.
+        epoch: The epoch.
+    """
+    swapping = [each for each in callbacks if getattr(each, "swap_on_epoch", False)]
+    for each in swapping:
+        each.on_epoch_begin(epoch)
+    yield
+    for each in swapping:
+        each.on_epoch_end(epoch)
 
 
 def watch() -> None:
@@ -97,7 +132,7 @@ def _complete(callbacks: Any) -> None:
         callback.on_list(callbacks)
     optimizer = getattr(model, "optimizer", None)
     distributed = optimizer is not None and is_distributed(optimizer)
-    looked_after = any(not isinstance(each, LocalStepsCallback) for each in listed)
+    looked_after = any(not isinstance(each, (LocalStepsCallback, CommittingCallback)) for each in listed)
     if not looked_after and (ours or distributed):
         reminder = _Reminder()
         reminder.set_model(model)
