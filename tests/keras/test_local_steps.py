@@ -236,7 +236,7 @@ def model_and_data(hvd):
     keras.utils.set_random_seed(1 + hvd.rank())
     layers = [
         keras.Input((3,)),
-        keras.layers.Dense(4),
+        keras.layers.Dense(4, use_bias=False),  # a bias would follow rounding alone, by Adam
         keras.layers.BatchNormalization(),
         keras.layers.Dense(1),
     ]
@@ -294,7 +294,8 @@ def test_the_best_weights_are_restored(hvd, first, sends, kind):
 
     options = {"every": 10, "fragments": 2, "delay": 1} if kind == "streaming" else {"every": 5}
     local = getattr(hvd.callbacks, "LocalSGD" if kind == "LocalSGD" else "DiLoCo")(**options)
-    stopping = keras.callbacks.EarlyStopping("own", mode="min", patience=9, restore_best_weights=True)
+    patience = 1 if _compat.is_keras_2() else 9  # Keras 2 restores only where it stops
+    stopping = keras.callbacks.EarlyStopping("own", mode="min", patience=patience, restore_best_weights=True)
     pair = [stopping, local] if first else [local, stopping]
     hvd.broadcast_variables(model.variables, root_rank=0)
     callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)] if sends else []
