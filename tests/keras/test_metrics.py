@@ -186,6 +186,22 @@ def test_an_evaluation_after_the_last_step(hvd):
 
 
 @on_ranks(2)
+def test_an_evaluation_in_front_with_a_generator(hvd):
+    """A callback in front starts the metrics anew at the end of an epoch whose number of steps nobody knows."""
+    (x, y, weight), parts = data([24, 12])
+    network = classifier([METRICS.AUC(name="auc")], hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)))
+    expected = network.evaluate(x, y, verbose=0, return_dict=True, sample_weight=weight)
+    batches = ((x[rows], y[rows], weight[rows]) for rows in np.split(parts[hvd.rank()], 3))
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: network.evaluate(x[:8], y[:8], verbose=0)),
+        hvd.callbacks.MetricAverageCallback(),
+    ]
+    history = network.fit(batches, verbose=0, callbacks=callbacks).history
+    check({key: value[0] for key, value in history.items()}, expected)
+
+
+@on_ranks(2)
 def test_what_is_no_sum_is_averaged(hvd):
     """A metric with its own update_state; a warning, since the ranks validate different numbers of batches."""
     (x, y, _), parts = data(SIZES[:2])

@@ -3,6 +3,12 @@
 from tests.mutants.fault import Fault
 
 FAULTS = {
+    "an evaluation in front of MetricAverageCallback starts the metrics anew": Fault(
+        "tfddl/keras/callbacks/metric_average.py",
+        "[_EndOfSteps(self), *callbacks.callbacks]",
+        "callbacks.callbacks",
+        "tests/keras/test_metrics.py::test_an_evaluation_in_front_with_a_generator",
+    ),
     "rows that all ranks have turn results into means": Fault(
         "tfddl/keras/parallel/data_parallel.py",
         "decided_by_rank_0 = True",

@@ -44,10 +44,6 @@ class Snapshot:
         """The variables of all `metrics`."""
         return [variable for metric in self.metrics for variable in metric.variables]
 
-    def is_of(self, logs: Mapping[str, Any]) -> bool:
-        """Whether the results are those of the logs."""
-        return all(key in logs and _equal(value, _array(logs[key])) for key, value in self.results.items())
-
     def describe(self) -> list[str]:
         """Each metric and the shapes of its variables."""
         return [

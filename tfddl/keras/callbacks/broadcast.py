@@ -72,6 +72,8 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         True
     """
 
+    looks_after = True
+
     def __init__(
         self,
         root_rank: int,

@@ -1,19 +1,16 @@
 """MetricAverageCallback: metrics of the whole job."""
 
-import math
 from typing import Any
 
-from tfddl import _compat
+from tfddl.keras.consistency import callback_list
 from tfddl.keras.metric_states import Snapshot, merge, snapshot
 from tfddl.ops.exchange import all_numbers
 from tfddl.runtime.agreement import by_rank
 from tfddl.runtime.log import warn_once
 from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set
 
-Callback: Any = _compat.keras().callbacks.Callback
 
-
-class MetricAverageCallback(Callback):
+class MetricAverageCallback(callback_list.ListedCallback):
     """Gives all ranks the metrics of the whole job.
 
     Loss and metrics are those that one process computes from all the data, however the ranks share it: the states of
@@ -25,8 +22,7 @@ class MetricAverageCallback(Callback):
     In `fit` the callback changes `logs` in place at the end of each epoch, so that the callbacks after it in the list, and
     the history, see the whole job's numbers: put it before `EarlyStopping`, `ModelCheckpoint` and `ReduceLROnPlateau`.
     Numbers of single batches and of the progress bar stay each rank's own. So does the result of `model.evaluate`: see
-    `tfddl.evaluate`. If `fit` does not know its number of steps, as with a generator, a callback of your own that calls
-    `model.evaluate` belongs behind this one: it starts the metrics anew, whose numbers would be means over ranks.
+    `tfddl.evaluate`.
 
     Args:
         process_set: The ranks that train together ("all ranks" above). Defaults to all.
@@ -42,19 +38,20 @@ class MetricAverageCallback(Callback):
         self.owner = type(self).__name__  # first part of the names of its collectives
         self.decided_by_rank_0 = False  # see metric_states.merge
         self._validated, self._snapshots, self._training = 0, dict[str, Snapshot](), False
-        self._after_steps: Snapshot | None = None
+        callback_list.watch()
+
+    def on_list(self, callbacks: Any) -> None:
+        """Has the state kept before any callback of the list may call `model.evaluate`, which starts the metrics anew."""
+        callbacks.callbacks = [_EndOfSteps(self), *callbacks.callbacks]
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Resets the state of the last epoch."""
         self._validated, self._snapshots, self._training = 0, {}, True
-        self._after_steps = None
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Keeps the state after the last step, before a callback in front of this one calls `model.evaluate`."""
-        super().on_train_batch_end(batch, logs)
-        # With `steps_per_execution` Keras may number the last batch as if the execution were whole.
-        if _compat.batches_done(self.model, batch) >= (_compat.fit_params(self).get("steps") or math.inf):
-            self._after_steps = snapshot(self.model)
+    def keep_state(self) -> None:
+        """Keeps the state of training, unless validation has followed."""
+        if not self._snapshots:
+            self._snapshots[""] = snapshot(self.model)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Keeps the state of training, before validation starts from zero."""
@@ -74,13 +71,9 @@ class MetricAverageCallback(Callback):
         """Changes the numbers in `logs`."""
         self._training = False
         numbers = {} if logs is None else logs
-        means = self.merge(numbers, self._snapshots or {"": self._of_training(numbers)})
+        self.keep_state()
+        means = self.merge(numbers, self._snapshots)
         self.compare([key for key in means if key.startswith("val_")])
-
-    def _of_training(self, logs: dict[str, Any]) -> Snapshot:
-        """The state after the last step, unless a callback has called `model.evaluate` between it and Keras' logs."""
-        kept = self._after_steps
-        return kept if kept is not None and kept.is_of(logs) else snapshot(self.model)
 
     def merge(
         self, logs: dict[str, Any], snapshots: dict[str, Snapshot], ranks: int | None = None
@@ -103,3 +96,14 @@ class MetricAverageCallback(Callback):
                 f"Received batches of {by_rank(counts)}",
                 self.process_set,
             )
+
+
+class _EndOfSteps(callback_list.Callback):  # type: ignore[misc]
+    """The first of the list: at the end of an epoch it has a MetricAverageCallback keep the state of the metrics."""
+
+    def __init__(self, average: MetricAverageCallback) -> None:
+        super().__init__()
+        self._average = average
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._average.keep_state()

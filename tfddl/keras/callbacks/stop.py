@@ -40,6 +40,8 @@ class StopTogetherCallback(callback_list.ListedCallback):
         ValueError: At the end of an epoch, on every rank, if the ranks' learning rates differ.
     """
 
+    looks_after = True
+
     def __init__(self, every_batch: bool | None = None, process_set: ProcessSet = global_process_set) -> None:
         super().__init__()
         callback_list.watch()

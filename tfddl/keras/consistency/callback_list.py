@@ -20,7 +20,13 @@ Callback: Any = _compat.keras().callbacks.Callback
 
 
 class ListedCallback(Callback):
-    """A callback that is told of the list that it is in."""
+    """A callback that is told of the list that it is in.
+
+    Attributes:
+        looks_after: Whether it broadcasts or compares what the ranks train, so that no warning has to.
+    """
+
+    looks_after = False
 
     def on_list(self, callbacks: Any) -> None:
         """Called once for each list, before training. May change the list.
@@ -115,8 +121,9 @@ def _prepare(model: Any, arguments: dict[str, Any]) -> None:
 
 
 def ours_among(callbacks: list[Any]) -> list[str]:
-    """The names of the classes of tfddl's callbacks, in their order."""
-    return [type(each).__name__ for each in callbacks if type(each).__module__.startswith("tfddl.")]
+    """The names of the classes of tfddl's public callbacks, in their order."""
+    kinds = [type(each) for each in callbacks if type(each).__module__.startswith("tfddl.")]
+    return [kind.__name__ for kind in kinds if not kind.__name__.startswith("_")]
 
 
 def _complete(callbacks: Any) -> None:
@@ -132,8 +139,7 @@ def _complete(callbacks: Any) -> None:
         callback.on_list(callbacks)
     optimizer = getattr(model, "optimizer", None)
     distributed = optimizer is not None and is_distributed(optimizer)
-    looked_after = any(not isinstance(each, (LocalStepsCallback, CommittingCallback)) for each in listed)
-    if not looked_after and (ours or distributed):
+    if not any(each.looks_after for each in listed) and (ours or distributed):
         reminder = _Reminder()
         reminder.set_model(model)
         callbacks.callbacks.append(reminder)
