@@ -499,9 +499,24 @@ def trains_with_stock_step(model: Any) -> bool:
     return getattr(type(model), "train_step", None) is keras().Model.train_step
 
 
-def fresh_function(function: Any) -> Any:
-    """A `tf.function` with the options of another one, but without its traces. Any other function as it is."""
-    return function._clone(None) if isinstance(function, tf.types.experimental.GenericFunction) else function
+@functools.cache
+def separate_traces(key: Callable[[], object]) -> None:
+    """Makes each `tf.function` use a trace again only where `key` returns what it returned while the trace was made.
+
+    TensorFlow compares the device scopes and the default graph of a call in the same way.
+
+    Args:
+        key: Called with every call of a `tf.function`. Returns something hashable, None where there is nothing to tell.
+    """
+    contexts: Any = importlib.import_module("tensorflow.python.eager.polymorphic_function.function_context")
+    plain = contexts.make_function_context
+
+    @functools.wraps(plain)
+    def make_function_context(*arguments: Any, **options: Any) -> Any:
+        found, own = plain(*arguments, **options), key()
+        return found if own is None else found._replace(context=(found.context, own))
+
+    contexts.make_function_context = make_function_context
 
 
 def sees_gpus() -> bool:

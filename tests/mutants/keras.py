@@ -75,6 +75,12 @@ FAULTS = {
         "tf.where(self.is_whole, alone, tf.ones_like(own) / basics.size())",
         "tests/keras/parallel/test_equal_to_one_process.py::test_a_program",
     ),
+    "an eager step uses the traces of a step with other rows": Fault(
+        "tfddl/keras/parallel/part.py",
+        "    return int(part.rows), int(part.total)\n",
+        "    return True\n",
+        "tests/keras/parallel/test_data_parallel.py::test_a_function_that_several_steps_call",
+    ),
     "a batch that all ranks have counts on all of them": Fault(
         "tfddl/keras/parallel/strategy.py",
         "        if basics.rank() > 0:\n",

@@ -18,7 +18,7 @@ from tests.harness import on_ranks
 from tests.keras import support
 from tests.keras.parallel.programs import batch_normalization
 from tests.keras.parallel.small import X, Y, parallel, small_model
-from tfddl.keras.parallel import files
+from tfddl.keras.parallel import files, part
 from tfddl.runtime import basics
 
 
@@ -453,3 +453,28 @@ def test_a_backup_resumes_on_all_ranks(hvd, tmp_path):
             X, Y, verbose=0, epochs=3, callbacks=[keras.callbacks.BackupAndRestore(directory)]
         )
     assert history.epoch == [1, 2]
+
+
+@pytest.mark.parametrize("eager", [True, False])
+@on_ranks(2)
+def test_a_function_that_several_steps_call(hvd, eager):
+    """It is traced for each function around it, in eager mode for other numbers of rows, and outside of a step."""
+    traces = []
+    around = (lambda step: step) if eager else tf.function
+
+    @tf.function
+    def inner(x):
+        now = part.current()
+        traces.append(now)
+        return x * (-1.0 if now is None else now.weight(tf.float32))
+
+    def step(x):
+        with part.under_way(part.take(x)):
+            return inner(tf.constant(3.0))
+
+    with parallel(hvd):
+        results = [around(step)(tf.zeros([rows])) for rows in (4, 5, 4)]
+        results.append(around(inner)(tf.constant(3.0)))
+    odd = 3.0 * (2 + (hvd.rank() == 1)) / 5
+    np.testing.assert_allclose(results, [1.5, odd, 1.5, -3.0], rtol=1e-6)
+    assert len(traces) == (3 if eager else 4)

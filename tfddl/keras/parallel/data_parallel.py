@@ -23,7 +23,6 @@ from tfddl.keras.distributed.settings import SETTINGS, Settings
 from tfddl.keras.metric_states import merge, snapshot
 from tfddl.keras.parallel import checks, files, losses, part, row_losses, seeds
 from tfddl.keras.parallel.generators import SharedGenerator, TrainingGenerator, ValidationGenerator
-from tfddl.keras.parallel.nested_steps import traced_anew
 from tfddl.keras.parallel.order import OrderCallback
 from tfddl.keras.parallel.single_batches import SingleBatches
 from tfddl.keras.parallel.strategy import PartStrategy
@@ -98,6 +97,7 @@ class DataParallel:
         DataParallel._active = self
         atexit.register(_warn_of_no_training, self)
         callback_list.watch()
+        _compat.separate_traces(part.trace_key)
         patches.divide_training(_METHODS)
         patches.divide_losses(losses.with_global_sums, losses.with_global_masks, losses.with_global_additions)
         patches.try_losses(row_losses.with_rows_tried)
@@ -252,8 +252,7 @@ class _Methods:
         model._distribute_strategy = strategy
         self._fits += strategy is not None
         try:
-            with traced_anew(model):
-                yield
+            yield
         finally:
             model._distribute_strategy = before
             self._fits -= strategy is not None

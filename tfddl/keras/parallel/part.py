@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfddl import _compat
 from tfddl.runtime import asked, basics
 
 TRACED = "hvd.DataParallel"
@@ -130,6 +131,19 @@ _CURRENT: ContextVar[Part | None] = ContextVar("part", default=None)
 def current() -> Part | None:
     """The part of the step that is being traced, or that runs eagerly; None outside of one."""
     return _CURRENT.get()
+
+
+def trace_key() -> object:
+    """Tells the current part in the cache of each `tf.function` that the step calls.
+
+    A trace holds the rules of a part, and its numbers of rows: tensors of the graph around it, or constants in eager mode.
+    """
+    part = current()
+    if part is None:
+        return None
+    if tf.is_symbolic_tensor(part.rows):
+        return _compat.reference(part.rows)
+    return int(part.rows), int(part.total)
 
 
 @contextmanager

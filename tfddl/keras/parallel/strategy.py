@@ -57,8 +57,7 @@ class PartStrategy:
         variables = [variable for metric in self._model.metrics for variable in metric.variables]
         before = [tf.convert_to_tensor(variable) for variable in variables]
         with under_way(part), loss_weight.under_way(part.weight), other_streams():
-            # In older Keras 3 it is a tf.function, which may hold the trace of another part (nested_steps.py).
-            outputs = _compat.fresh_function(step)(part.data)
+            outputs = step(part.data)
         warn_of_added(self._model)
         _warn_of_metrics(self._model)
         if basics.rank() > 0:
