@@ -616,7 +616,9 @@ class _NoResource:
     op = SimpleNamespace(type="")
 
 
-def chain_calls(is_chained: Callable[[str], bool], for_xla: Callable[[], None]) -> None:
+def chain_calls(
+    is_chained: Callable[[str], bool], needs_kernels: Callable[[str], bool], for_xla: Callable[[], None]
+) -> None:
     """Makes each later `tf.function` run its calls of functions with ops of certain types in the order of the program.
 
     Conds and loops with such ops are calls as well. These calls, and the stateful ops without resources, run one after the
@@ -624,28 +626,38 @@ def chain_calls(is_chained: Callable[[str], bool], for_xla: Callable[[], None]) 
 
     Args:
         is_chained: Whether calls of functions with ops of this type run in order.
-        for_xla: Called when a function with `jit_compile=True` calls such a function, which may have been traced before for
-            a function without it.
+        needs_kernels: Whether XLA needs a kernel of tfddl's for ops of this type.
+        for_xla: Called when a function with `jit_compile=True` calls a function with ops that need kernels, which may have
+            been traced before for a function without it.
     """
-    known: dict[str, bool] = {}
     chain = _NoResource()
+    calls_chained, calls_kernels = _calls_ops(is_chained), _calls_ops(needs_kernels)
+
+    @auto_control_deps.register_acd_resource_resolver
+    def tfddl_calls_in_order(op: Any, _reads: Any, writes: Any) -> bool:
+        if not _CALLS.match(op.type) or chain in writes or not calls_kernels(op.graph, op.node_def):
+            return False
+        context = control_flow_util.GetContainingXLAContext(op._get_control_flow_context())
+        if context is not None or control_flow_util.GraphOrParentsInXlaContext(op.graph):
+            for_xla()
+        added = calls_chained(op.graph, op.node_def)
+        if added:
+            writes.add(chain)
+        return added
+
+
+def _calls_ops(is_wanted: Callable[[str], bool]) -> Callable[[Any, Any], bool]:
+    """Makes a function of a graph and a node, which says whether the node calls functions with ops of wanted types."""
+    known: dict[str, bool] = {}
 
     def has_such_ops(graph: Any, name: str) -> bool:
         if name not in known:
             function = graph._get_function(name)
             nodes = [] if function is None else function.definition.node_def
-            known[name] = any(is_chained(node.op) or calls_such_ops(graph, node) for node in nodes)
+            known[name] = any(is_wanted(node.op) or calls_such_ops(graph, node) for node in nodes)
         return known[name]
 
     def calls_such_ops(graph: Any, node: Any) -> bool:
         return bool(_CALLS.match(node.op)) and any(has_such_ops(graph, name) for name in _called_by(node))
 
-    @auto_control_deps.register_acd_resource_resolver
-    def tfddl_calls_in_order(op: Any, _reads: Any, writes: Any) -> bool:
-        added = bool(_CALLS.match(op.type)) and chain not in writes and calls_such_ops(op.graph, op.node_def)
-        if added:
-            writes.add(chain)
-            context = control_flow_util.GetContainingXLAContext(op._get_control_flow_context())
-            if context is not None or control_flow_util.GraphOrParentsInXlaContext(op.graph):
-                for_xla()
-        return added
+    return calls_such_ops

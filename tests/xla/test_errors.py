@@ -147,10 +147,13 @@ def test_without_the_kernels(hvd):
         assert not hvd.xla_built()
         traced_before = tf.function(lambda x: hvd.allreduce(x))
         traced_before(tf.ones([2]))
+        rank = tf.function(lambda: hvd.rank_op())
+        rank()
         for call in (
             lambda x: hvd.allreduce(x),
             lambda x: hvd.allgather(x),
             lambda x: traced_before(x),
+            lambda x: x + tf.cast(rank(), tf.float32),
             lambda x: hvd.rank_op() + tf.cast(x[0], tf.int32),
         ):
             with pytest.raises(

@@ -16,7 +16,8 @@ from tfddl.runtime import library, xla
 # Two calls of one function submit the same names, so they must not run at the same time.
 _compat.chain_calls(
     lambda op_type: op_type.startswith("Tfddl") and op_type != "TfddlRankQuery",
-    for_xla=lambda: xla.require_kernels("function with collectives"),
+    needs_kernels=lambda op_type: op_type.startswith("Tfddl"),
+    for_xla=lambda: xla.require_kernels("function with collectives or rank_op"),
 )
 
 
