@@ -46,7 +46,7 @@ FAULTS = {
         "tests/keras/parallel/test_equal_to_one_process.py::test_a_program",
     ),
     "each rank reads the generator of validations": Fault(
-        "tfddl/keras/parallel/data_parallel.py",
+        "tfddl/keras/parallel/generators.py",
         '(("x", TrainingGenerator), ("validation_data", ValidationGenerator))',
         '(("x", TrainingGenerator),)',
         "tests/keras/parallel/test_generators.py::test_validation",
@@ -116,6 +116,12 @@ FAULTS = {
         "            if basics.rank() == 0:\n",
         "            if basics.rank() >= 0:\n",
         "tests/keras/parallel/test_generators.py::test_only_rank_0_reads_a_generator",
+    ),
+    "each rank goes on with its own generator after fit": Fault(
+        "tfddl/keras/parallel/generators.py",
+        "or data not in _ADVANCED:",
+        "or data in _ADVANCED:",
+        "tests/keras/parallel/test_generators.py::test_evaluate_and_predict_go_on_with_a_generator_of_fit",
     ),
     "a generator ends before all ranks have its batches": Fault(
         "tfddl/keras/parallel/generators.py",
@@ -197,8 +203,8 @@ FAULTS = {
     ),
     "a callback predicts on parts": Fault(
         "tfddl/keras/parallel/data_parallel.py",
-        "with self._divided(model, None):",
-        "with self._divided(model, model._distribute_strategy):",
+        "with self._divided(model, None),",
+        "with self._divided(model, model._distribute_strategy),",
         "tests/keras/parallel/test_data_parallel.py::test_single_batches_in_callbacks_are_whole",
     ),
     "a fixed batch size passes": Fault(

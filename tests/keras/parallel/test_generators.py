@@ -30,6 +30,26 @@ def test_only_rank_0_reads_a_generator(hvd):
 
 
 @on_ranks(2)
+def test_evaluate_and_predict_go_on_with_a_generator_of_fit(hvd):
+    """Rank 0's generator has advanced, the others' have not. Also in a callback, while `fit` reads the generator."""
+    batches = rows(99)
+    found = []
+
+    def evaluate():
+        found.append(network.evaluate(batches, steps=3, verbose=0))
+        found.append(network.predict(batches, steps=2, verbose=0).tolist())
+
+    with parallel(hvd):
+        network = small_model(optimizer=keras.optimizers.SGD(0.01), steps_per_execution=2)
+        evaluating = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: evaluate())
+        network.fit(batches, steps_per_epoch=4, epochs=2, verbose=0, callbacks=[evaluating])
+        evaluate()
+        network.evaluate(rows(5), verbose=0)
+        found.append([network.evaluate(batches, verbose=0), next(batches, None) is None or hvd.rank() > 0])
+    assert hvd.allgather_object(found) == [found] * 2
+
+
+@on_ranks(2)
 def test_an_endless_generator_that_is_slower_than_a_step(hvd):
     """All ranks take part in the same broadcasts, also in those of the batches that Keras has read ahead."""
     read = []

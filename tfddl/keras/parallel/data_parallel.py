@@ -4,7 +4,6 @@ import atexit
 import functools
 import inspect
 import os
-import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -22,7 +21,7 @@ from tfddl.keras.distributed.distribute import distribute
 from tfddl.keras.distributed.settings import SETTINGS, Settings
 from tfddl.keras.metric_states import merge, snapshot
 from tfddl.keras.parallel import checks, files, losses, part, row_losses, seeds
-from tfddl.keras.parallel.generators import SharedGenerator, TrainingGenerator, ValidationGenerator
+from tfddl.keras.parallel.generators import advanced_shared, share
 from tfddl.keras.parallel.order import OrderCallback
 from tfddl.keras.parallel.single_batches import SingleBatches
 from tfddl.keras.parallel.strategy import PartStrategy
@@ -51,7 +50,8 @@ class DataParallel:
     - BatchNormalization takes mean and variance over the global batch.
     - Rank 0 shows the progress bar and writes files: `model.save`, `save_weights`, `export`, ModelCheckpoint, CSVLogger,
       TensorBoard, BackupAndRestore. `keras.utils.get_file` downloads once on each host.
-    - Python generators are read by rank 0, which sends the batches to the others.
+    - Python generators of `fit` are read by rank 0, which sends the batches to the others. `evaluate` and `predict` do the
+      same with a generator that `fit` has read.
     - A `train_step` of your own runs on the rank's rows; its loss has to be a mean over rows.
 
     Args:
@@ -149,7 +149,7 @@ class _Methods:
             broadcast = BroadcastGlobalVariablesCallback(0)
             broadcast.refuses_divergence = True
             added = [broadcast, average, streams, order]
-            shared = _share_generators(call)
+            shared = share(call)
             added += shared
             # The broadcast gives all ranks what BackupAndRestore restores on rank 0.
             first = [each for each in listed if _is_backup(each)]
@@ -204,7 +204,7 @@ class _Methods:
                 _quiet(call)
             if options.get("_use_cached_eval_dataset"):
                 return plain(*call.args, **call.kwargs)
-            with self._divided(model, None):
+            with self._divided(model, None), advanced_shared(call):
                 result = plain(*call.args, **call.kwargs)
             if self._fits and basics.rank() > 0 and plain.__name__ == "evaluate":
                 # Keras adds the rows that fit trains on next to these; only rank 0's count these.
@@ -296,18 +296,6 @@ def _moments(layer: Any, plain: Callable[..., Any], inputs: Any, mask: Any) -> t
         moments: tuple[Any, Any] = plain(layer, inputs, mask)
         return moments
     return synchronized_moments(inputs, mask, list(layer._reduction_axes))
-
-
-def _share_generators(call: inspect.BoundArguments) -> list[SharedGenerator]:
-    """Has rank 0 read the generators among the arguments of `fit`."""
-    steps = _compat.steps_per_execution(call.arguments["self"])
-    shared: list[SharedGenerator] = []
-    for argument, kind in (("x", TrainingGenerator), ("validation_data", ValidationGenerator)):
-        data = call.arguments.get(argument)
-        if isinstance(data, types.GeneratorType):
-            shared.append(kind(data, f"DataParallel.{kind.__name__}", steps))
-            call.arguments[argument] = shared[-1].batches()
-    return shared
 
 
 def _are_arrays(data: Any) -> bool:

@@ -5,14 +5,18 @@ same collectives, each step of the training fetches one batch, in a thread that 
 """
 
 import functools
+import inspect
 import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import GeneratorType
 from typing import Any
+from weakref import WeakSet
 
 from tfddl import _compat
-from tfddl.keras.consistency.callback_list import Callback
+from tfddl.keras.consistency.callback_list import Callback, callbacks_of
 from tfddl.ops.objects import broadcast_object
 from tfddl.runtime import basics
 
@@ -56,6 +60,10 @@ class SharedGenerator(Callback):
         """Ends the generator at once: at the end of `fit` TensorFlow waits for the thread that reads it."""
         self._fetched.put((None, None))
 
+    def _allow_step(self, *_: Any, **__: Any) -> None:
+        """Fetches the batches of the next step."""
+        self._allow(self._steps)
+
     def _allow(self, batches: int) -> None:
         for _ in range(batches):
             _tasks().put(functools.partial(self._fetch, self._fetched))
@@ -94,9 +102,14 @@ class SharedGenerator(Callback):
 class TrainingGenerator(SharedGenerator):
     """The batches that `fit` trains on."""
 
-    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Fetches the batches of the next step."""
-        self._allow(self._steps)
+    on_train_batch_begin = SharedGenerator._allow_step
+
+
+class EvaluationGenerator(SharedGenerator):
+    """The batches of `evaluate` or `predict`."""
+
+    on_test_batch_begin = on_predict_batch_begin = SharedGenerator._allow_step
+    on_test_end = on_predict_end = SharedGenerator.on_train_end
 
 
 class ValidationGenerator(SharedGenerator):
@@ -158,3 +171,41 @@ def _tasks() -> queue.SimpleQueue[Callable[[], None]]:
 
     threading.Thread(target=work, name="tfddl-generator", daemon=True).start()
     return tasks
+
+
+# The generators that `fit` has read: on rank 0 they have advanced, on the others they have not.
+_ADVANCED: WeakSet[Iterator[Any]] = WeakSet()
+
+
+def share(call: inspect.BoundArguments) -> list[SharedGenerator]:
+    """Has rank 0 read the generators among the arguments of `fit`."""
+    shared: list[SharedGenerator] = []
+    for argument, kind in (("x", TrainingGenerator), ("validation_data", ValidationGenerator)):
+        data = call.arguments.get(argument)
+        if isinstance(data, GeneratorType):
+            _ADVANCED.add(data)
+            shared.append(_share(call, argument, kind))
+    return shared
+
+
+@contextmanager
+def advanced_shared(call: inspect.BoundArguments) -> Iterator[None]:
+    """Has rank 0 read the generator among the arguments of `evaluate` or `predict`, if `fit` has read it before."""
+    data = call.arguments.get("x")
+    if not isinstance(data, GeneratorType) or data not in _ADVANCED:
+        yield
+        return
+    shared = _share(call, "x", EvaluationGenerator)
+    call.arguments["callbacks"] = [shared, *callbacks_of(call.arguments)]
+    try:
+        yield
+    finally:
+        shared.close()
+
+
+def _share(call: inspect.BoundArguments, argument: str, kind: type[SharedGenerator]) -> SharedGenerator:
+    """Gives a method of a model the batches of rank 0's generator."""
+    steps = _compat.steps_per_execution(call.arguments["self"])
+    shared = kind(call.arguments[argument], f"DataParallel.{kind.__name__}", steps)
+    call.arguments[argument] = shared.batches()
+    return shared
