@@ -1,6 +1,7 @@
 """DataParallel with Python generators: rank 0 reads them, for training and for validation."""
 
 import contextlib
+import random
 import time
 
 import keras
@@ -16,17 +17,20 @@ from tfddl import _compat
 
 @on_ranks(2)
 def test_only_rank_0_reads_a_generator(hvd):
+    """The random numbers that it draws on rank 0 count on all ranks."""
     read = []
 
     def batches():
         while True:
             read.append(1)
-            yield X, Y
+            yield X * np.random.rand(), Y * random.random()
 
     with parallel(hvd):
         small_model().fit(batches(), steps_per_epoch=3, epochs=2, verbose=0)
+        drawn = np.random.rand(), random.random()
         generator()
     assert bool(read) == (hvd.rank() == 0)
+    assert hvd.allgather_object(drawn) == [drawn] * 2
 
 
 @on_ranks(2)

@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from tfddl import _compat
 from tfddl.keras.consistency.callback_list import Callback, callbacks_of
+from tfddl.keras.parallel import seeds
 from tfddl.ops.objects import broadcast_object
 from tfddl.runtime import basics
 
@@ -50,10 +51,11 @@ class SharedGenerator(Callback):
         yield from _batches_of(self._fetched)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Ends the generator, after the batches that all ranks fetch."""
+        """Ends the generator, after the batches that all ranks fetch; it has drawn random numbers on rank 0 alone."""
         done = threading.Event()
         _tasks().put(done.set)
         done.wait()
+        seeds.take_states_of_rank_0()
         self.close()
 
     def close(self) -> None:

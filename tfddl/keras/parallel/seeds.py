@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
@@ -22,6 +23,13 @@ def set_seed(seed: int | None) -> int:
     drawn = broadcast_object(drawn, 0, name="DataParallel.seed")
     _compat.keras().utils.set_random_seed(drawn)
     return drawn
+
+
+def take_states_of_rank_0() -> None:
+    """All ranks go on with the random numbers of Python and NumPy where rank 0 does."""
+    states = broadcast_object((random.getstate(), np.random.get_state()), 0, name="DataParallel.states")
+    random.setstate(states[0])
+    np.random.set_state(states[1])
 
 
 @contextmanager
