@@ -51,7 +51,8 @@ class DivergenceCheck:
                 "DataParallel: after a step of the model's own train_step the processes have different weights, since each "
                 "has changed them by its own part of the batch. Let optimizers of Keras change the weights, and make each "
                 "optimizer an attribute of the model: self.g_optimizer = keras.optimizers.Adam(). Here some optimizer is "
-                "held by another object, or the step assigns values that it computes from the batch. "
+                "held by another object, or the step assigns values that it computes from the batch: average these "
+                "over the processes first, value = hvd.allreduce(value). "
                 f"Received: weights that differ: {first_few(paths)}"
             )
         warn_once(
