@@ -410,6 +410,11 @@ def losses_module() -> Any:
     return importlib.import_module("keras.src.losses.loss")
 
 
+def compile_loss() -> Any:
+    """Keras 3's class of the loss that `compile` makes of the losses it gets, which has no public name."""
+    return importlib.import_module("keras.src.trainers.compile_utils").CompileLoss
+
+
 def saving_module() -> Any:
     """The module of Keras 3 with the functions that save and load, which `Model.save` calls too."""
     return importlib.import_module("keras.src.saving.saving_api")

@@ -118,6 +118,9 @@ def batch_normalization():
 
 
 def several_outputs():
+    def mean(true, predicted):
+        return keras.losses.Huber(reduction="sum")(true, predicted) / tf.cast(tf.shape(true)[0], tf.float32)
+
     entry = keras.Input((6,))
     hidden = keras.layers.Dense(8, activation="relu")(entry)
     network = keras.Model(
@@ -129,7 +132,7 @@ def several_outputs():
     )
     network.compile(
         optimizer="rmsprop",
-        loss={"size": "huber", "kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True)},
+        loss={"size": mean, "kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True)},
         loss_weights={"size": 0.3, "kind": 1.0},
         metrics={"kind": ["accuracy"]},
     )
@@ -214,17 +217,21 @@ def on_batches():
 
 
 class Gan(keras.Model):
-    """Two optimizers in a `train_step`, each with a loss that is a mean over rows; one is that of a model inside."""
+    """Two optimizers in a `train_step`, each with a loss that is a mean over rows; one is that of a model inside.
+
+    SGD shows a factor of a loss, unlike Adam.
+    """
 
     def __init__(self):
         super().__init__()
         self.generator = keras.Sequential([keras.Input((4,)), keras.layers.Dense(6)])
         self.discriminator = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+        self.squares = keras.losses.MeanSquaredError(reduction="sum")
         self.built = True
 
     def compile(self):
         super().compile()
-        self.d_optimizer = keras.optimizers.Adam(0.01)
+        self.d_optimizer = keras.optimizers.SGD(0.01)
         self.generator.compile(optimizer=keras.optimizers.Adam(0.01))
 
     def train_step(self, data):
@@ -232,9 +239,11 @@ class Gan(keras.Model):
         with tf.GradientTape() as d_tape, tf.GradientTape() as g_tape:
             fake = self.generator(noise, training=True)
             judged = self.discriminator(fake, training=True)
-            d_loss = tf.reduce_mean(
-                tf.square(self.discriminator(real, training=True) - 1) + tf.square(judged)
+            accepted = self.discriminator(real, training=True)
+            d_loss = self.squares(tf.ones_like(accepted), accepted) + self.squares(
+                tf.zeros_like(judged), judged
             )
+            d_loss /= tf.cast(tf.shape(real)[0], tf.float32)
             g_loss = tf.reduce_mean(tf.square(judged - 1))
         for optimizer, tape, loss, network in (
             (self.d_optimizer, d_tape, d_loss, self.discriminator),

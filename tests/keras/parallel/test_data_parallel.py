@@ -240,6 +240,19 @@ def summed_metric(hvd):
     network.fit(X, Y, verbose=0)
 
 
+class Summed(keras.Sequential):
+    def train_step(self, data):
+        keras.losses.MeanSquaredError(reduction="sum", name="squares")(data[1], self(data[0]))
+        return super().train_step(data)
+
+
+def summed_loss(hvd):
+    """Also one of compile(), without a warning."""
+    network = Summed([keras.Input((4,)), keras.layers.Dense(1)])
+    network.compile(loss=keras.losses.MeanSquaredError(reduction="sum"))
+    network.fit(X, Y, verbose=0)
+
+
 class Adds(keras.layers.Layer):
     def call(self, inputs):
         self.add_loss(tf.reduce_sum(inputs))
@@ -289,6 +302,7 @@ def contrastive_loss(hvd):
         ("scalar_loss", "a loss function of this program returns one number"),
         ("scalar_metric", "a metric function of this program returns one number"),
         ("summed_metric", "counts as a sum over rows: .* update_state.1.0.. Received: metric 'sum'"),
+        ("summed_loss", "calls a loss with reduction='sum', .* Received: 'squares'"),
         ("own_metric", "a metric with an update_state of its own is .* Received: 'largest'"),
         ("added_loss", "a layer of this program passes to add_loss one number"),
     ],

@@ -17,6 +17,8 @@ the epoch that goes on is shorter than the others |
 | `reduce_values` and `apply_mask` of losses, `Model._aggregate_additional_loss` | 3 | their denominators are those of the \
 whole batch |
 | `Loss.__call__` | 3 | a loss that compares rows has a warning |
+| `Loss.__call__`, `CompileLoss.__call__` | 3 | the sum of a loss of `compile` is that of the whole batch, unlike the sum \
+of a loss that the program itself calls |
 | `BatchNormalization._moments` | 3 | so are its statistics |
 | `metrics.Mean.update_state`, `metrics.Sum.update_state` | 3 | a number for the whole batch counts by rows |
 | `keras.saving.save_model`, `.save_weights`; `Model.export`; `keras.utils.get_file` | 3 | under `DataParallel` one rank \
@@ -171,10 +173,15 @@ def prepare_epochs(prepare: Callable[[Any], None]) -> None:
 
 @functools.cache
 def divide_losses(
-    reduce_values: Callable[[Any], Any], apply_mask: Callable[[Any], Any], add: Callable[[Any], Any]
+    compute: Callable[[Any], Any],
+    reduce_values: Callable[[Any], Any],
+    apply_mask: Callable[[Any], Any],
+    add: Callable[[Any], Any],
 ) -> None:
-    """Keras 3: the functions with the denominators of losses become what these make of them."""
+    """Keras 3: the calls of losses, and the functions with their denominators, become what these make of them."""
     home, model = _compat.losses_module(), _compat.keras().Model
+    for kind in (home.Loss, _compat.compile_loss()):
+        kind.__call__ = compute(kind.__call__)
     home.reduce_values = reduce_values(home.reduce_values)
     home.apply_mask = apply_mask(home.apply_mask)
     if _compat.aggregates_added_losses():

@@ -43,8 +43,8 @@ class DataParallel:
     Without random layers N ranks compute the weights, losses and metrics of one process with the same seed, up to rounding.
 
     - `fit` and `train_on_batch` divide each batch. Gradients are weighted by rows, so batches need not be divisible by the
-      number of ranks. Losses with masks, `mean_with_sample_weight` or `sum` are those of the global batch. The validation of
-      `fit` is divided too. Metrics in `logs` and the history are the whole job's.
+      number of ranks. Losses with masks or `mean_with_sample_weight`, and losses of `compile` with `sum`, are those of the
+      global batch. The validation of `fit` is divided too. Metrics in `logs` and the history are the whole job's.
     - `evaluate` and `predict` outside of `fit` run whole on every rank.
     - Random layers such as Dropout draw other numbers on each rank.
     - BatchNormalization takes mean and variance over the global batch.
@@ -99,7 +99,12 @@ class DataParallel:
         callback_list.watch()
         _compat.separate_traces(part.trace_key)
         patches.divide_training(_METHODS)
-        patches.divide_losses(losses.with_global_sums, losses.with_global_masks, losses.with_global_additions)
+        patches.divide_losses(
+            losses.with_callers_known,
+            losses.with_global_sums,
+            losses.with_global_masks,
+            losses.with_global_additions,
+        )
         patches.try_losses(row_losses.with_rows_tried)
         patches.divide_metrics(losses.with_rows_as_weight, losses.with_numbers_of_a_step)
         patches.synchronize_batch_normalization(_moments)

@@ -1,13 +1,14 @@
 """Losses over a part of a global batch, such that their weighted mean over ranks is the loss over the global batch.
 
 With n of N rows on this rank the optimizer weights this rank's loss by `n / N` (`Part.weight`). This is right for a mean
-over rows. The other denominators of Keras' losses are those of the global batch here. A loss that is one number for the
-whole batch counts as a mean over rows, with a warning.
+over rows. The other denominators of the losses that `compile` gets are those of the global batch here. A loss that is one
+number for the whole batch counts as a mean over rows, with a warning; so does a sum that the program itself asks of a loss.
 """
 
 import functools
 import inspect
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import tensorflow as tf
@@ -21,6 +22,22 @@ from tfddl.runtime.log import warn_once
 from tfddl.runtime.process_sets import global_process_set, id_of
 
 _NAME = "DataParallel.loss"
+_CALLED: ContextVar[tuple[Any, ...]] = ContextVar("losses", default=())
+"""The losses that are being called, the outermost first."""
+
+
+def with_callers_known(call: Callable[..., Any]) -> Callable[..., Any]:
+    """`__call__` of a loss, which notes that a loss inside of it is called by this one."""
+
+    @functools.wraps(call)
+    def compute(loss: Any, *arguments: Any, **options: Any) -> Any:
+        token = _CALLED.set((*_CALLED.get(), loss))
+        try:
+            return call(loss, *arguments, **options)
+        finally:
+            _CALLED.reset(token)
+
+    return compute
 
 
 def with_global_sums(reduce_values: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,7 +57,11 @@ def with_global_sums(reduce_values: Callable[..., Any]) -> Callable[..., Any]:
             _warn("a loss function of this program returns")
             return result
         if reduction == "sum":
-            return result * part.inverse_share(result.dtype)
+            caller, loss = (None, None, *_CALLED.get())[-2:]
+            if isinstance(caller, _compat.compile_loss()):
+                return result * part.inverse_share(result.dtype)
+            _warn_of_sum(loss)
+            return result
         if reduction == "mean_with_sample_weight" and weights is not None:
             own = tf.reduce_sum(tf.cast(weights, tf.float64))
             (total,) = _sums(part, own)
@@ -150,6 +171,15 @@ def _warn(origin: str) -> None:
     warn_once(
         f"DataParallel: {origin} one number for a batch, which counts as a mean over rows. Use one number for each row, "
         "unless it is a mean over rows: a sum, a root or a ratio differs from that of one process."
+    )
+
+
+def _warn_of_sum(loss: Any) -> None:
+    warn_once(
+        "DataParallel: this program itself calls a loss with reduction='sum', as in a train_step. Each process adds up its "
+        "own rows, and the sum counts as a mean over rows: divide it by tf.shape(x)[0], the number of these rows. To "
+        "silence this warning, write reduction='sum_over_batch_size', or reduction='none' and tf.reduce_mean. "
+        f"Received: {getattr(loss, 'name', loss)!r}"
     )
 
 
