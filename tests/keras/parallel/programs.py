@@ -217,7 +217,7 @@ def on_batches():
 
 
 class Gan(keras.Model):
-    """Two optimizers in a `train_step`, each with a loss that is a mean over rows; one is that of a model inside.
+    """Two optimizers in a `train_step`, one with a mean over rows, one with a number for each row; one is of a model inside.
 
     SGD shows a factor of a loss, unlike Adam.
     """
@@ -232,7 +232,7 @@ class Gan(keras.Model):
     def compile(self):
         super().compile()
         self.d_optimizer = keras.optimizers.SGD(0.01)
-        self.generator.compile(optimizer=keras.optimizers.Adam(0.01))
+        self.generator.compile(optimizer=keras.optimizers.SGD(0.003))
 
     def train_step(self, data):
         real, noise = data
@@ -244,7 +244,7 @@ class Gan(keras.Model):
                 tf.zeros_like(judged), judged
             )
             d_loss /= tf.cast(tf.shape(real)[0], tf.float32)
-            g_loss = tf.reduce_mean(tf.square(judged - 1))
+            g_loss = tf.square(judged - 1)
         for optimizer, tape, loss, network in (
             (self.d_optimizer, d_tape, d_loss, self.discriminator),
             (self.generator.optimizer, g_tape, g_loss, self.generator),

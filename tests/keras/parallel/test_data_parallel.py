@@ -253,6 +253,26 @@ def summed_loss(hvd):
     network.fit(X, Y, verbose=0)
 
 
+class RowsOnTape(keras.Sequential):
+    def train_step(self, data):
+        weights = self.trainable_weights
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(data[0])
+            rows = self(data[0])
+            tasks = tf.stack([tf.reduce_sum(rows), tf.reduce_max(rows)])
+        tape.gradient(rows, data[0])  # as in a gradient penalty
+        self.of_tasks, self.of_rows = tape.gradient(tasks, weights)[1], tape.gradient(rows, weights)[1]
+        return super().train_step(data)
+
+
+def rows_on_tape(hvd):
+    """A number for each row counts for all ranks; not one for each task."""
+    network = RowsOnTape([keras.Input((4,)), keras.layers.Dense(1)])
+    network.compile(loss="mse", run_eagerly=True)
+    network.fit(X, Y, batch_size=8, verbose=0)
+    np.testing.assert_array_equal([*network.of_tasks, *network.of_rows], [5, 8])
+
+
 class Adds(keras.layers.Layer):
     def call(self, inputs):
         self.add_loss(tf.reduce_sum(inputs))
@@ -303,6 +323,7 @@ def contrastive_loss(hvd):
         ("scalar_metric", "a metric function of this program returns one number"),
         ("summed_metric", "counts as a sum over rows: .* update_state.1.0.. Received: metric 'sum'"),
         ("summed_loss", "calls a loss with reduction='sum', .* Received: 'squares'"),
+        ("rows_on_tape", "the gradient of a loss with one number for each row, .* tf.reduce_mean"),
         ("own_metric", "a metric with an update_state of its own is .* Received: 'largest'"),
         ("added_loss", "a layer of this program passes to add_loss one number"),
     ],

@@ -19,6 +19,8 @@ whole batch |
 | `Loss.__call__` | 3 | a loss that compares rows has a warning |
 | `Loss.__call__`, `CompileLoss.__call__` | 3 | the sum of a loss of `compile` is that of the whole batch, unlike the sum \
 of a loss that the program itself calls |
+| `tf.GradientTape.gradient` | 3 | under `DataParallel` a loss with one number for each row is a sum over \
+those of all ranks |
 | `BatchNormalization._moments` | 3 | so are its statistics |
 | `metrics.Mean.update_state`, `metrics.Sum.update_state` | 3 | a number for the whole batch counts by rows |
 | `keras.saving.save_model`, `.save_weights`; `Model.export`; `keras.utils.get_file` | 3 | under `DataParallel` one rank \
@@ -50,6 +52,8 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
+
+import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.runtime.asked import asking_again
@@ -186,6 +190,12 @@ def divide_losses(
     home.apply_mask = apply_mask(home.apply_mask)
     if _compat.aggregates_added_losses():
         model._aggregate_additional_loss = add(model._aggregate_additional_loss)
+
+
+@functools.cache
+def add_rows(gradient: Callable[[Any], Any]) -> None:
+    """`tf.GradientTape.gradient` becomes what `gradient` makes of it."""
+    tf.GradientTape.gradient = gradient(tf.GradientTape.gradient)
 
 
 @functools.cache

@@ -105,6 +105,7 @@ class DataParallel:
             losses.with_global_masks,
             losses.with_global_additions,
         )
+        patches.add_rows(losses.with_rows_added)
         patches.try_losses(row_losses.with_rows_tried)
         patches.divide_metrics(losses.with_rows_as_weight, losses.with_numbers_of_a_step)
         patches.synchronize_batch_normalization(_moments)

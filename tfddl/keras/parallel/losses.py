@@ -102,14 +102,59 @@ def with_global_additions(aggregate: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(aggregate)
     def add(model: Any, loss: Any) -> Any:
         result = aggregate(model, loss)
-        part = parts.current()
-        shape = tf.convert_to_tensor(loss).shape
-        if part is None or not shape.rank or (shape[0] is not None and not tf.executing_eagerly()):
+        part, loss = parts.current(), tf.convert_to_tensor(loss)
+        if part is None or not _may_be_by_row(loss):
             return result
-        is_by_row = tf.equal(tf.shape(loss, tf.int64)[0], part.rows)
-        return result * tf.where(is_by_row, part.inverse_share(result.dtype), tf.ones([], result.dtype))
+        return result * _factor_of_rows(part, loss, result.dtype)
 
     return add
+
+
+def with_rows_added(gradient: Callable[..., Any]) -> Callable[..., Any]:
+    """`tf.GradientTape.gradient`: a loss with one number for each row is a sum over the rows of all ranks.
+
+    This holds for the gradients of variables. Those of other tensors, as in a gradient penalty, stay on this rank.
+    """
+
+    @functools.wraps(gradient)
+    def compute(
+        tape: Any, target: Any, sources: Any, output_gradients: Any = None, *rest: Any, **options: Any
+    ) -> Any:
+        part, targets = parts.current(), tf.nest.flatten(target)
+        to_variables = any(hasattr(source, "assign") for source in tf.nest.flatten(sources))
+        if part is not None and to_variables and any(map(_may_be_by_row, targets)):
+            warn_once(
+                "DataParallel: a tape gets the gradient of a loss with one number for each row, which counts as a sum "
+                "over rows: the processes add their sums up. For a mean over rows write tf.reduce_mean(loss). Reduce "
+                "a tensor of any other kind, such as that of tf.boolean_mask, to a mean over rows."
+            )
+            given = [None] * len(targets) if output_gradients is None else tf.nest.flatten(output_gradients)
+            output_gradients = [
+                _of_all_ranks(part, each, own) if _may_be_by_row(each) else own
+                for each, own in zip(targets, given, strict=True)
+            ]
+        return gradient(tape, target, sources, output_gradients, *rest, **options)
+
+    return compute
+
+
+def _of_all_ranks(part: parts.Part, loss: tf.Tensor, own: Any) -> tf.Tensor:
+    """The output gradients of a loss with one number for each row."""
+    own = tf.ones_like(loss) if own is None else tf.convert_to_tensor(own)
+    return own * _factor_of_rows(part, loss, own.dtype)
+
+
+def _may_be_by_row(loss: Any) -> bool:
+    """Whether a tensor may have one number for each row. The dimension of rows is unknown while a step is traced."""
+    if not isinstance(loss, tf.Tensor) or not loss.shape.rank:
+        return False
+    return loss.shape[0] is None or tf.executing_eagerly()
+
+
+def _factor_of_rows(part: parts.Part, loss: tf.Tensor, dtype: Any) -> tf.Tensor:
+    """The factor that makes a sum over the rows of the part one over the rows of all ranks; 1 without such rows."""
+    is_by_row = tf.equal(tf.shape(loss, tf.int64)[0], part.rows)
+    return tf.where(is_by_row, part.inverse_share(dtype), tf.ones([], dtype))
 
 
 def with_rows_as_weight(update_state: Callable[..., Any]) -> Callable[..., Any]:
