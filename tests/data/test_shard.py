@@ -228,11 +228,12 @@ UNORDERED = {
     "selector": lambda d: tf.data.Dataset.choose_from_datasets(
         [numbers(9)], numbers(9).map(lambda x: 0 * x, num_parallel_calls=2, deterministic=d)
     ),
+    "outside": lambda d: numbers(9).interleave(numbers, num_parallel_calls=2, deterministic=d).prefetch(1),
 }
 
 
 @pytest.mark.parametrize("kind", UNORDERED)
-def test_an_unordered_step_inside_of_a_function_is_refused(kind):
+def test_an_unordered_step_is_refused(kind):
     with pytest.raises(ValueError, match="deterministic=False, perhaps in a function of flat_map"):
         data.shard(UNORDERED[kind](False), rank=0, size=2)
     for ordered in (None, True):

@@ -142,6 +142,9 @@ def _seed(nodes: dict[str, Any], name: str) -> int | None:
 
 def _unordered(step: tf.data.Dataset) -> bool:
     """Whether the step, or a step in one of its functions, has deterministic=False."""
+    graphs = list(_graphs(step))
+    if type(step).__name__ == "_ParallelInterleaveDataset":  # only its node has the option
+        graphs += [next(_hidden_graphs(step), {})]
     return getattr(step, "_deterministic", "default") == "false" or any(
-        node.attr["deterministic"].s == b"false" for nodes in _graphs(step) for node in nodes.values()
+        node.attr["deterministic"].s == b"false" for nodes in graphs for node in nodes.values()
     )
