@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tests.harness import on_ranks
 from tfddl import data
+from tfddl.keras.consistency import rows_check
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
@@ -123,3 +124,70 @@ def test_the_job_is_the_default(hvd):
     assert hvd.allgather_object(labels.tolist()) == [
         list(range(10))[rank : 10 // hvd.size() * hvd.size() : hvd.size()] for rank in range(hvd.size())
     ]
+
+
+def of_kind(kind, numbers):
+    if kind == "sparse":
+        return pytest.importorskip("scipy.sparse").csr_matrix(numbers[:, None])
+    paths = [f"{number}.jpg" for number in numbers]
+    return {
+        "numbers": numbers[:, None] + 0.5,
+        "integers": numbers,
+        "list": paths,
+        "bytes": np.array(paths, "S"),
+        "objects": np.array([*paths, np.nan], object)[:-1],
+        "tensor": tf.constant(numbers, tf.bfloat16),
+        "images": np.broadcast_to(numbers[:, None, None], (64, 8, 8)) / 64,
+    }[kind]
+
+
+KINDS = ("numbers", "integers", "list", "bytes", "objects", "tensor", "images", "sparse")
+
+
+def check(hvd):
+    rows_check.check_noted("test.rows", hvd.global_process_set)
+
+
+@on_ranks(2, full=(1, 3))
+def test_other_rows_are_refused_when_training_begins(hvd):
+    random = np.random.default_rng(hvd.rank()).permutation(64)
+    for kind in KINDS:
+        hvd.data.shard(np.zeros((64, 2)), of_kind(kind, np.arange(64)))
+        check(hvd)
+        hvd.data.shard(np.zeros((64, 2)), of_kind(kind, random))
+        if hvd.size() == 1:
+            continue
+        with pytest.raises(ValueError, match=r"one seed on all ranks.*rank 0: shape \(64,.*rank 1: shape"):
+            check(hvd)
+        check(hvd)
+        hvd.data.shard(of_kind(kind, random), rank=hvd.rank(), size=hvd.size())
+        check(hvd)
+
+
+@on_ranks(2, full=(1, 3))
+def test_rows_that_may_differ(hvd):
+    x = np.random.default_rng(0).normal(size=(64, 8))
+    x[7, 1:3] = np.nan, np.inf
+    hvd.data.shard(x * (1 + 1e-4 * hvd.rank()), [f"/{hvd.rank()}/{number}.jpg" for number in range(64)])
+    hvd.data.shard(np.array([object() for _ in range(64)]), [[1] * (row % 3) for row in range(64)])
+    hvd.data.shard(np.zeros((64, 0)), np.zeros(64, [("a", "f4")]))
+    check(hvd)
+    for _ in range(hvd.rank()):  # Sharding arrays is no collective.
+        hvd.data.shard(x[:32])
+    hvd.data.shard(x)
+    check(hvd)
+    eager = tf.zeros((64, 2))
+    tf.function(lambda: hvd.data.shard(eager, np.arange(64))[0])()
+    with tf.Graph().as_default():
+        hvd.data.shard(np.arange(64))
+    check(hvd)
+
+
+@on_ranks(2)
+def test_other_slices_of_a_dataset_are_refused(hvd):
+    slices = tf.data.Dataset.from_tensor_slices
+    random = np.random.default_rng(hvd.rank()).permutation(64)
+    hvd.data.shard(slices((np.arange(64), np.zeros(64))).map(lambda x, y: x))
+    hvd.data.shard(slices(tf.ragged.constant([[1], [2, 3]])))
+    with pytest.raises(ValueError, match=r"rank 0: shape \(64,\), row \d+ with .*; rank 1: shape \(64,\)"):
+        hvd.data.shard(tf.data.Dataset.zip((tf.data.Dataset.range(64), slices(random))).batch(4))

@@ -39,6 +39,13 @@ def test_options_of_the_distributed_optimizer(hvd):
 
 
 @on_ranks(2)
+def test_shards_of_other_rows(hvd):
+    hvd.data.shard(np.random.default_rng(hvd.rank()).permutation(64))
+    with pytest.raises(ValueError, match=r"hvd\.data\.shard needs the same rows, in the same order"):
+        train(hvd, keras.optimizers.SGD(0.1))
+
+
+@on_ranks(2)
 def test_ranks_of_the_optimizer_and_of_the_callback(hvd):
     wanted = (
         rf"DistributedOptimizer with ranks \[{hvd.rank()}\], BroadcastGlobalVariablesCallback with \[0, 1\]"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfddl.data import shards
+from tfddl.keras.consistency import rows_check
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
 _COMMITS_VARIABLE = "TFDDL_COMMITS"  # of tfddlrun, whose modules lie above this one
@@ -32,6 +33,9 @@ def shard_arrays(
 
         x, y = hvd.data.shard_arrays(x, y)
 
+    All ranks need the same rows in the same order. When `fit` begins, `BroadcastGlobalVariablesCallback` compares a few of
+    them, unless `rank` and `size` are given.
+
     Args:
         arrays: NumPy arrays, tensors, lists, sparse matrices of SciPy, or other objects with a length that can be sliced.
             All of one length. Or dicts of arrays, also nested: the inputs of a Keras model by name.
@@ -53,6 +57,7 @@ def shard_arrays(
         >>> hvd.allgather_object(y.tolist())
         [[0, 4], [1, 9]]
     """
+    whole_job = rank is None
     rank, size = shards.resolve(rank, size, process_set)
     given = arrays
     arrays = tuple(array.tocsr() if is_scipy_sparse(array) else array for array in _leaves(given))
@@ -63,6 +68,8 @@ def shard_arrays(
             f"Received: {', '.join(map(str, lengths)) or 'no array'}" + " rows" * bool(lengths)
         )
     end = shards.shard_size(lengths[0], size, "drop", "rows") * size
+    if whole_job:
+        rows_check.note(arrays, process_set)
     parts = tuple(array[rank:end:size] for array in arrays)
     for part, array in zip(parts, arrays, strict=True):
         # In an elastic job: only ElasticCallback needs the whole array.

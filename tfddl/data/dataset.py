@@ -25,7 +25,7 @@ def shard_dataset(
 
     The cardinality may be unknown (generators, filters) or infinite, and elements may have any structure. All ranks have
     to see the elements in one order. Without `rank` and `size` every rank has to call the function, which compares the
-    cardinality and the seeds of shuffles over the ranks.
+    cardinality, the seeds of shuffles and a few rows of `from_tensor_slices` over the ranks.
 
     A shuffle before `shard` draws a new order for each iterator, also with a seed. If one rank iterates once more than the
     others, such as to look at a batch, shards overlap without an error from then on: shard first, or use
@@ -43,9 +43,9 @@ def shard_dataset(
         A `tf.data.Dataset` with the same element spec, with a known cardinality if `dataset` has one.
 
     Raises:
-        ValueError: There are fewer elements than ranks, the ranks' datasets differ in cardinality or seeds, or their order
-            is not certain: shuffled without a seed, or `deterministic=False`. Or the call is in a graph of TensorFlow 1 or
-            in a `tf.function`.
+        ValueError: There are fewer elements than ranks, the ranks' datasets differ in cardinality, seeds or rows, or their
+            order is not certain: shuffled without a seed, or `deterministic=False`. Or the call is in a graph of TensorFlow
+            1 or in a `tf.function`.
     """
     shards.check_remainder(remainder)
     whole_job = rank is None

@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfddl.keras.consistency import rows_check
 from tfddl.ops.exchange import check_same as check_same_lines
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
@@ -49,7 +50,7 @@ def check_deterministic(dataset: tf.data.Dataset) -> None:
 
 
 def check_same(dataset: tf.data.Dataset, count: int, process_set: ProcessSet = global_process_set) -> None:
-    """Compares the cardinality and the seeds of the dataset over all ranks. All ranks call it.
+    """Compares the cardinality, the seeds and some rows in memory of the dataset over all ranks. All ranks call it.
 
     Args:
         dataset: This rank's whole dataset.
@@ -57,7 +58,7 @@ def check_same(dataset: tf.data.Dataset, count: int, process_set: ProcessSet = g
         process_set: The ranks that share the dataset.
 
     Raises:
-        ValueError: On every rank, if the ranks shuffle with different seeds, or have different lengths.
+        ValueError: On every rank, if the ranks shuffle with different seeds, or have different lengths or rows.
     """
     seeds = [
         f"shuffle {number} with seeds {seeds}" for number, seeds in enumerate(_seeds(_pipeline(dataset)), 1)
@@ -68,6 +69,12 @@ def check_same(dataset: tf.data.Dataset, count: int, process_set: ProcessSet = g
         "data.shard",
         process_set,
     )
+    slices = [
+        rows_check.samples_of(step._tensors)
+        for step in _pipeline(dataset)
+        if type(step).__name__ == "_TensorSliceDataset"
+    ]
+    rows_check.check_samples(slices, "data.shard.rows", process_set)
 
 
 def _pipeline(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:

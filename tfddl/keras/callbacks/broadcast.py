@@ -16,6 +16,7 @@ from tfddl.keras.consistency import (
     model_check,
     model_contents,
     own_state,
+    rows_check,
     setup_check,
     sharded_check,
     steps_check,
@@ -56,9 +57,9 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         ValueError: `local_variables` holds anything else. `root_rank` is no rank of the job; before `tfddl.init` this shows
             only when training begins. On every rank when training begins: the optimizer is not distributed and there are
             several ranks; or the ranks have different numbers of batches or epochs, begin with different epochs, have
-            variables that differ in number, name, shape or dtype, or preprocessing layers that were adapted to different
-            data. On every rank at the end of an epoch: the ranks had different numbers of batches. On every rank after a
-            step that `TFDDL_CHECK` checks: weights differ.
+            variables that differ in number, name, shape or dtype, preprocessing layers that were adapted to different
+            data, or have given `hvd.data.shard` different rows. On every rank at the end of an epoch: the ranks had
+            different numbers of batches. On every rank after a step that `TFDDL_CHECK` checks: weights differ.
 
     Example:
         On 2 ranks:
@@ -136,6 +137,7 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         model_contents.build_members(self.model)
         setup_check.check_optimizer(self.model, self._collective("optimizer"), self.process_set)
         adapted_check.check_adapted(self.model, self._collective("adapted"), self.process_set, self.is_local)
+        rows_check.check_noted(self._collective("rows"), self.process_set)
         # Behind the comparison, which raises on all ranks if the optimizers of some of them are distributed.
         self._check_first_step = self.check_distributed()
         self._divergence = self._new_divergence_check()
