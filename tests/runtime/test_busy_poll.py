@@ -40,9 +40,8 @@ def test_who_polls(hvd):
         restart(hvd, TFDDL_BUSY_POLL=wish)
         result = chain(hvd, tf.constant(inputs[hvd.rank()]))
         np.testing.assert_array_equal(result, expected(hvd.size(), inputs))
-        # With a core for two ranks polls may be in vain, and are skipped; of three ranks on two cores one may skip all.
-        polled = stats()["polled"]
-        polled = sum(hvd.allgather_object(polled)) if hvd.size() == 3 else polled
+        # With less than a core for each rank polls may be in vain, and are skipped: one rank may skip all.
+        polled = sum(hvd.allgather_object(stats()["polled"]))
         assert polled == 0 if wish == "0" else polled > (10 if hvd.size() == 1 else 0)
     restart(hvd)
 
