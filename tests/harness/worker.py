@@ -14,6 +14,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
+import tensorflow as tf
 from mpi4py import MPI
 
 from tests.harness.case import FAILED, PASSED, SKIPPED, Case, Outcome, describe, stack_file
@@ -49,8 +50,16 @@ def run(case: Case, rank: int) -> Outcome:
     return Outcome(rank, kind, text, time.monotonic() - start)
 
 
+def switch_off_autotuning() -> None:
+    """Of tf.data: its thread may not see that an iterator ends, which then takes as long as it has lived, up to a minute."""
+    plain, options = tf.data.Dataset._apply_debug_options, tf.data.Options()
+    options.autotune.enabled = False
+    tf.data.Dataset._apply_debug_options = lambda dataset: plain(dataset.with_options(options))
+
+
 def main() -> None:
     """Connects, says who it is, and serves."""
+    switch_off_autotuning()
     address, directory = sys.argv[1:3]
     rank = MPI.COMM_WORLD.rank
     stacks = stack_file(directory, rank).open("w")  # open to the end, for a rank that does not end
