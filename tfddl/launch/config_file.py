@@ -59,7 +59,7 @@ def take(context: click.Context, option: click.Parameter, path: Path | None) -> 
     return added
 
 
-def less_than_shell(options: Mapping[str, str], context: click.Context) -> dict[str, str]:
+def with_shell(options: Mapping[str, str], context: click.Context) -> dict[str, str]:
     """Takes the shell's values for variables of options that the file has given.
 
     Args:

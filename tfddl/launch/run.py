@@ -50,7 +50,7 @@ def main(command: tuple[str, ...], **values: Any) -> None:
     open_standard_streams()
     of_options = variables.timeline(options.timeline, options.mark_cycles)
     of_options |= variables.spellings(options.horovod, options.no_keras2_spellings)
-    added = options.file_variables | config_file.less_than_shell(of_options, click.get_current_context())
+    added = options.file_variables | config_file.with_shell(of_options, click.get_current_context())
     added |= variables.interfaces(options.interfaces) | variables.given(options.variables)
     _check_elastic(options)
     if options.auto:

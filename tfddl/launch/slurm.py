@@ -102,7 +102,7 @@ def gpus_of_each_host(environment: Mapping[str, str], names: list[str]) -> tuple
 
 
 def _scontrol(*arguments: str) -> str:
-    """What scontrol prints. Empty without it, and if it fails."""
+    """The output of scontrol. Empty without it, and if it fails."""
     program = shutil.which("scontrol")
     if program is None:
         return ""

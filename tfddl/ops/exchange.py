@@ -6,6 +6,7 @@ difference becomes the same error on every rank.
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -33,26 +34,34 @@ def all_numbers(
     return [dict(zip(ranks.astype(int).tolist(), column.tolist(), strict=True)) for column in columns]
 
 
-def differing_lists(
-    lines: Sequence[str], name: str, process_set: ProcessSet = global_process_set
-) -> dict[int, list[str]] | None:
-    """Compares a list of lines over the ranks.
+def differing(
+    lines: Sequence[str], value: Any, name: str, process_set: ProcessSet = global_process_set
+) -> dict[int, Any] | None:
+    """Compares a list of lines over the ranks, and exchanges values if the lines differ.
 
     Args:
         lines: This rank's lines.
+        value: This rank's value, which cloudpickle must take.
         name: Names the collectives.
         process_set: The ranks that take part.
 
     Returns:
         None if all ranks have the same lines in the same order, which costs one collective of 32 bytes a rank; else the
-        lines of each rank, by rank in the job.
+        value of each rank, by rank in the job.
     """
     digest = hashlib.sha256("\n".join(lines).encode()).digest()
     mine = tf.constant([list(digest)], tf.uint8)
     digests = allgather(mine, name=f"{name}.digest", process_set=process_set).numpy()
     if (digests == digests[0]).all():
         return None
-    return dict(allgather_object((basics.rank(), list(lines)), name=f"{name}.lines", process_set=process_set))
+    return dict(allgather_object((basics.rank(), value), name=f"{name}.lines", process_set=process_set))
+
+
+def differing_lists(
+    lines: Sequence[str], name: str, process_set: ProcessSet = global_process_set
+) -> dict[int, list[str]] | None:
+    """The lines of each rank if they differ; see `differing`."""
+    return differing(lines, list(lines), name, process_set)
 
 
 def check_same(

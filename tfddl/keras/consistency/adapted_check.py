@@ -15,9 +15,7 @@ import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.keras.consistency import setup_check
-from tfddl.ops.exchange import differing_lists
-from tfddl.ops.objects import allgather_object
-from tfddl.runtime import basics
+from tfddl.ops.exchange import differing
 from tfddl.runtime.agreement import in_words
 from tfddl.runtime.process_sets import ProcessSet
 
@@ -72,13 +70,13 @@ def check_adapted(
     local = setup_check.local_references(model, keeps)
     mine = list(_adapted_layers(model, local))
     lines = [f"{number}. {each.line()}" for number, each in enumerate(mine)]
-    if differing_lists(lines, name, process_set) is None:
-        return
     own = bool(local) or setup_check.has_local(model)
-    found = allgather_object((basics.rank(), own, mine), name=f"{name}.layers", process_set=process_set)
-    any_own = any(own for _, own, _ in found)
-    ranks = [rank for rank, *_ in found]
-    compared = [[each for each in layers if each.has_weights or not any_own] for *_, layers in found]
+    found = differing(lines, (own, mine), name, process_set)
+    if found is None:
+        return
+    any_own = any(own for own, _ in found.values())
+    ranks = list(found)
+    compared = [[each for each in layers if each.has_weights or not any_own] for _, layers in found.values()]
     for first, *others in zip_longest(*compared):
         different = [
             rank

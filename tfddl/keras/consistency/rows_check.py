@@ -6,9 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfddl.ops.exchange import differing_lists
-from tfddl.ops.objects import allgather_object
-from tfddl.runtime import basics
+from tfddl.ops.exchange import differing
 from tfddl.runtime.agreement import by_rank
 from tfddl.runtime.process_sets import ProcessSet, members
 
@@ -72,11 +70,8 @@ def check_noted(name: str, process_set: ProcessSet) -> None:
 def check_samples(calls: list[list[_Sample]], name: str, process_set: ProcessSet) -> None:
     """Compares samples of arrays; see `check_noted`."""
     lines = [f"{number}. {sample.line()}" for number, call in enumerate(calls) for sample in call]
-    if process_set.size() == 1 or differing_lists(lines, name, process_set) is None:
-        return
-    mine = (basics.rank(), calls)
-    found = dict(allgather_object(mine, name=f"{name}.samples", process_set=process_set))
-    if len({tuple(map(len, calls)) for calls in found.values()}) > 1:
+    found = None if process_set.size() == 1 else differing(lines, calls, name, process_set)
+    if found is None or len({tuple(map(len, calls)) for calls in found.values()}) > 1:
         return
     flat = {rank: [sample for call in calls for sample in call] for rank, calls in found.items()}
     for arrays in zip(*flat.values(), strict=True):

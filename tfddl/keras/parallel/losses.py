@@ -113,7 +113,7 @@ def with_global_additions(aggregate: Callable[..., Any]) -> Callable[..., Any]:
 def with_rows_added(gradient: Callable[..., Any]) -> Callable[..., Any]:
     """`tf.GradientTape.gradient`: a loss with one number for each row is a sum over the rows of all ranks.
 
-    This holds for the gradients of variables. Those of other tensors, as in a gradient penalty, stay on this rank.
+    This holds for the gradients of variables. Gradients of other tensors, as in a gradient penalty, stay on this rank.
     """
 
     @functools.wraps(gradient)
