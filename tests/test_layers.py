@@ -24,6 +24,7 @@ PYTHON = (
     "gradients",
     "ops",
     "runtime",
+    "_graphs",
     "_compat",
     "build",
 )

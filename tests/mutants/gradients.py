@@ -218,14 +218,14 @@ FAULTS = {
     ),
     "a join in a branch does not wait for the collectives before the branch": Fault(
         "tfddl/ops/join.py",
-        "for graph in _compat.graphs() for op in",
-        "for graph in _compat.graphs()[:1] for op in",
+        "for graph in _graphs.being_built() for op in",
+        "for graph in _graphs.being_built()[:1] for op in",
         "tests/join/test_join_order.py::test_in_a_branch",
     ),
     "collectives behind a branch do not wait for its join": Fault(
         "tfddl/ops/native.py",
-        "    for graph in _compat.graphs():",
-        "    for graph in _compat.graphs()[:1]:",
+        "    for graph in _graphs.being_built():",
+        "    for graph in _graphs.being_built()[:1]:",
         "tests/join/test_join_order.py::test_in_a_branch",
     ),
 }

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfddl import _compat
+from tfddl import _graphs
 from tfddl.ops import native
 from tfddl.runtime import asked
 from tfddl.runtime.process_sets import ProcessSet, by_id, even_hosts, id_of, members, rank_in
@@ -86,7 +86,7 @@ def exchange(
     count = int(blocks.shape[0])
     stream = 2 * size * index + rank
     # In a function compiled by XLA alltoall sends equally many rows to each rank.
-    hosts = None if _compat.in_xla_context() else even_hosts(ranks)
+    hosts = None if _graphs.in_xla_context() else even_hosts(ranks)
     first = tf.stack([tf.cast(seed, tf.int64), stream])
     if hosts:
         total, left = _sum_by_hosts(blocks, hosts, rank, name, process_set, first)
@@ -214,6 +214,6 @@ def _check_all_came(rows: tf.Tensor, count: int) -> tf.Tensor:
 
 def _all_or(missing: Callable[[], tf.Tensor], rows: tf.Tensor, count: int, width: int) -> tf.Tensor:
     """The rows if there are `count` of them, else the result of `missing`."""
-    if not _compat.in_xla_context():  # there tfddl checks their number
+    if not _graphs.in_xla_context():  # there tfddl checks their number
         rows = tf.cond(tf.equal(tf.shape(rows)[0], count), lambda: rows, missing)
     return tf.ensure_shape(rows, [count, width])

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfddl import _compat
+from tfddl import _graphs
 from tfddl.gradients import compressed, gradient_groups
 from tfddl.gradients.buckets import bucket_sizes, plan_buckets
 from tfddl.gradients.error_feedback import Reduction
@@ -157,7 +157,7 @@ def _sparse_slots(results: list[Any], waiting: set[int], options: GradientOption
     Raises:
         ValueError: For `tfddl.Adasum`, if there are any.
     """
-    if options.sparse_as_dense or _compat.in_xla_context():
+    if options.sparse_as_dense or _graphs.in_xla_context():
         return []
     sparse = [index for index in sorted(waiting) if isinstance(results[index], tf.IndexedSlices)]
     if sparse and options.op == Adasum:
@@ -276,7 +276,7 @@ def _reduce_in_buckets(
     described = context or f"{len(tensors)} gradients"
     agreed_context = "gradients=" + (described if one_by_one else f"{plan.signature} {context}".strip())
     buckets = [[tensors[index] for index in members] for members in plan.buckets]
-    if not one_by_one and _compat.in_xla_context():
+    if not one_by_one and _graphs.in_xla_context():
         outputs = native.allreduce_buckets(buckets, options.op, sequence, context=agreed_context, **shared)
     else:
         outputs = [

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl import _compat
+from tfddl import _graphs
 from tfddl.gradients.buckets import bucket_sizes, plan_buckets
 from tfddl.gradients.gradient_options import GradientOptions
 from tfddl.ops import names, native
@@ -101,7 +101,7 @@ def gather_slices(
     results: list[Any] = [None] * len(slices)
     for index, bucket in _buckets(slices, counts):
         mine, name = [slices[member] for member in bucket], f"{sequence}.{index}"
-        if _compat.in_xla_context():
+        if _graphs.in_xla_context():
             ranks = options.process_set.size() or 1
             whole = [
                 _padded(part, counts[member], rank, ranks) for member, part in zip(bucket, mine, strict=True)

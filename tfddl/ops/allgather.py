@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl import _compat
+from tfddl import _graphs
 from tfddl.ops import names, native
 from tfddl.ops.collective import check_list, name_of, prepare_rows
 from tfddl.ops.constants import Sum
@@ -88,7 +88,7 @@ def _gradient(operation: Any, *cotangents: Any) -> list[tf.Tensor]:
     ]
     totals = native.allreduce(dense, Sum, name, process_set=number)
     rows, rank = operation.outputs[-2], rank_in(by_id(number))
-    if _compat.in_xla_context():
+    if _graphs.in_xla_context():
         # XLA has to know the shape of the gradient. All ranks have equally many rows there.
         counts = [tf.shape(x)[0] for x in operation.inputs]
         return [total[rank * n : (rank + 1) * n] for n, total in zip(counts, totals, strict=True)]

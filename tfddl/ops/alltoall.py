@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl import _compat
+from tfddl import _graphs
 from tfddl.ops import names, native
 from tfddl.ops.blocks import put_back
 from tfddl.ops.collective import name_of, prepare_rows
@@ -72,7 +72,7 @@ def _gradient(operation: Any, cotangent: tf.Tensor, _: Any) -> tuple[tf.Tensor, 
     name, number = names.of_gradient(operation)
     x = operation.inputs[0]
     returned, came = native.alltoall(tf.convert_to_tensor(cotangent), operation.outputs[1], name, number)
-    if _compat.in_xla_context():  # all ranks send equally many rows to each rank
+    if _graphs.in_xla_context():  # all ranks send equally many rows to each rank
         return returned, None
     if operation.get_attr("even"):
         size = len(members(by_id(number)))

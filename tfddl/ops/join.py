@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl import _compat
+from tfddl import _graphs
 from tfddl.ops import native
 from tfddl.ops.collective import check_callable
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of, serial
@@ -61,7 +61,7 @@ def join(*, average_over: str = "size", process_set: ProcessSet = global_process
             f"average_over of join is one of {', '.join(map(repr, AVERAGE_OVER))}: choose one of them. "
             f"Received: average_over={average_over!r}"
         )
-    if _compat.in_xla_context():
+    if _graphs.in_xla_context():
         raise ValueError(
             "hvd.join() cannot run inside a function compiled by XLA: call it outside of jit_compile=True."
         )
@@ -74,7 +74,7 @@ def join(*, average_over: str = "size", process_set: ProcessSet = global_process
         return int(native.join(average_over, number))
     # In a branch the join also waits for the collectives of the outer graphs.
     before = [
-        op for graph in _compat.graphs() for op in graph.get_operations() if op.type.startswith("Tfddl")
+        op for graph in _graphs.being_built() for op in graph.get_operations() if op.type.startswith("Tfddl")
     ]
     with tf.control_dependencies(before):
         return native.join(average_over, number)

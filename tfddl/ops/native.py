@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
-from tfddl import _compat
+from tfddl import _graphs
 from tfddl.ops import names
 from tfddl.ops.devices import device_for
 from tfddl.runtime import library, xla
 
 # Two calls of one function submit the same names, so they must not run at the same time.
-_compat.chain_calls(
+_graphs.chain_calls(
     lambda op_type: op_type.startswith("Tfddl") and op_type != "TfddlRankQuery",
     needs_kernels=lambda op_type: op_type.startswith("Tfddl"),
     for_xla=lambda: xla.require_kernels("function with collectives or rank_op"),
@@ -189,7 +189,7 @@ def join(average_over: str, process_set: int = 0) -> tf.Tensor:
     result: tf.Tensor = library.ops().tfddl_join(
         tensor_name="hvd.join()", average_over=average_over, process_set=process_set
     )
-    for graph in _compat.graphs():
+    for graph in _graphs.being_built():
         graph._tfddl_joins = True
     return result
 
@@ -236,4 +236,4 @@ def _chain_iterations(op: tf.Operation) -> None:
     graph: Any = op.graph
     if names.is_loop_body(graph):
         graph.control_outputs.append(op)
-    _compat.run_iterations_in_turn(op)
+    _graphs.run_iterations_in_turn(op)

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl import _compat
+from tfddl import _graphs
 from tfddl.ops import names, native
 from tfddl.ops.blocks import put_back
 from tfddl.ops.collective import prepare_rows, without_devices
@@ -107,7 +107,7 @@ def _gradient(operation: Any, *cotangents: tf.Tensor) -> list[tf.Tensor]:
         tf.cast(tf.convert_to_tensor(each), x.dtype)
         for each, x in zip(cotangents, operation.inputs, strict=True)
     ]
-    if _compat.in_xla_context():
+    if _graphs.in_xla_context():
         factor = factor / size if average else factor
         return [scaled(total, factor) for total in _in_fixed_shapes(operation.inputs, dense, name, number)]
     gathered = native.gather(dense, name, process_set=number)

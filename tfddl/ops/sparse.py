@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl import _compat
+from tfddl import _graphs
 from tfddl.ops import native
 from tfddl.ops.compression import Compression, run_compressed
 from tfddl.ops.constants import NAMES, Average, Sum
@@ -52,7 +52,7 @@ def allreduce_slices(
             compiles the call.
         TypeError: `compression` is no compressor, or the dtype is not supported.
     """
-    if _compat.in_xla_context():
+    if _graphs.in_xla_context():
         raise ValueError(
             f"{kind} of tf.IndexedSlices cannot run inside a function compiled by XLA, whose shapes are fixed: "
             "convert it with tf.convert_to_tensor(...), or use jit_compile=False. Received: jit_compile=True"

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 
-from tfddl import _compat
+from tfddl import _compat, _graphs
 from tfddl.runtime import basics, library, processors
 from tfddl.runtime.job import process
 
@@ -88,7 +88,7 @@ def _warn_about_processors() -> None:
 
 def require(kind: str) -> None:
     """Refuses a collective that is traced for XLA without XLA kernels; see `require_kernels`."""
-    if _compat.in_xla_context():
+    if _graphs.in_xla_context():
         require_kernels(kind)
 
 

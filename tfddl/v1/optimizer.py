@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl import _compat
+from tfddl import _graphs
 from tfddl.gradients import reduced_marks, reduction
 from tfddl.gradients.gradient_options import GradientOptions
 from tfddl.ops import names
@@ -40,7 +40,7 @@ class Settings:
 
     def place(self) -> Any:
         """The outermost graph that is being built; in eager mode, which builds none, these settings."""
-        graphs = _compat.graphs()
+        graphs = _graphs.being_built()
         return graphs[-1] if graphs else self
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:

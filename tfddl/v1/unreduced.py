@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfddl import _compat
+from tfddl import _graphs
 from tfddl.gradients import reduced_marks
 from tfddl.gradients.checksum import checksum
 from tfddl.runtime.agreement import first_few
@@ -32,7 +32,7 @@ class UnreducedTrainingCheck:
     """
 
     def __init__(self, graph: Any) -> None:
-        types = _compat.op_types(graph)
+        types = _graphs.op_types(graph)
         self.needed = any(map(_UPDATE.match, types)) and not any(map(_COLLECTIVE.match, types))
         shared = set(map(id, graph.get_collection(v1.GraphKeys.GLOBAL_VARIABLES)))
         trainable = graph.get_collection(v1.GraphKeys.TRAINABLE_VARIABLES)

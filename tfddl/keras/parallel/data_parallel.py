@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from tfddl import _compat
+from tfddl import _compat, _graphs
 from tfddl.gradients.gradient_options import GradientOptions
 from tfddl.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
 from tfddl.keras.callbacks.metric_average import MetricAverageCallback
@@ -97,7 +97,7 @@ class DataParallel:
         DataParallel._active = self
         atexit.register(_warn_of_no_training, self)
         callback_list.watch()
-        _compat.separate_traces(part.trace_key)
+        _graphs.separate_traces(part.trace_key)
         patches.divide_training(_METHODS)
         patches.divide_losses(
             losses.with_callers_known,

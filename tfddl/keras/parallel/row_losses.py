@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfddl import _compat
+from tfddl import _graphs
 from tfddl.keras.parallel import part as parts
 from tfddl.runtime.log import warn_once
 
@@ -95,4 +95,4 @@ def _has_state(graph: Any) -> bool:
     functions = {each.signature.name: each for each in definition.library.function}
     nodes = [*definition.node, *(node for each in functions.values() for node in each.node_def)]
     kinds = {node.op for node in nodes} - set(functions)
-    return any(map(_compat.is_stateful_op, kinds))
+    return any(map(_graphs.is_stateful_op, kinds))
