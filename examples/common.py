@@ -73,7 +73,6 @@ def conclude(
     hashes = weight_hashes(model)
     equal = len(set(hashes)) == 1
     if hvd.rank() == 0:
-        print()
         for rank, text in enumerate(hashes):
             print(f"weights of rank {rank}: {text[:16]}")
         print(f"weights equal on all {hvd.size()} ranks: {'yes' if equal else 'NO'}")

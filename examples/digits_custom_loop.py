@@ -15,7 +15,6 @@ import keras
 import tensorflow as tf
 
 import tfddl as hvd
-from tfddl.runtime import stats
 
 
 def main() -> None:
@@ -47,7 +46,7 @@ def main() -> None:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
-    reduced = stats()["bytes_reduced"]
+    reduced = hvd.stats()["bytes_reduced"]
     steps = options.epochs * len(batches)
     start = time.perf_counter()
     for epoch in range(options.epochs):
@@ -58,7 +57,7 @@ def main() -> None:
         if hvd.rank() == 0:
             print(f"epoch {epoch + 1}: loss {loss:.4f}", flush=True)
     seconds = time.perf_counter() - start
-    reduced = stats()["bytes_reduced"] - reduced
+    reduced = hvd.stats()["bytes_reduced"] - reduced
 
     images_seen = steps * options.batch_size * hvd.size()
     common.report(model, data, {"bytes reduced per step": reduced / steps, "images/s": images_seen / seconds})

@@ -13,7 +13,6 @@ import keras
 import numpy as np
 
 import tfddl as hvd
-from tfddl.runtime import stats
 
 WORDS, DIMENSIONS, LENGTH, SUBJECTS = 50_000, 16, 20, 4
 TRAIN, TEST = 8_000, 999
@@ -52,7 +51,7 @@ def main() -> None:
     )
     optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.01))
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
-    reduced = stats()["bytes_reduced"]
+    reduced = hvd.stats()["bytes_reduced"]
     model.fit(
         x,
         y,
@@ -61,7 +60,7 @@ def main() -> None:
         verbose=2 if hvd.rank() == 0 else 0,
         callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()],
     )
-    reduced = stats()["bytes_reduced"] - reduced
+    reduced = hvd.stats()["bytes_reduced"] - reduced
     results = hvd.evaluate(model, words[test], subjects[test], verbose=0, return_dict=True)
     figures = {
         "bytes of a dense gradient": 4 * WORDS * DIMENSIONS,

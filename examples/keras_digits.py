@@ -14,7 +14,6 @@ import images
 import keras
 
 import tfddl as hvd
-from tfddl.runtime import stats
 
 
 def main() -> None:
@@ -31,7 +30,7 @@ def main() -> None:
     optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(1e-3 * hvd.size()))
     model.compile(optimizer=optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"])
 
-    reduced = stats()["bytes_reduced"]
+    reduced = hvd.stats()["bytes_reduced"]
     start = time.perf_counter()
     model.fit(
         x,
@@ -45,7 +44,7 @@ def main() -> None:
         ],
     )
     seconds = time.perf_counter() - start
-    reduced = stats()["bytes_reduced"] - reduced
+    reduced = hvd.stats()["bytes_reduced"] - reduced
 
     steps, images_seen = int(optimizer.iterations.numpy()), options.epochs * len(x) * hvd.size()
     common.report(model, data, {"bytes reduced per step": reduced / steps, "images/s": images_seen / seconds})

@@ -33,7 +33,7 @@ class LocalSGD:
     carries one gradient's worth of bytes for `every` steps. All ranks take the same number of steps. A constraint of a
     variable, such as a layer's `kernel_constraint`, is applied to the average, too.
 
-        hvd.broadcast_variables(model.variables, root_rank=0)
+        hvd.broadcast_variables(model.weights, root_rank=0)
         average = hvd.LocalSGD(model.trainable_variables, every=16)
         for x, y in data:
             train_step(x, y)
