@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import itertools
 import re
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.framework import auto_control_deps
-from tensorflow.python.ops import control_flow_util
+from tensorflow.python.ops import control_flow_util, gradients_util
 
 _CALLS = re.compile("(Stateful|Stateless)?(If|Case|While|For|PartitionedCall)$")
 
@@ -111,6 +112,8 @@ def chain_calls(
 
     Conds and loops with such ops are calls as well. These calls, and the stateful ops without resources, run one after the
     other. TensorFlow alone lets two calls run at once if they read variables and neither writes a variable of the other.
+    In the gradient of a function for a tape outside of it, and in that of a cond or loop, TensorFlow orders nothing: there
+    these calls run in the order in which the gradient was built.
 
     Args:
         is_chained: Whether calls of functions with ops of this type run in order.
@@ -132,6 +135,24 @@ def chain_calls(
         if added:
             writes.add(chain)
         return added
+
+    plain = gradients_util._GradientsHelper
+
+    @functools.wraps(plain)
+    def gradients_with_calls_in_order(*arguments: Any, **options: Any) -> Any:
+        found = plain(*arguments, **options)
+        graph = tf.compat.v1.get_default_graph()
+        if graph.building_function:
+            _run_in_turn([op for op in graph.get_operations() if calls_chained(graph, op.node_def)])
+        return found
+
+    gradients_util._GradientsHelper = gradients_with_calls_in_order
+
+
+def _run_in_turn(operations: list[Any]) -> None:
+    for first, second in itertools.pairwise(operations):
+        if first._get_control_flow_context() is second._get_control_flow_context():
+            second._add_control_input(first)
 
 
 def _calls_ops(is_wanted: Callable[[str], bool]) -> Callable[[Any, Any], bool]:

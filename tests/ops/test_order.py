@@ -161,6 +161,50 @@ def test_calls_of_one_function(hvd):
 
 
 @on_ranks(2)
+def test_gradients_of_calls_of_one_function(hvd):
+    """The tape is outside of the functions. Rank 0 has the gradient of the first call last, rank 1 that of the second."""
+
+    @tf.function
+    def total(x):
+        return hvd.allreduce(x, op=hvd.Sum)
+
+    def late_gradient(x, turn):
+        @tf.custom_gradient
+        def late(x):
+            def gradient(upstream):
+                wait = tf.numpy_function(
+                    lambda: time.sleep(0.3 * (turn == hvd.rank())), [], [], stateful=False
+                )
+                with tf.control_dependencies([wait]):
+                    return tf.identity(upstream)
+
+            return tf.identity(x), gradient
+
+        return late(x)
+
+    @tf.function
+    def both(x):
+        return late_gradient(total(x), 0) + 100 * late_gradient(total(10 * x), 1)
+
+    @tf.function
+    def in_branch(x):
+        return tf.cond(x > 0, lambda: both(x), lambda: x)
+
+    @tf.function
+    def in_loop(x):
+        for _ in tf.range(1):
+            x = both(x)
+        return x
+
+    for function in (both, in_branch, in_loop):
+        x = tf.constant(1.0)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        assert float(tape.gradient(y, x)) == 2002, function
+
+
+@on_ranks(2)
 def test_inside_control_flow(hvd):
     @tf.function
     def loop(x):
