@@ -1,5 +1,7 @@
 """Training on the parts equals one process with the N-times batch on the whole."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import tensorflow as tf
 
 from tests.harness import on_ranks, slow
 from tests.keras import support
+from tfddl.keras.consistency import cache_check
 
 
 class Batches(keras.utils.PyDataset):
@@ -68,6 +71,33 @@ def test_fit_equals_one_process_with_the_n_times_batch(hvd, way):
     assert np.abs(support.weights(found) - start).max() > 1e-3
     np.testing.assert_allclose(support.weights(found), support.weights(expected), rtol=1e-9)
     support.check_equal_on_all_ranks(hvd, [*found.variables, *optimizer.variables])
+
+
+@on_ranks(2, full=(1, 3))
+def test_a_file_of_a_cache_that_ranks_share(hvd, tmp_path):
+    """All ranks would read the shard of the rank that has filled the file, perhaps in a program before this one."""
+    path = hvd.broadcast_object(str(tmp_path / "cache"))
+    own = f"{path}-{hvd.rank()}"
+    arrays = support.data(hvd.size())
+    several = hvd.size() > 1
+    refused = pytest.raises(ValueError, match=rf"a file of its own.* Received: {path} of ranks 0, 1")
+
+    def check(*data):
+        cache_check.note(data)
+        cache_check.check_noted("test.caches", hvd.global_process_set)
+
+    for way in ("arrays", "samples", "unknown_samples", "batches"):
+        shard = part(hvd, way, arrays)
+        with refused if several else contextlib.nullcontext():
+            check(shard, shard.cache(path).prefetch(1))
+        check(shard.cache(), shard.cache(own))
+    whole = samples(arrays, True).cache(path)
+    check(hvd.data.shard(whole).cache(own), whole.shard(9, 1).cache(path))
+    if several:
+        with refused:
+            callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+            sgd = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))
+            train(support.model(), sgd, shard, validation_data=shard.cache(path), callbacks=callbacks)
 
 
 @on_ranks(2, full=(3,))

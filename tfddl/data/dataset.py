@@ -5,6 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl.data import order, shards
+from tfddl.keras.consistency import cache_check
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
 
@@ -91,7 +92,7 @@ def _from_groups(dataset: tf.data.Dataset, rank: int, size: int, remainder: str)
 
     # batch() needs equal shapes, and the last batch may be smaller; an Optional holds any element in one scalar.
     groups = dataset.map(boxed).batch(size, drop_remainder=remainder == "drop")
-    return groups.map(mine)
+    return cache_check.marked(groups.map(mine), rank)
 
 
 def _from_windows(dataset: tf.data.Dataset, rank: int, size: int, remainder: str) -> tf.data.Dataset:
@@ -105,7 +106,7 @@ def _from_windows(dataset: tf.data.Dataset, rank: int, size: int, remainder: str
     flat = _with_spec(dataset, tuple(spec for spec in specs if spec != tf.type_spec_from_value(None)))
     windows = flat.window(size, drop_remainder=remainder == "drop")
     mine = windows.flat_map(lambda *group: tf.data.Dataset.zip(group).repeat().skip(rank).take(1))
-    return _with_spec(mine, dataset.element_spec)
+    return cache_check.marked(_with_spec(mine, dataset.element_spec), rank)
 
 
 def _is_ragged_row(spec: Any) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl.keras.consistency import rows_check
+from tfddl.keras.consistency.cache_check import pipeline
 from tfddl.ops.exchange import check_same as check_same_lines
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
@@ -34,7 +35,7 @@ def check_deterministic(dataset: tf.data.Dataset) -> None:
     Raises:
         ValueError: The dataset was shuffled without a seed, or may be out of order.
     """
-    steps = list(_pipeline(dataset))
+    steps = list(pipeline(dataset))
     if dataset.options().deterministic is False or any(_unordered(step) for step in steps):
         raise ValueError(
             "Each rank may get the elements in another order, and shards would overlap: shard before the steps "
@@ -61,7 +62,7 @@ def check_same(dataset: tf.data.Dataset, count: int, process_set: ProcessSet = g
         ValueError: On every rank, if the ranks shuffle with different seeds, or have different lengths or rows.
     """
     seeds = [
-        f"shuffle {number} with seeds {seeds}" for number, seeds in enumerate(_seeds(_pipeline(dataset)), 1)
+        f"shuffle {number} with seeds {seeds}" for number, seeds in enumerate(_seeds(pipeline(dataset)), 1)
     ]
     check_same_lines(
         [f"cardinality {count}", *seeds],
@@ -71,17 +72,10 @@ def check_same(dataset: tf.data.Dataset, count: int, process_set: ProcessSet = g
     )
     slices = [
         rows_check.samples_of(step._tensors)
-        for step in _pipeline(dataset)
+        for step in pipeline(dataset)
         if type(step).__name__ == "_TensorSliceDataset"
     ]
     rows_check.check_samples(slices, "data.shard.rows", process_set)
-
-
-def _pipeline(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    """The dataset and all datasets that it is made from. No public API shows the seeds."""
-    yield dataset
-    for source in dataset._inputs():
-        yield from _pipeline(source)
 
 
 def _seeds(steps: Iterable[tf.data.Dataset]) -> list[_Seeds]:

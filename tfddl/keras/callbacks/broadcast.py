@@ -12,6 +12,7 @@ from tfddl.keras.callbacks import stop
 from tfddl.keras.consistency import (
     adapted_check,
     backup_check,
+    cache_check,
     callback_list,
     model_check,
     model_contents,
@@ -58,8 +59,9 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
             only when training begins. On every rank when training begins: the optimizer is not distributed and there are
             several ranks; or the ranks have different numbers of batches or epochs, begin with different epochs, have
             variables that differ in number, name, shape or dtype, preprocessing layers that were adapted to different
-            data, or have given `hvd.data.shard` different rows. On every rank at the end of an epoch: the ranks had
-            different numbers of batches. On every rank after a step that `TFDDL_CHECK` checks: weights differ.
+            data, have given `hvd.data.shard` different rows, or share a file of `Dataset.cache` for different shards. On
+            every rank at the end of an epoch: the ranks had different numbers of batches. On every rank after a step that
+            `TFDDL_CHECK` checks: weights differ.
 
     Example:
         On 2 ranks:
@@ -138,6 +140,7 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         setup_check.check_optimizer(self.model, self._collective("optimizer"), self.process_set)
         adapted_check.check_adapted(self.model, self._collective("adapted"), self.process_set, self.is_local)
         rows_check.check_noted(self._collective("rows"), self.process_set)
+        cache_check.check_noted(self._collective("caches"), self.process_set)
         # Behind the comparison, which raises on all ranks if the optimizers of some of them are distributed.
         self._check_first_step = self.check_distributed()
         self._divergence = self._new_divergence_check()

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.keras.consistency import model_contents, sharded_check
+from tfddl.keras.consistency import cache_check, model_contents, sharded_check
 from tfddl.keras.distributed import patches
 from tfddl.keras.distributed.status import is_distributed
 from tfddl.keras.keras2 import addons
@@ -115,6 +115,7 @@ def callbacks_of(arguments: dict[str, Any]) -> list[Any]:
 
 
 def _prepare(model: Any, arguments: dict[str, Any]) -> None:
+    cache_check.note(arguments.get(name) for name in ("x", "validation_data"))
     for callback in callbacks_of(arguments):
         if isinstance(callback, PreparingCallback):
             callback.prepare(model, arguments)

@@ -1,0 +1,73 @@
+"""Checks that ranks do not share the file of a `Dataset.cache` for different parts of the data: all would read one part."""
+
+import os
+import socket
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tfddl.keras.consistency import rows_check
+from tfddl.ops.exchange import differing
+from tfddl.runtime.agreement import in_words
+from tfddl.runtime.process_sets import ProcessSet
+
+_noted: list[tuple[str, list[str]]] = []  # the file of each cache, and the part of the data before it
+
+
+def pipeline(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
+    """The dataset and all datasets that it is made from. No public API shows seeds, files or shards."""
+    yield dataset
+    for source in dataset._inputs():
+        yield from pipeline(source)
+
+
+def marked(shard: tf.data.Dataset, rank: int) -> tf.data.Dataset:
+    """The same shard, with its number where those of `tf.data.Dataset.shard` have it."""
+    shard._index = tf.constant(rank, tf.int64)
+    return shard
+
+
+def note(data: Iterable[Any]) -> None:
+    """Notes the files of the caches in the data of `fit`, for `check_noted`."""
+    steps = [step for each in data if isinstance(each, tf.data.Dataset) for step in pipeline(each)]
+    caches = [step for step in steps if type(step).__name__ == "CacheDataset"]
+    files = [tf.get_static_value(cache._filename) or b"" for cache in caches]
+    _noted[:] = [
+        (os.path.abspath(file.decode()), _part_before(cache))
+        for file, cache in zip(files, caches, strict=True)
+        if file
+    ]
+
+
+def check_noted(name: str, process_set: ProcessSet) -> None:
+    """Compares what the ranks have noted since the last call. All ranks call it.
+
+    Raises:
+        ValueError: On every rank, if ranks of one host share a file for different shards or rows.
+    """
+    mine = socket.gethostname(), list(_noted)
+    _noted.clear()
+    found = None if process_set.size() == 1 else differing([str(mine[1])], mine, name, process_set)
+    users: dict[tuple[str, str], dict[int, list[str]]] = {}
+    for rank, (host, caches) in (found or {}).items():
+        for file, part in caches:
+            users.setdefault((host, file), {})[rank] = part
+    for (host, file), parts in users.items():
+        if any(part != parts[min(parts)] for part in parts.values()):
+            raise ValueError(
+                "The ranks share a file of Dataset.cache for different parts of the data, and would all train on the part "
+                "of the rank that fills the file: give each rank a file of its own, as in "
+                '.cache(f"{path}-{hvd.rank()}-of-{hvd.size()}"), or cache in memory. '
+                f"Received: {file} of {in_words(parts)} on {host}"
+            )
+
+
+def _part_before(cache: tf.data.Dataset) -> list[str]:
+    """The number of the shard, and some rows in memory, of each step before a cache."""
+    steps = list(pipeline(cache))
+    slices = [step._tensors for step in steps if type(step).__name__ == "_TensorSliceDataset"]
+    return [
+        *(f"shard {tf.get_static_value(step._index)}" for step in steps if hasattr(step, "_index")),
+        *(sample.line() for tensors in slices for sample in rows_check.samples_of(tensors)),
+    ]
