@@ -34,7 +34,7 @@ def note(data: Iterable[Any]) -> None:
     caches = [step for step in steps if type(step).__name__ == "CacheDataset"]
     files = [tf.get_static_value(cache._filename) or b"" for cache in caches]
     _noted[:] = [
-        (os.path.abspath(file.decode()), _part_before(cache))
+        (os.path.abspath(os.fsdecode(file)), _part_before(cache))
         for file, cache in zip(files, caches, strict=True)
         if file
     ]
