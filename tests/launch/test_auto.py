@@ -140,7 +140,8 @@ def test_a_job():
 
     result = run_script(2, PROGRAM, "idle", launcher=[*TFDDLRUN, "--auto", "-np", "2"])
     assert "tfddlrun: the seed is" in result.output
-    assert "so each of 2 processes has done all the work" in result.output
+    assert "so each of 2 processes has done all the work, unless the program shards its data" in result.output
+    assert "without --auto and DataParallel, with hvd.init(), hvd.data.shard, hvd.Dist" in result.output
 
 
 @pytest.mark.slow

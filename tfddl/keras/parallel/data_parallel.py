@@ -281,9 +281,11 @@ def _warn_of_no_training(parallel: DataParallel) -> None:
         and basics.size() > 1
     ):
         warn(
-            "DataParallel has divided nothing: the program calls neither fit nor train_on_batch of a Keras model, so "
-            f"each of {basics.size()} processes has done all the work. Use fit; or for a loop of your own, write "
-            "tape = hvd.DistributedGradientTape(tape), and hvd.broadcast_variables(model.variables, 0) before it."
+            "DataParallel has divided nothing: the program calls neither fit nor train_on_batch of a Keras model, so each "
+            f"of {basics.size()} processes has done all the work, unless the program shards its data. Use fit; or start a "
+            "loop of your own without --auto and DataParallel, with hvd.init(), hvd.data.shard, "
+            "hvd.DistributedGradientTape and hvd.broadcast_variables(model.weights + optimizer.variables): see "
+            "docs/guides/custom-loops.md."
         )
 
 
