@@ -22,7 +22,7 @@ from tfddl.runtime import library
 
 # Each flag with its other spellings, and its argument; None if it has no argument.
 FLAGS = {
-    ("-np", "--num-proc"): "N",
+    ("-np", "-n", "--num-proc"): "N",
     ("-H", "--hosts"): "HOST:SLOTS,...",
     ("-hostfile", "--hostfile"): "FILE",
     ("--network-interface", "--network-interfaces"): "NAME,...",
@@ -197,6 +197,11 @@ def test_a_scheduler_may_place_ranks_elsewhere(monkeypatch):
     assert "-x TFDDL_LAUNCH" in invoke("--dry-run", "-np", "2", "true").output
 
 
+@pytest.mark.parametrize("spelling", ["-n 3", "-n3", "-np3", "-np=3", "--num-proc=3"])
+def test_spellings_of_the_number_of_processes(spelling):
+    assert " -np 3 " in invoke("--dry-run", *spelling.split(), "true").output
+
+
 def test_printed_line_runs_by_hand(monkeypatch):
     monkeypatch.delenv(rank_shim.VARIABLE, raising=False)
     line = invoke("--dry-run", "-np", "2", "echo", "a  b").output
@@ -208,6 +213,11 @@ def test_printed_line_runs_by_hand(monkeypatch):
     ("arguments", "message"),
     [
         (["python", "train.py"], "Say how many processes to start: tfddlrun -np 2 python train.py"),
+        (
+            ["python", "-np", "2", "train.py"],
+            "Options of tfddlrun come before COMMAND: move them. Received: -np after python",
+        ),
+        (["-n0", "true"], "0 is not in the range"),
         (["-np", "2", "-x", "NO_SUCH", "true"], "Received: -x NO_SUCH, which is not set"),
         (["-np", "2", "-x", "=1", "true"], "Received: -x =1"),
         (["-np", "2", "--mpi-args", "'", "true"], "Received: ' (No closing quotation)"),

@@ -162,7 +162,7 @@ def test_number_of_processes_by_default(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert tfddl.run(lambda: "done", env={"CUDA_VISIBLE_DEVICES": "0,1"}) == ["done", "done"]
     with pytest.raises(
-        ValueError, match=r"Say how many processes to start: run\(fn, np=2\).*no allocation, no GPU"
+        ValueError, match=r"run\(fn, np=2\). Without np, tfddl.run takes the tasks .*no allocation, no GPU"
     ):
         tfddl.run(print)
 

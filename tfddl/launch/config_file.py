@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -142,9 +143,11 @@ def _defaults(command: click.Command, settings: dict[str, Any]) -> dict[str, Any
             if value is not None:  # else the option is not given
                 defaults[str(parameters[name].name)] = _value(name, value, parameters[name])
         else:
+            near = difflib.get_close_matches(name, parameters.keys() - _NOT_IN_A_FILE, 1)
+            meant = f" (did you mean {near[0]}?)" if near else ""
             raise ValueError(
-                f"{name} is not an option that a file may have: use the long options of `tfddlrun --help`, or Horovod's "
-                f"sections {', '.join(_SECTIONS)}. Received: {name}: {value!r}"
+                f"{name} is not an option that a file may have: use the long options of `tfddlrun --help`, or "
+                f"Horovod's sections {', '.join(_SECTIONS)}. Received: {name}: {value!r}{meant}"
             )
     return defaults
 

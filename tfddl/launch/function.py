@@ -121,7 +121,8 @@ def _check_that_tfddlrun_can_choose(environment: Mapping[str, str]) -> None:
     try:
         allocation.choose(environment)
     except ValueError as error:
-        raise ValueError(str(error).replace("tfddlrun -np 2 python train.py", "run(fn, np=2)")) from None
+        said = str(error).replace("tfddlrun -np 2 python train.py", "run(fn, np=2)")
+        raise ValueError(said.replace("Without -np tfddlrun", "Without np, tfddl.run")) from None
 
 
 def run_function(

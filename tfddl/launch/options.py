@@ -131,13 +131,21 @@ class Command(click.Command):
             ctx.exit(verdict.code)
 
 
+class _Count(click.IntRange):
+    """A number of processes. In -np2 click takes "p2" for the value of -n."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(value.removeprefix("p") if isinstance(value, str) else value, param, ctx)
+
+
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 HOSTS = [
     click.option(
         "-np",
+        "-n",
         "--num-proc",
         "processes",
-        type=click.IntRange(min=1),
+        type=_Count(min=1),
         metavar="N",
         help="Number of processes. Default: all slots of the hosts given, else the tasks of the job of Slurm, PBS or LSF, "
         "else one for each GPU.",

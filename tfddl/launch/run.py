@@ -63,7 +63,7 @@ def main(command: tuple[str, ...], **values: Any) -> None:
     _check_interfaces(options.interfaces, mpirun)
     ssh = _ssh(options)
     added |= ssh_variables(mpirun, ssh)
-    count, hosts = _place(options)
+    count, hosts = _place(options, command)
     if not (options.auto or options.horovod) and (doubt := hint_before(command, count)):
         click.echo(doubt, err=True)
     os.environ.update(added)
@@ -185,7 +185,7 @@ def _seed(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: drawn}
 
 
-def _place(options: Options) -> tuple[int, list[Host]]:
+def _place(options: Options, command: tuple[str, ...]) -> tuple[int, list[Host]]:
     """The number of processes and their hosts. Without hosts mpirun asks a scheduler, or takes this host."""
     if options.discovery is not None:
         return _discover(options, options.discovery)
@@ -197,6 +197,13 @@ def _place(options: Options) -> tuple[int, list[Host]]:
                     allocation.hosts_for_mpirun(os.environ), options.processes
                 )
             choice = allocation.choose(os.environ)
+        except allocation.NoChoiceError as error:
+            late = next((word for word in command if word in ("-np", "-n", "--num-proc")), None)
+            if late is None:
+                raise click.UsageError(str(error)) from None
+            raise click.UsageError(
+                f"Options of tfddlrun come before COMMAND: move them. Received: {late} after {command[0]}. {error}"
+            ) from None
         except ValueError as error:
             raise click.UsageError(str(error)) from None
         click.echo(f"tfddlrun: {choice}", err=True)
