@@ -294,6 +294,47 @@ def test_fit_without_a_broadcast_is_told(hvd, broadcast):
             assert not said
 
 
+class TapeModel(keras.Model):
+    """Combines gradients in the last batch of an epoch."""
+
+    def __init__(self, hvd):
+        super().__init__()
+        self.hvd, self.dense, self.batches = hvd, keras.layers.Dense(1), 0
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+    def train_step(self, data):
+        tape = tf.GradientTape()
+        self.batches += 1
+        if self.batches == 2:
+            tape = self.hvd.DistributedGradientTape(tape)
+        with tape:
+            loss = self.compute_loss(data[0], data[1], self(data[0], training=True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+@on_ranks(2, full=(1, 3))
+def test_fit_on_shards_that_combines_no_gradients_is_told(hvd):
+    """Once; not after evaluate, nor for a train_step with a tape, nor if each rank shards for itself."""
+    x, y = np.ones([8 * hvd.size(), support.FEATURES], "float32"), np.ones([8 * hvd.size(), 1], "float32")
+    with support.logged() as said:
+        mine = hvd.data.shard(x, y)
+        network = TapeModel(hvd)
+        network.compile("sgd", "mse", run_eagerly=True)
+        network.evaluate(*mine, verbose=0)
+        network.fit(*mine, batch_size=4, verbose=0)
+        assert not said
+        for _ in range(2):
+            network = keras.Sequential([keras.layers.Dense(1)])
+            network.compile("sgd", "mse")
+            network.fit(*mine, batch_size=4, epochs=2, verbose=0)
+            assert len(said) == (hvd.size() > 1 and hvd.rank() == 0)
+            assert not said or "fit has combined no gradients in its first epoch" in said[0]
+
+
 @on_ranks(2, full=(1, 3))
 def test_a_root_that_does_not_exist(hvd):
     """Where the callback is made, or where training begins if that was before init."""

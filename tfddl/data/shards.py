@@ -1,5 +1,6 @@
 """The index of this rank's shard, the number of shards, and their size."""
 
+from tfddl.keras.consistency import callback_list
 from tfddl.runtime import asked, basics
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of, members
 
@@ -18,6 +19,8 @@ def resolve(
     if rank is None and size is None:
         asked.note("data", "hvd.data")
         size = len(members(process_set))
+        if size > 1:
+            callback_list.watch_shards()
         process_set_id = id_of(process_set, "hvd.data")
         return (process_set.rank() or 0) if process_set_id else basics.rank(), size
     if rank is None or size is None:

@@ -8,15 +8,16 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.keras.consistency import cache_check, model_contents, sharded_check
+from tfddl.keras.consistency import cache_check, model_check, model_contents, sharded_check
 from tfddl.keras.distributed import patches
 from tfddl.keras.distributed.status import is_distributed
 from tfddl.keras.keras2 import addons
 from tfddl.ops.variables import has_broadcast
 from tfddl.runtime import basics
-from tfddl.runtime.log import warn
+from tfddl.runtime.log import warn, warn_once
 
 Callback: Any = _compat.keras().callbacks.Callback
+_shards = False  # whether the program has sharded data over several ranks
 
 
 class ListedCallback(Callback):
@@ -107,6 +108,13 @@ def watch() -> None:
     patches.prepare_fits(_prepare)
 
 
+def watch_shards() -> None:
+    """The program shards data over several ranks: `fit` warns if it combines no gradients."""
+    global _shards
+    _shards = True
+    watch()
+
+
 def callbacks_of(arguments: dict[str, Any]) -> list[Any]:
     """The callbacks among the arguments of `fit`."""
     given = arguments.get("callbacks")
@@ -140,8 +148,8 @@ def _complete(callbacks: Any) -> None:
         callback.on_list(callbacks)
     optimizer = getattr(model, "optimizer", None)
     distributed = optimizer is not None and is_distributed(optimizer)
-    if not any(each.looks_after for each in listed) and (ours or distributed):
-        reminder = _Reminder()
+    if not any(each.looks_after for each in listed) and (ours or distributed or _shards):
+        reminder = _Reminder() if ours or distributed else _GradientsCheck()
         reminder.set_model(model)
         callbacks.callbacks.append(reminder)
 
@@ -181,3 +189,23 @@ class _Reminder(Callback):
     def _has_broadcast(self) -> bool:
         model = self.model
         return model is not None and _compat.tells_weights(model) and has_broadcast(model.variables)
+
+
+class _GradientsCheck(Callback):
+    """Warns if each rank trains a model of its own on its shard of the data."""
+
+    _requests: int | None = None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if basics.is_initialized() and basics.size() > 1:
+            self._requests = model_check.request_count()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        # Not after the first batch: a step of the program's own may combine gradients every few batches.
+        if basics.is_initialized() and self._requests == model_check.request_count():
+            warn_once(
+                "fit has combined no gradients in its first epoch, so each rank trains a model of its own on its shard of "
+                "the data: use model.compile(optimizer=hvd.DistributedOptimizer(optimizer), ...), and add "
+                "hvd.callbacks.BroadcastGlobalVariablesCallback(0) to fit's callbacks, on all ranks."
+            )
+        self._requests = None
