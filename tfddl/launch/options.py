@@ -135,7 +135,8 @@ class _Count(click.IntRange):
     """A number of processes. In -np2 click takes "p2" for the value of -n."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return super().convert(value.removeprefix("p") if isinstance(value, str) else value, param, ctx)
+        digits: Any = value.removeprefix("p") if isinstance(value, str) else value
+        return super().convert(digits, param, ctx)
 
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
