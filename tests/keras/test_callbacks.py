@@ -194,7 +194,7 @@ def test_a_train_step_of_ones_own(hvd):
 
 @on_ranks(2)
 def test_resume_on_the_root_only(hvd, tmp_path):
-    """BackupAndRestore finds a backup on rank 0; both ranks go on from there."""
+    """BackupAndRestore finds a backup on rank 0; both ranks go on from there, and no line is about its learning rate."""
     network = compiled(hvd, support.model())
     broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
     epochs = []
@@ -204,6 +204,7 @@ def test_resume_on_the_root_only(hvd, tmp_path):
         def on_epoch_end(self, epoch, logs=None):
             if epoch == 1:
                 raise KeyboardInterrupt
+            self.model.optimizer.learning_rate = 0.001
 
     def backup():
         return [keras.callbacks.BackupAndRestore(str(tmp_path / "backup"))] if hvd.rank() == 0 else []
@@ -214,10 +215,12 @@ def test_resume_on_the_root_only(hvd, tmp_path):
     after = support.weights(network)
     network = compiled(hvd, support.model(seed=40 + hvd.rank()))
     seen = AtFirstStep()
-    network.fit(*mine(hvd), callbacks=[*backup(), broadcast, seen, count], **options)
+    with support.logged() as said:
+        network.fit(*mine(hvd), callbacks=[*backup(), broadcast, seen, count], **options)
     assert epochs == [2, 3]
     np.testing.assert_array_equal(seen.weights, after)
     support.check_equal_on_all_ranks(hvd, [*network.variables, *network.optimizer.variables])
+    assert not said
 
 
 class Logs(keras.callbacks.Callback):

@@ -117,6 +117,8 @@ def check_callbacks(callbacks: list[Any], name: str, process_set: ProcessSet) ->
 def warn_of_rates(model: Any, root_rank: int, name: str, process_set: ProcessSet) -> None:
     """Warns if the broadcast of the optimizer's variables will change the learning rate of a rank. All ranks call it.
 
+    A rate that BackupAndRestore has restored is none that the program has set: nobody compares it.
+
     Args:
         model: The compiled model, with the variables of its optimizer.
         root_rank: The rank whose values all will have.
@@ -124,16 +126,16 @@ def warn_of_rates(model: Any, root_rank: int, name: str, process_set: ProcessSet
         process_set: The ranks that train.
     """
     optimizer = getattr(model, "optimizer", None)
-    rate = None if optimizer is None else _compat.settable_learning_rate(optimizer)
+    restored = optimizer is None or _compat.resumed_epoch(model) is not None
+    rate = None if restored else _compat.settable_learning_rate(optimizer)
     (rates,) = all_numbers(math.nan if rate is None else rate, name=name, process_set=process_set)
-    changed = {
-        rank: each for rank, each in rates.items() if not math.isnan(each) and each != rates[root_rank]
-    }
-    if changed:
+    root, known = rates[root_rank], {rank: each for rank, each in rates.items() if not math.isnan(each)}
+    changed = {rank: each for rank, each in known.items() if each != root}
+    if changed and not math.isnan(root):
         warn(
             "BroadcastGlobalVariablesCallback gives all ranks the learning rate of its root, and some have another one: "
             "set one rate on all ranks. "
-            f"Received: root_rank={root_rank} with {rates[root_rank]:.7g}; {by_rank(changed)}",
+            f"Received: root_rank={root_rank} with {root:.7g}; {by_rank(changed)}",
             process_set,
         )
 
