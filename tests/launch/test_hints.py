@@ -62,6 +62,26 @@ def test_hint(errors, line):
 
 
 @pytest.mark.parametrize(
+    ("line", "hinted"),
+    [
+        ("os.makedirs('a/b')", True),
+        ("pathlib.Path('a').mkdir()", True),
+        ("os.makedirs('a/b', exist_ok=True)\nopen('a/c', 'x')\nopen('a/c', 'x')", False),
+    ],
+)
+def test_a_folder_that_another_process_has_made(tmp_path, line, hinted):
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "train.py").write_text(f"import os, pathlib\n{line}\n")
+    ended = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert "FileExistsError" in ended.stderr
+    said = [hint(ended.stderr, count, ["python", "train.py"], horovod=False) for count in (1, 2)]
+    assert [bool(each) for each in said] == [False, hinted]
+    assert not hinted or "os.makedirs(path, exist_ok=True)" in said[1]
+
+
+@pytest.mark.parametrize(
     ("source", "processes", "doubted"),
     [
         ("import keras\n", 2, True),

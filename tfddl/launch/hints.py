@@ -10,6 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _MISSING = re.compile(r"^(?:ModuleNotFound|Import)Error: No module named '([\w.]+)'", re.MULTILINE)
+# The last line of the program calls one of these, and below it are only their own frames.
+_FOLDER_EXISTS = re.compile(
+    r"(?:makedirs|mkdir)\(.*\n(?:    .*\n)*(?:  File .*, in (?:makedirs|mkdir)\n(?:    .*\n)*)*FileExistsError: "
+)
 _PYTHON = re.compile(r"python[\d.]*")
 # A spelling of Keras 2, the one of Keras 3, and the error that Keras 3 has for the former.
 _KERAS2 = [
@@ -67,6 +71,11 @@ def hint(errors: str, processes: int, command: Sequence[str], horovod: bool) -> 
                 f"tfddlrun: Keras 3 has {new} in place of {old}: see docs/horovod.md for changes of this kind. Programs "
                 f"that import horovod may keep {old} under tfddlrun --horovod, without --no-keras2-spellings"
             )
+    if processes > 1 and _FOLDER_EXISTS.search(errors):
+        return (
+            "tfddlrun: every process runs this line, and one has made the folder: write os.makedirs(path, exist_ok=True), "
+            "or Path(path).mkdir(parents=True, exist_ok=True)"
+        )
     missing = _MISSING.findall(errors)
     module = missing[-1].partition(".")[0] if missing else ""
     if module == "horovod" and not horovod:
