@@ -23,6 +23,7 @@ def test_ranks_that_wait_for_different_collectives(ranks):
     check_quoted(result, DIFFERENT, f"{others}: 'metric' (for ", "Stalled: rank ")
     assert re.search(rf"{DIFFERENT}: rank 0: 'gradient' \(for \d+ s\)", result.output)
     assert result.output.count(DIFFERENT) == 1
+    assert "=5 seconds. To see the lines of the program: kill -USR1 PID (of tfddlrun), then" in result.output
     assert (
         "TFDDL_STALL_LIMIT=5 seconds. Run the same collectives on all ranks; set a higher limit"
         in result.output

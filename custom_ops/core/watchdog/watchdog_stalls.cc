@@ -12,7 +12,9 @@ namespace {
 // If ranks are stuck for so long, one of them with a note, the job is stopped.
 constexpr int64_t kFinalMicros = 10000000;
 constexpr int64_t kAnswerMicros = 1000000;  // a rank that takes longer to answer counts as silent
-constexpr size_t kWaitStateBytes = 1800;    // of a message
+constexpr char kSeeLines[] =
+    " To see the lines of the program: kill -USR1 PID (of tfddlrun), then tfddl analyze tfddl-dump.";
+constexpr size_t kWaitStateBytes = 1800;  // of a message
 
 // Whether a rank waits for anything but the end of a join.
 bool WaitsForMore(const WaitStates& ranks) {
@@ -171,7 +173,7 @@ void Watchdog::ReportDifferent(const Query& query) {
   Print(report + " Run the same collectives the same number of times on all ranks. The job " +
         (noted ? "is stopped after " + Seconds(kFinalMicros) + " without progress."
                : "goes on waiting, in case another thread submits what is missing, until TFDDL_STALL_LIMIT=" +
-                     std::to_string(static_cast<int64_t>(options_.limit_s)) + " seconds."));
+                     std::to_string(static_cast<int64_t>(options_.limit_s)) + " seconds." + kSeeLines));
 }
 
 void Watchdog::ReportStall(const Query& query) {
@@ -194,7 +196,7 @@ void Watchdog::ReportStall(const Query& query) {
     const auto& answer = query.answers[static_cast<size_t>(rank)];
     if (answer && answer->Has(key, set)) return;
   }
-  Print(report + " Run the same collectives on all ranks; the job goes on waiting.");
+  Print(report + " Run the same collectives on all ranks; the job goes on waiting." + kSeeLines);
 }
 
 void Watchdog::ReportShutdown(const Query& query) {
