@@ -446,8 +446,8 @@ def validate_with(model: Any, batches: Callable[[], Iterator[Any]]) -> None:
     epoch_iterator._current_iterator = None  # Keras 3.4 would go on with that of the validation before
 
 
-def comes_with_keras(kind: type) -> bool:
-    """Whether a class comes from `keras` or `tf_keras`."""
+def comes_with_keras(kind: Any) -> bool:
+    """Whether a class or a function comes from `keras` or `tf_keras`."""
     return kind.__module__.startswith(("keras.", "tf_keras."))
 
 

@@ -46,6 +46,19 @@ def test_fit_as_one_process_with_the_big_batch(hvd, name):
     support.check_equal_on_all_ranks(hvd, network.get_weights())
 
 
+@pytest.mark.parametrize("base", [new.SGD, legacy.SGD])
+@on_ranks(2)
+def test_a_method_of_the_users_gets_reduced_gradients(hvd, base):
+    class Own(base):
+        def apply_gradients(self, grads_and_vars):
+            super().apply_gradients([(tf.sign(grad), v) for grad, v in grads_and_vars if grad is not None])
+
+    v = tf.Variable([0.0])
+    optimizer = hvd.DistributedOptimizer(Own(1.0))
+    optimizer.apply_gradients([(None, tf.Variable([0.0])), (tf.constant([3.0 - 4.0 * hvd.rank()]), v)])
+    np.testing.assert_allclose(v.numpy(), [-1.0])
+
+
 @on_ranks(2)
 def test_deep_copies_of_legacy_optimizers_are_distributed(hvd):
     """Keras 2 copies its legacy optimizers alone."""

@@ -28,7 +28,8 @@ def DistributedOptimizer(
     The optimizer is changed in place and returned. Its class, state, learning rate and configuration stay the same, and a
     model saved with it loads in a process without tfddl. Gradients are combined once for each update: after accumulation
     and unscaling, before clipping, weight decay and moving averages. So a job of N ranks computes the same as one process
-    with an N times larger batch.
+    with an N times larger batch. If the optimizer's class is yours and defines `apply` or `apply_gradients`, gradients are
+    combined before this method, so that it may normalize them; with accumulation once for each batch.
 
     Gradients from a `tfddl.DistributedGradientTape` are not reduced a second time; its documentation says what happens to
     gradients that were changed in between. A `keras.optimizers.LossScaleOptimizer` may be inside or outside, or come from

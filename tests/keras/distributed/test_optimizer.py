@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tests.harness import on_ranks
 from tests.keras import support
+from tfddl import _compat
 
 COPIES = {
     "copy": copy.copy,
@@ -111,12 +112,59 @@ def test_a_users_subclass(hvd):
     assert isinstance(optimizer, Tripled)
 
 
+class OwnApply(keras.optimizers.SGD):
+    def apply(self, grads, trainable_variables=None):
+        super().apply([None if grad is None else tf.sign(grad) for grad in grads], trainable_variables)
+
+
+class OwnApplyGradients(keras.optimizers.SGD):
+    def apply_gradients(self, grads_and_vars):
+        super().apply_gradients([(tf.sign(grad), v) for grad, v in grads_and_vars if grad is not None])
+
+
+class OwnUpdate(keras.optimizers.SGD):
+    def apply(self, grads, trainable_variables=None):
+        trainable_variables[1].assign_sub(tf.sign(grads[1]))
+
+
+def loss_scaled(optimizer, **options):
+    return keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=1.0, **options)
+
+
+OWN_METHODS = {
+    "apply": (lambda hvd: hvd.DistributedOptimizer(OwnApply(1.0)), -1.0),
+    "sum": (lambda hvd: hvd.DistributedOptimizer(OwnApply(1.0), op=hvd.Sum), -1.0),
+    "apply_gradients": (lambda hvd: hvd.DistributedOptimizer(OwnApplyGradients(1.0)), -1.0),
+    "update": (lambda hvd: hvd.DistributedOptimizer(OwnUpdate(1.0)), -1.0),
+    "loss_scale": (lambda hvd: loss_scaled(hvd.DistributedOptimizer(OwnApply(1.0))), -1.0),
+    "sharded": (lambda hvd: hvd.ShardedOptimizer(OwnApply(1.0)), -1.0),
+    "sharded_pairs": (lambda hvd: hvd.ShardedOptimizer(OwnApplyGradients(1.0)), -1.0),
+    # Each batch is normalized by itself, as on one process.
+    "passes": (
+        lambda hvd: loss_scaled(hvd.DistributedOptimizer(OwnApply(1.0), backward_passes_per_step=2)),
+        -2.0,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OWN_METHODS)
+@on_ranks(2)
+def test_a_method_of_the_users_gets_reduced_gradients(hvd, kind):
+    make, expected = OWN_METHODS[kind]
+    optimizer, unused, v = make(hvd), keras.Variable([0.0]), keras.Variable([0.0])
+    optimizer.build([unused, v])
+    for large in (3.0, 10.0)[: 2 if kind == "passes" else 1]:
+        grad = tf.constant([large if hvd.rank() == 0 else -1.0])
+        optimizer.apply_gradients([(None, unused), (grad, v)])
+    np.testing.assert_allclose(v.numpy(), [expected])
+
+
+@pytest.mark.skipif(_compat.clips_each_batch(), reason="Keras 3.4 clips before it calls this method")
 @on_ranks(1)
-def test_an_apply_that_goes_past_us_is_noticed(hvd):
+def test_an_update_that_goes_past_us_is_noticed(hvd):
     class Own(keras.optimizers.SGD):
-        def apply(self, grads, trainable_variables=None):
-            for grad, variable in zip(grads, trainable_variables, strict=True):
-                variable.assign_sub(grad)
+        def _backend_apply_gradients(self, grads, trainable_variables):
+            pass
 
     optimizer = hvd.DistributedOptimizer(Own(1.0))
     with pytest.raises(RuntimeError, match=r"Own never calls `_clip_gradients`"):

@@ -9,6 +9,7 @@ that class into a saved model, so the model loads in a process without tfddl.
 
 from typing import Any
 
+from tfddl import _compat
 from tfddl.gradients.local_sources import check_variable
 from tfddl.keras.distributed.settings import settings_of
 
@@ -54,6 +55,11 @@ def base_class(optimizer: Any) -> type:
     """The class that an adopted optimizer had before."""
     base: type = getattr(type(optimizer), _BASE)
     return base
+
+
+def has_own(optimizer: Any, method: str) -> bool:
+    """Whether a class that is not Keras' defines this method of an adopted optimizer."""
+    return not _compat.comes_with_keras(getattr(base_class(optimizer), method))
 
 
 def is_adopted(optimizer: Any) -> bool:

@@ -93,7 +93,7 @@ def start(
         values = [grad if is_value else None for grad, is_value in zip(grads, overwritten, strict=True)]
         values = _reduce_missing(settings, values, variables)
         grads = [grad if value is None else value for grad, value in zip(grads, values, strict=True)]
-    call.reduced = reduced_marks.all_reduced(grads[slot] for slot in call.slots)
+    call.reduced = at_once
     return list(grads), call
 
 

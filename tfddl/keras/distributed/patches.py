@@ -33,7 +33,8 @@ The subclass that `adoption.py` makes for the class of an optimizer overrides th
 | method of Keras | by | reason |
 |---|---|---|
 | `Optimizer.scale_loss` | `base_optimizer.Distributed`, `loss_scale_optimizer` | a part of a batch has a weight |
-| `Optimizer.apply`, `._clip_gradients` | `base_optimizer.Distributed` | gradients are combined before they are clipped |
+| `Optimizer.apply`, `.apply_gradients`, `._clip_gradients` | `base_optimizer.Distributed` | gradients are combined before \
+they are clipped, and before a method of the user's gets them |
 | `Optimizer.build`, `.add_variable`, `.add_variable_from_reference`, `._backend_update_step`, \
 `._update_model_variables_moving_average`, `._overwrite_model_variables_with_average_value` | \
 `sharded_optimizer.Sharded` | Keras updates slices |

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfddl import _compat
 from tfddl.gradients import reduced_marks
 from tfddl.keras.distributed import apply_call, patches
-from tfddl.keras.distributed.adoption import Adopted, adopt, base_class, is_adopted
+from tfddl.keras.distributed.adoption import Adopted, adopt, base_class, has_own, is_adopted
 from tfddl.keras.distributed.apply_call import ApplyCall
 from tfddl.keras.distributed.settings import SETTINGS, Settings, set_settings, settings_of
 from tfddl.keras.keras2.accumulation import Accumulation
@@ -92,13 +92,9 @@ class _Distributed(Adopted):
             return tf.no_op() if _compat.is_legacy_optimizer(optimizer) else optimizer.iterations
         call = dataclasses.replace(call, reduced=reduced or not wanted)
         with apply_call.under_way(self, call):
-            result = plain(grads_and_vars)
-        if pairs and not (call.reached or call.reduced):
-            raise RuntimeError(
-                f"{type(self).__name__} never calls the hook in which DistributedOptimizer combines gradients: use "
-                "tfddl.DistributedGradientTape with the plain optimizer instead."
-            )
-        return result
+            if has_own(self, "apply_gradients"):  # it may normalize gradients, and need not call the hook
+                grads_and_vars, call.reduced = self._combined(grads_and_vars), True
+            return plain(grads_and_vars)
 
     def _combined(self, grads_and_vars: Pairs) -> Pairs:
         """The hook's result."""
@@ -133,7 +129,9 @@ class DistributedNew(_Distributed):
         plain: Any = super()
         wanted = experimental_aggregate_gradients and not skip_gradients_aggregation
         return self._apply(
-            lambda pairs: plain.apply_gradients(pairs, name, skip_gradients_aggregation=not wanted),
+            lambda pairs: plain.apply_gradients(
+                pairs, **_given(name), **({} if wanted else {"skip_gradients_aggregation": True})
+            ),
             list(grads_and_vars),
             wanted,
         )
@@ -158,7 +156,10 @@ class DistributedLegacy(_Distributed):
         wanted = experimental_aggregate_gradients
         return self._apply(
             lambda pairs: plain.apply_gradients(
-                pairs, name=name, experimental_aggregate_gradients=wanted, **options
+                pairs,
+                **_given(name),
+                **({} if wanted else {"experimental_aggregate_gradients": False}),
+                **options,
             ),
             list(grads_and_vars),
             wanted,
@@ -187,9 +188,7 @@ class DistributedAddonsMulti(DistributedLegacy):
         plain: Any = super(_Distributed, self)
         pairs = list(grads_and_vars)
         self._check_norms(pairs)
-        return self._apply(
-            lambda pairs: plain.apply_gradients(self._combined(pairs), *arguments, **options), pairs, True
-        )
+        return self._apply(lambda pairs: plain.apply_gradients(pairs, *arguments, **options), pairs, True)
 
     def _check_norms(self, grads_and_vars: Pairs) -> None:
         """Checks the norm of each member, over the variables that it trains."""
@@ -206,6 +205,11 @@ def _reduced(call: ApplyCall, grads: Sequence[Any]) -> list[Any]:
     apply_call.warn_of_a_second_sum(call.settings, grads)
     results = iter(call.reduce([grad for grad in grads if grad is not None]))
     return [None if grad is None else next(results) for grad in grads]
+
+
+def _given(name: str | None) -> dict[str, str]:
+    """The argument `name`, if it is given: an `apply_gradients` of the user's need not take it."""
+    return {} if name is None else {"name": name}
 
 
 def _unzip(grads_and_vars: Pairs) -> tuple[list[Any], list[Any]]:
