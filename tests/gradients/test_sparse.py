@@ -139,6 +139,25 @@ def test_missing_gradients_of_different_variables(hvd):
             run()
 
 
+@on_ranks(2)
+def test_tables_with_different_numbers_of_rows(hvd):
+    """Rank 0 cannot use the other rank's row 4."""
+    tables = [tf.Variable(tf.ones((rows, 2))) for rows in (8, 4 + 4 * hvd.rank())]
+
+    def step(table):
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = tf.reduce_sum(tf.gather(table, [0, 4 * hvd.rank()]))
+        return tape.gradient(loss, table)
+
+    for run in (step, tf.function(step)):
+        with pytest.raises(
+            tf.errors.FailedPreconditionError,
+            match=r"rank 0: number 0 of 1, variable of 4 rows; rank 1: number 0 of 1, variable of 8 rows",
+        ):
+            run(tables[1])
+        np.testing.assert_array_equal(run(tables[0]).indices, [0, 4])
+
+
 @on_ranks(2, full=(3,))
 def test_sparse_here_and_dense_there(hvd):
     """The same error on all, in eager mode too, where the gradients of a step go one after the other."""

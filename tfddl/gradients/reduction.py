@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfddl import _graphs
+from tfddl import _compat, _graphs
 from tfddl.gradients import compressed, gradient_groups
 from tfddl.gradients.buckets import bucket_sizes, plan_buckets
 from tfddl.gradients.error_feedback import Reduction
@@ -76,7 +76,7 @@ def reduce_gradients(
     shared = _Shared.of(len(results), own)
     _reduce_dense(results, dense, sparse, shared, variables, owner, sequence, options, number)
     # After the buckets: their context names the sparse slots, in which the ranks may differ.
-    _reduce_sparse(results, sparse, shared, owner, sequence, options)
+    _reduce_sparse(results, sparse, shared, variables, owner, sequence, options)
     return results
 
 
@@ -172,6 +172,7 @@ def _reduce_sparse(
     results: list[Any],
     sparse: Sequence[int],
     shared: _Shared,
+    variables: Sequence[Any] | None,
     owner: str,
     sequence: str,
     options: GradientOptions,
@@ -179,7 +180,11 @@ def _reduce_sparse(
     """Reduces the sparse gradients of `results`, in place."""
     for index in sparse:
         number = shared.numbers[index]
-        described = f"number {number} of {len(shared.numbers)}"
+        parts = [
+            f"number {number} of {len(shared.numbers)}",
+            _rows(variables and variables[index]),
+            shared.local,
+        ]
         slices = allreduce_slices(
             results[index],
             options.op,
@@ -190,10 +195,16 @@ def _reduce_sparse(
             prescale=1 / options.gradient_predivide_factor,
             postscale=options.gradient_predivide_factor,
             process_set=options.process_set,
-            context="gradients=" + ", ".join(filter(None, [described, shared.local])),
+            context="gradients=" + ", ".join(filter(None, parts)),
             merge=options.merge_slices,
         )
         results[index] = mark(slices)
+
+
+def _rows(variable: Any) -> str:
+    """How many rows a variable has; empty if it is a tensor, whose shape one rank may know and another rank may not."""
+    rows = variable.shape[0] if _compat.is_variable(variable) else None
+    return "" if rows is None else f"variable of {rows} rows"
 
 
 def _reduce_dense(
