@@ -29,6 +29,26 @@ def test_devices(kind, argument):
         getattr(hvd, kind)([tf.ones([2])], **{argument: "/cpu:0"})
 
 
+@on_ranks(1)
+def test_no_name_and_no_factor(hvd):
+    x = tf.ones([2])
+    for call in (hvd.allreduce, hvd.allgather, hvd.alltoall, hvd.reducescatter):
+        with pytest.raises(TypeError, match=rf"name of {call.__name__} is a text .* Received: name=3"):
+            call(x, name=3)
+
+    def traced(factor):
+        tf.function(lambda y: hvd.allreduce(x, prescale_factor=y))(tf.constant(factor))
+
+    for factor in (None, [1.0], 1j, "2", tf.ones([2])):
+        with pytest.raises(
+            TypeError, match=r"postscale_factor of reducescatter must be a number: .*Received"
+        ):
+            hvd.reducescatter(x, postscale_factor=factor)
+    with pytest.raises(TypeError, match=r"prescale_factor of allreduce must be a number: .*tf\.function"):
+        traced(2.0)
+    assert hvd.allreduce(x, prescale_factor=tf.constant(2.0))[0] == 2
+
+
 @on_ranks(1, 2)
 def test_the_call_before_init_is_named(hvd):
     hvd.shutdown()

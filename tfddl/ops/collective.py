@@ -108,9 +108,17 @@ def prepare_rows(value: Any, kind: str, op: int | None = None) -> tf.Tensor:
 
 
 def name_of(kind: str, name: str | None, ignore_name_scope: bool = False, process_set: int = 0) -> str:
-    """The name on which ranks agree: the user's name, or one that follows from the function around the call."""
+    """The name on which ranks agree: the user's name, or one that follows from the function around the call.
+
+    Raises:
+        TypeError: The user's name is no text.
+    """
     if name is None:
         return names.unique(kind, process_set)
+    if not isinstance(name, str):
+        raise TypeError(
+            f"name of {kind.rstrip('_')} is a text that is equal on all ranks: pass a str. Received: name={name!r}"
+        )
     if not tf.executing_eagerly() and not ignore_name_scope:
         scope = tf.compat.v1.get_default_graph().get_name_scope()
         name = f"{scope}/{name}" if scope else name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from typing import Any
 
 import tensorflow as tf
 
@@ -53,6 +54,23 @@ def check_dtype(kind: str, dtype: tf.DType, op: int | None = None) -> None:
         return
     call = kind if op is None else f"{kind} with op={NAMES[op]}"
     raise TypeError(f"{call} supports {', '.join(supported)}. Received: {dtype.name}. {_advice(dtype, op)}")
+
+
+def check_factor(kind: str, argument: str, factor: Any) -> float:
+    """Returns the argument `prescale_factor` or `postscale_factor` as a float.
+
+    Raises:
+        TypeError: It is no number, or a tensor whose value is not known yet.
+    """
+    try:
+        if not isinstance(factor, (str, bytes)):
+            return float(factor)
+    except (TypeError, ValueError):
+        pass
+    raise TypeError(
+        f"{argument} of {kind} must be a number: pass a float, and multiply by a tensor of a tf.function yourself. "
+        f"Received: {argument}={factor!r}"
+    )
 
 
 def check_factors(kind: str, dtype: tf.DType, op: int, *factors: float) -> None:

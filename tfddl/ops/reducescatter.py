@@ -49,7 +49,8 @@ def reducescatter(
     Raises:
         ValueError: `tensor` is a scalar, `op` is not supported, a factor has no meaning for the dtype, or tfddl is not
             initialized.
-        TypeError: `compression` is no compressor, or the dtype is not supported by `op`.
+        TypeError: `name` is no text, a factor no number, `compression` no compressor, or the dtype is not supported by
+            `op`.
         tf.errors.FailedPreconditionError: On all ranks, when their calls do not fit together.
 
     Example:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfddl.ops.collective import check_list, name_of
 from tfddl.ops.compression import run_compressed
-from tfddl.ops.dtypes import check_factors, check_op
+from tfddl.ops.dtypes import check_factor, check_factors, check_op
 from tfddl.ops.grouped import in_groups
 from tfddl.runtime.process_sets import ProcessSet, id_of
 
@@ -26,7 +26,7 @@ class ReductionCall:
         process_set: The ranks that take part.
 
     Raises:
-        TypeError: `process_set` is no ProcessSet.
+        TypeError: `process_set` is no ProcessSet, or a factor no number.
         ValueError: `op` is not supported, or `process_set` is not part of the job.
     """
 
@@ -45,7 +45,8 @@ class ReductionCall:
         self.kind = kind
         self.number = id_of(process_set, kind)
         self.op = check_op(kind, op, self.operations)
-        self.prescale, self.postscale = float(prescale), float(postscale)
+        self.prescale = check_factor(kind, "prescale_factor", prescale)
+        self.postscale = check_factor(kind, "postscale_factor", postscale)
         self.compression = compression
         self.process_set = process_set
 
