@@ -237,8 +237,9 @@ class Logs(keras.callbacks.Callback):
 @on_ranks(2, full=(1, 3))
 def test_metrics_are_averaged_in_place(hvd):
     network = compiled(hvd, support.model(), metrics=["mae"])
-    after = []
+    after, at_end = [], {}
     callbacks = [
+        keras.callbacks.LambdaCallback(on_train_end=at_end.update),
         Logs(hvd.rank()),
         hvd.callbacks.MetricAverageCallback(),
         keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: after.append(dict(logs))),
@@ -255,6 +256,7 @@ def test_metrics_are_averaged_in_place(hvd):
         )
         assert after[epoch]["text"] == "kept"
         assert all(history[key][epoch] == value for key, value in after[epoch].items())
+    assert at_end == {key: after[1][key] for key in ("loss", "val_loss", "mae", "val_mae")}
     for key in ("loss", "val_loss", "mae", "val_mae"):
         values = hvd.allgather(tf.constant(history[key], tf.float64)[None], name="history").numpy()
         assert (values == values[0]).all()

@@ -20,9 +20,9 @@ class MetricAverageCallback(callback_list.ListedCallback):
     If the variables of such a metric are sums over the data, set `additive = True` in its class.
 
     In `fit` the callback changes `logs` in place at the end of each epoch, so that the callbacks after it in the list, and
-    the history, see the whole job's numbers: put it before `EarlyStopping`, `ModelCheckpoint` and `ReduceLROnPlateau`.
-    Numbers of single batches and of the progress bar stay each rank's own. So does the result of `model.evaluate`: see
-    `tfddl.evaluate`.
+    the history, see the whole job's numbers: put it before `EarlyStopping`, `ModelCheckpoint` and `ReduceLROnPlateau`. All
+    callbacks see the numbers of the last epoch in `on_train_end`. Numbers of single batches, of `on_test_end` and of the
+    progress bar stay each rank's own. So does the result of `model.evaluate`: see `tfddl.evaluate`.
 
     Args:
         process_set: The ranks that train together ("all ranks" above). Defaults to all.
@@ -38,6 +38,7 @@ class MetricAverageCallback(callback_list.ListedCallback):
         self.owner = type(self).__name__  # first part of the names of its collectives
         self.decided_by_rank_0 = False  # see metric_states.merge
         self._validated, self._snapshots, self._training = 0, dict[str, Snapshot](), False
+        self._last: dict[str, Any] = {}  # the numbers of the last epoch
         callback_list.watch()
 
     def on_list(self, callbacks: Any) -> None:
@@ -73,7 +74,12 @@ class MetricAverageCallback(callback_list.ListedCallback):
         numbers = {} if logs is None else logs
         self.keep_state()
         means = self.merge(numbers, self._snapshots)
+        self._last = dict(numbers)
         self.compare([key for key in means if key.startswith("val_")])
+
+    def repeat_last_epoch(self, logs: dict[str, Any]) -> None:
+        """Gives `logs` the numbers of the last epoch: Keras keeps this rank's own for the end of training."""
+        logs.update((key, self._last[key]) for key in logs.keys() & self._last.keys())
 
     def merge(
         self, logs: dict[str, Any], snapshots: dict[str, Snapshot], ranks: int | None = None
@@ -99,7 +105,7 @@ class MetricAverageCallback(callback_list.ListedCallback):
 
 
 class _EndOfSteps(callback_list.Callback):  # type: ignore[misc]
-    """The first of the list: at the end of an epoch it has a MetricAverageCallback keep the state of the metrics."""
+    """The first of the list: has a MetricAverageCallback act before the callbacks in front of it."""
 
     def __init__(self, average: MetricAverageCallback) -> None:
         super().__init__()
@@ -107,3 +113,6 @@ class _EndOfSteps(callback_list.Callback):  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._average.keep_state()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._average.repeat_last_epoch({} if logs is None else logs)
