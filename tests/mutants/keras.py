@@ -125,9 +125,9 @@ FAULTS = {
     ),
     "all ranks have the same dropout": Fault(
         "tfddl/keras/parallel/seeds.py",
-        "(first + basics.rank() * _STRIDE)",
-        "(first + _STRIDE)",
-        "tests/keras/parallel/test_data_parallel.py::test_random_layers_draw_other_numbers_on_each_rank",
+        "[basics.rank() * _STRIDE, 0]",
+        "[_STRIDE, 0]",
+        "tests/keras/parallel/test_data_parallel.py::test_random_numbers_of_a_step_differ_by_rank",
     ),
     "every rank reads its generator": Fault(
         "tfddl/keras/parallel/generators.py",
@@ -241,7 +241,7 @@ FAULTS = {
         "tfddl/keras/parallel/seeds.py",
         "graph.seed = before + basics.rank() * _STRIDE",
         "graph.seed = before",
-        "tests/keras/parallel/test_data_parallel.py::test_random_operations_draw_other_numbers_on_each_rank",
+        "tests/keras/parallel/test_data_parallel.py::test_random_numbers_of_a_step_differ_by_rank",
     ),
     "a callback predicts on parts": Fault(
         "tfddl/keras/parallel/data_parallel.py",

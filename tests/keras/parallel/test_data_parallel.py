@@ -124,37 +124,44 @@ def test_a_program_that_cannot_be_divided(hvd, program):
     assert REFUSED[run] in str(caught.value), caught.value
 
 
-@on_ranks(2)
-def test_random_layers_draw_other_numbers_on_each_rank(hvd):
-    with parallel(hvd):
-        network = keras.Sequential([keras.Input((64,)), keras.layers.Dropout(0.5)])
-        network.compile(loss="mse")
-        network.fit(np.ones([8, 64]), np.ones([8, 64]), verbose=0)
-        masks = hvd.allgather_object(network(np.ones([1, 64]), training=True).numpy())
-    assert not np.array_equal(*masks)
+class Late(keras.layers.Layer):
+    """Makes its random layer in `build`, as MultiHeadAttention does."""
+
+    def build(self, shape):
+        self.noise = keras.layers.GaussianNoise(1.0)
+
+    def call(self, inputs):
+        return self.noise(inputs, training=True)
 
 
 class Noisy(keras.Model):
-    """Draws a number in each step without a layer."""
+    """Draws numbers in each step, by a layer and without."""
 
     def __init__(self):
         super().__init__()
-        self.drawn = self.add_weight(shape=(), trainable=False)
+        self.drawn, self.late = self.add_weight(shape=(3,), trainable=False), Late()
         self.built = True
 
     def train_step(self, data):
-        self.drawn.assign(tf.random.uniform([]))
-        return {"drawn": self.drawn}
+        self.drawn.assign([self.late(tf.zeros([])), keras.random.normal([]), tf.random.normal([])])
+        return {"drawn": self.drawn[0]}
 
 
+@pytest.mark.parametrize("method", ["fit", "train_on_batch"])
 @on_ranks(2)
-def test_random_operations_draw_other_numbers_on_each_rank(hvd):
+def test_random_numbers_of_a_step_differ_by_rank(hvd, method):
+    """Also in the first execution. Those outside of a step are equal."""
     with parallel(hvd):
         network = Noisy()
-        network.compile()
-        network.fit(X, verbose=0)
-    drawn = hvd.allgather_object(float(network.drawn))
-    assert drawn[0] != drawn[1]
+        network.compile(steps_per_execution=2 if method == "fit" else 1)
+        if method == "fit":
+            network.fit(X, batch_size=4, verbose=0)
+        else:
+            network.train_on_batch(X)
+        drawn = hvd.allgather_object(network.drawn.numpy())
+        outside = hvd.allgather_object([float(keras.random.normal([])), float(network.late(tf.zeros([])))])
+    assert not np.isclose(*drawn).any(), drawn
+    assert outside[0] == outside[1]
 
 
 @on_ranks(2)

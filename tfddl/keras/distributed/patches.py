@@ -23,6 +23,7 @@ of a loss that the program itself calls |
 those of all ranks |
 | `BatchNormalization._moments` | 3 | so are its statistics |
 | `metrics.Mean.update_state`, `metrics.Sum.update_state` | 3 | a number for the whole batch counts by rows |
+| `random.SeedGenerator.next` | 3 | under `DataParallel` each rank draws numbers of its own in a step |
 | `keras.saving.save_model`, `.save_weights`; `Model.export`; `keras.utils.get_file` | 3 | under `DataParallel` one rank \
 writes |
 | `keras.saving.load_model`, `.load_weights` | 3 | in callbacks they wait for this rank |
@@ -225,6 +226,13 @@ def synchronize_batch_normalization(moments: Callable[..., Any]) -> None:
         return moments(self, plain, inputs, mask)
 
     layer._moments = replaced
+
+
+@functools.cache
+def draw_seeds(draw: Callable[[Any], Any]) -> None:
+    """Keras 3: `random.SeedGenerator.next` becomes what `draw` makes of it."""
+    generator = _compat.keras().random.SeedGenerator
+    generator.next = draw(generator.next)
 
 
 def _replace_everywhere(plain: Any, make: Callable[[Any], Any]) -> None:

@@ -46,7 +46,8 @@ class DataParallel:
       number of ranks. Losses with masks or `mean_with_sample_weight`, and losses of `compile` with `sum`, are those of the
       global batch. The validation of `fit` is divided too. Metrics in `logs` and the history are the whole job's.
     - `evaluate` and `predict` outside of `fit` run whole on every rank.
-    - Random layers such as Dropout draw other numbers on each rank.
+    - In training, random layers such as Dropout draw other numbers on each rank. So do `keras.random` and `tf.random` in a
+      `train_step`.
     - BatchNormalization takes mean and variance over the global batch.
     - Rank 0 shows the progress bar and writes files: `model.save`, `save_weights`, `export`, ModelCheckpoint, CSVLogger,
       TensorBoard, BackupAndRestore. `keras.utils.get_file` downloads once on each host.
@@ -109,6 +110,7 @@ class DataParallel:
         patches.try_losses(row_losses.with_rows_tried)
         patches.divide_metrics(losses.with_rows_as_weight, losses.with_numbers_of_a_step)
         patches.synchronize_batch_normalization(_moments)
+        patches.draw_seeds(seeds.with_streams)
 
     def stop(self) -> None:
         """Ends it: later calls of `fit` train on this rank alone, unless their optimizer is distributed."""
@@ -135,7 +137,6 @@ class _Methods:
     """The methods of models, in a job of several ranks."""
 
     def __init__(self) -> None:
-        self._generators: dict[int, Any] = {}
         self._fits = 0
         self._order: OrderCallback | None = None  # of the fit that is under way
         self._single_batches = SingleBatches()
@@ -149,12 +150,11 @@ class _Methods:
             listed = callback_list.callbacks_of(call.arguments)
             checks.check_program(model, listed)
             order = self._order = OrderCallback(shows_batch=call.arguments.get("verbose", "auto") != 0)
-            streams = seeds.StreamsCallback(self._generators)
             average = MetricAverageCallback()
             average.decided_by_rank_0 = True  # the others take back the rows of a batch that all ranks have
             broadcast = BroadcastGlobalVariablesCallback(0)
             broadcast.refuses_divergence = True
-            added = [broadcast, average, streams, order]
+            added = [broadcast, average, order]
             shared = share(call)
             added += shared
             # The broadcast gives all ranks what BackupAndRestore restores on rank 0.
@@ -190,7 +190,6 @@ class _Methods:
             if model.train_function is None:  # the first time after compile()
                 checks.check_program(model, [])
             self._distribute(model)
-            seeds.differ_by_rank(model, self._generators)
             batch = [call.arguments.get(name) for name in ("x", "y", "sample_weight")]
             with self._divided(model, PartStrategy(model)), self._single_batches.next(model, batch):
                 logs = plain(*call.args, **call.kwargs)

@@ -1,7 +1,8 @@
-"""One seed for all ranks; another stream for each rank in a model's random layers."""
+"""One seed for all ranks; other random numbers on each rank inside of a step."""
 
+import functools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.keras.consistency.callback_list import Callback
+from tfddl.keras.parallel import part
 from tfddl.ops.objects import broadcast_object
 from tfddl.runtime import basics
 
@@ -45,36 +46,17 @@ def other_streams() -> Iterator[None]:
         graph.seed = before
 
 
-class StreamsCallback(Callback):
-    """Gives the random layers of the model another stream on each rank before training.
+def with_streams(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """`SeedGenerator.next`: the seeds that a step draws, for random layers and for `keras.random`, differ by rank.
 
-    Args:
-        known: See `differ_by_rank`.
+    The generators' states stay equal on all ranks, and so do seeds that are drawn outside of a step.
     """
 
-    def __init__(self, known: dict[int, Any]) -> None:
-        super().__init__()
-        self._known = known
+    @functools.wraps(plain)
+    def draw(generator: Any, *arguments: Any, **options: Any) -> Any:
+        seed = plain(generator, *arguments, **options)
+        if part.current() is None:
+            return seed
+        return seed + tf.cast(tf.constant([basics.rank() * _STRIDE, 0], tf.int64), seed.dtype)
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Before the first step of a model that is built."""
-        differ_by_rank(self.model, self._known)
-
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """After the step that has built the model."""
-        if batch == 0:
-            differ_by_rank(self.model, self._known)
-
-
-def differ_by_rank(model: Any, known: dict[int, Any]) -> None:
-    """Moves the random generators of a model's layers, such as Dropout's, to this rank's own streams, each once.
-
-    Args:
-        model: A built model.
-        known: The generators that have been moved, by id; gets the others.
-    """
-    for variable in model.variables:
-        if _compat.is_seed_state(variable) and id(variable) not in known:
-            known[id(variable)] = variable
-            first, second = (int(number) for number in variable.numpy())
-            variable.assign([(first + basics.rank() * _STRIDE) % 2**32, second])
+    return draw

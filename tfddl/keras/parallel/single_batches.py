@@ -42,5 +42,4 @@ class SingleBatches:
 
 def _broadcast(model: Any) -> None:
     model_contents.build_optimizer(model)
-    variables = [each for each in model_contents.all_variables(model) if not _compat.is_seed_state(each)]
-    broadcast_variables(variables, 0)
+    broadcast_variables(model_contents.all_variables(model), 0)
