@@ -120,6 +120,11 @@ def is_seed_state(variable: Any) -> bool:
     return path(variable).endswith("seed_generator_state")
 
 
+def starts_metrics_anew(method: Any) -> bool:
+    """Whether a method of Keras' models resets the metrics first: `evaluate`; in newer versions `test_on_batch` too."""
+    return "reset_metrics" in inspect.unwrap(method).__code__.co_names
+
+
 def is_layer(value: object) -> bool:
     """Whether `value` is a layer of Keras 3."""
     return isinstance(value, keras().layers.Layer)

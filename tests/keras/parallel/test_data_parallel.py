@@ -450,14 +450,22 @@ def test_evaluate_and_predict_are_whole_on_every_rank(hvd):
 
 @on_ranks(2)
 def test_single_batches_in_callbacks_are_whole(hvd):
+    """The rows of test_on_batch count once in the metrics of the epoch, as on one process."""
     shapes = []
+
+    def ask(batch, logs):
+        if batch == 0:
+            shapes.append(network.predict_on_batch(X).shape)
+            network.test_on_batch(X, Y + 1)
+
+    network = small_model(optimizer=keras.optimizers.SGD(0.0))
+    network.layers[0].kernel.assign(np.zeros([4, 1]))
+    data = {"x": X, "y": Y, "batch_size": 4, "verbose": 0}
+    asking = [keras.callbacks.LambdaCallback(on_train_batch_end=ask)]
+    alone = network.fit(**data, callbacks=asking).history["loss"]
     with parallel(hvd):
-        ask = keras.callbacks.LambdaCallback(
-            on_epoch_end=lambda epoch, logs: shapes.append(network.predict_on_batch(X).shape)
-        )
-        network = small_model()
-        network.fit(X, Y, verbose=0, callbacks=[ask])
-    assert shapes == [(8, 1)]
+        assert network.fit(**data, callbacks=asking).history["loss"] == alone
+    assert shapes == [(8, 1)] * 2
 
 
 @on_ranks(2)

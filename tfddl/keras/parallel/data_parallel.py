@@ -209,14 +209,23 @@ class _Methods:
                 _quiet(call)
             if options.get("_use_cached_eval_dataset"):
                 return plain(*call.args, **call.kwargs)
-            with self._divided(model, None), advanced_shared(call):
-                result = plain(*call.args, **call.kwargs)
-            if self._fits and basics.rank() > 0 and plain.__name__ == "evaluate":
-                # Keras adds the rows that fit trains on next to these; only rank 0's count these.
-                model.reset_metrics()
-            return result
+            with self._divided(model, None), advanced_shared(call), self._rows_on_rank_0(model, plain):
+                return plain(*call.args, **call.kwargs)
 
         return _if_active(plain, whole)
+
+    @contextmanager
+    def _rows_on_rank_0(self, model: Any, plain: Callable[..., Any]) -> Iterator[None]:
+        """Keras adds the rows that `fit` trains on next to those that a callback evaluates; only rank 0 counts these."""
+        others = self._fits > 0 and basics.rank() > 0
+        variables = [variable for metric in model.metrics for variable in metric.variables] if others else []
+        before = [tf.convert_to_tensor(variable) for variable in variables]
+        yield
+        if others and _compat.starts_metrics_anew(plain):
+            model.reset_metrics()
+        elif others:
+            for variable, value in zip(variables, before, strict=True):
+                variable.assign(value)
 
     def build(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         """`Model._maybe_symbolic_build`: not for parts. An iterator made for it would draw random numbers."""
