@@ -1,4 +1,4 @@
-"""What graphs hold, and what their calls keep in order, through private modules of TensorFlow."""
+"""The contents of graphs, and the order of their calls, through private modules of TensorFlow."""
 
 import functools
 import importlib
@@ -143,7 +143,10 @@ def chain_calls(
         found = plain(*arguments, **options)
         graph = tf.compat.v1.get_default_graph()
         if graph.building_function:
-            _run_in_turn([op for op in graph.get_operations() if calls_chained(graph, op.node_def)])
+            calls = (
+                op for op in graph.get_operations() if _CALLS.match(op.type)
+            )  # node_def copies constants
+            _run_in_turn([op for op in calls if calls_chained(graph, op.node_def)])
         return found
 
     gradients_util._GradientsHelper = gradients_with_calls_in_order

@@ -150,7 +150,7 @@ class Noisy(keras.Model):
 @pytest.mark.parametrize("method", ["fit", "train_on_batch"])
 @on_ranks(2)
 def test_random_numbers_of_a_step_differ_by_rank(hvd, method):
-    """Also in the first execution. Those outside of a step are equal."""
+    """Also in the first execution. Numbers drawn outside of a step are equal."""
     with parallel(hvd):
         network = Noisy()
         network.compile(steps_per_execution=2 if method == "fit" else 1)
