@@ -5,8 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl.keras.consistency import rows_check
-from tfddl.keras.consistency.cache_check import pipeline
+from tfddl.keras.consistency.rows_check import check_samples, pipeline, samples_in
 from tfddl.ops.exchange import check_same as check_same_lines
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
@@ -70,12 +69,7 @@ def check_same(dataset: tf.data.Dataset, count: int, process_set: ProcessSet = g
         "data.shard",
         process_set,
     )
-    slices = [
-        rows_check.samples_of(step._tensors)
-        for step in pipeline(dataset)
-        if type(step).__name__ == "_TensorSliceDataset"
-    ]
-    rows_check.check_samples(slices, "data.shard.rows", process_set)
+    check_samples(samples_in(dataset), "data.shard.rows", process_set)
 
 
 def _seeds(steps: Iterable[tf.data.Dataset]) -> list[_Seeds]:

@@ -2,24 +2,17 @@
 
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 
-from tfddl.keras.consistency import rows_check
+from tfddl.keras.consistency.rows_check import pipeline, samples_in
 from tfddl.ops.exchange import differing
 from tfddl.runtime.agreement import in_words
 from tfddl.runtime.process_sets import ProcessSet
 
 _noted: list[tuple[str, list[str]]] = []  # the file of each cache, and the part of the data before it
-
-
-def pipeline(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    """The dataset and all datasets that it is made from. No public API shows seeds, files or shards."""
-    yield dataset
-    for source in dataset._inputs():
-        yield from pipeline(source)
 
 
 def marked(shard: tf.data.Dataset, rank: int) -> tf.data.Dataset:
@@ -65,9 +58,8 @@ def check_noted(name: str, process_set: ProcessSet) -> None:
 
 def _part_before(cache: tf.data.Dataset) -> list[str]:
     """The number of the shard, and some rows in memory, of each step before a cache."""
-    steps = list(pipeline(cache))
-    slices = [step._tensors for step in steps if type(step).__name__ == "_TensorSliceDataset"]
+    shards = [step._index for step in pipeline(cache) if hasattr(step, "_index")]
     return [
-        *(f"shard {tf.get_static_value(step._index)}" for step in steps if hasattr(step, "_index")),
-        *(sample.line() for tensors in slices for sample in rows_check.samples_of(tensors)),
+        *(f"shard {tf.get_static_value(index)}" for index in shards),
+        *(sample.line() for samples in samples_in(cache) for sample in samples),
     ]

@@ -1,6 +1,6 @@
 """Checks that all ranks have given hvd.data.shard the same rows in the same order; else shards overlap and miss rows."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +40,22 @@ class _Sample(NamedTuple):
 
     def shown(self, place: int) -> str:
         return f"shape {self.shape}, row {self.rows[place]} with {str(self.values[place][:3].tolist())[:80]}"
+
+
+def pipeline(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
+    """The dataset and all datasets that it is made from. No public API shows seeds, files, shards or rows."""
+    yield dataset
+    for source in dataset._inputs():
+        yield from pipeline(source)
+
+
+def samples_in(dataset: tf.data.Dataset) -> list[list[_Sample]]:
+    """A few values of the arrays of each `from_tensor_slices` in a dataset."""
+    return [
+        samples_of(step._tensors)
+        for step in pipeline(dataset)
+        if type(step).__name__ == "_TensorSliceDataset"
+    ]
 
 
 def note(arrays: Iterable[Any], process_set: ProcessSet) -> None:
