@@ -219,6 +219,8 @@ def on_batches():
 class Gan(keras.Model):
     """Two optimizers in a `train_step`, one with a mean over rows, one with a number for each row; one is of a model inside.
 
+    A batch is a tuple with one element, a pair.
+
     SGD shows a factor of a loss, unlike Adam.
     """
 
@@ -235,7 +237,7 @@ class Gan(keras.Model):
         self.generator.compile(optimizer=keras.optimizers.SGD(0.003))
 
     def train_step(self, data):
-        real, noise = data
+        ((real, noise),) = data
         with tf.GradientTape() as d_tape, tf.GradientTape() as g_tape:
             fake = self.generator(noise, training=True)
             judged = self.discriminator(fake, training=True)
@@ -257,7 +259,7 @@ class Gan(keras.Model):
 def gan():
     network = Gan()
     network.compile()
-    _fit(network, _rows(6), _rows(4, seed=1))
+    _fit(network, [_rows(6), _rows(4, seed=1)])
     return network, {}  # the log is no metric: a mean over ranks, not over rows
 
 
@@ -278,7 +280,7 @@ class Critic(Gan):
 def critic():
     network = Critic()
     network.compile()
-    return _fit(network, _rows(6), _rows(4, seed=1), batch_size=13)
+    return _fit(network, [_rows(6), _rows(4, seed=1)], batch_size=13)
 
 
 def generator():

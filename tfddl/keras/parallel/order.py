@@ -50,7 +50,7 @@ class OrderCallback(Callback):
                 seen[number, int(index)] = _digest(tensors), int(rows)
             return index
 
-        def pass_on(index: tf.Tensor, *batch: Any) -> Any:
+        def pass_on(index: tf.Tensor, batch: Any) -> Any:
             leaves = [leaf for leaf in tf.nest.flatten(batch) if not is_optional(leaf)]
             tensors = tf.nest.flatten(leaves, expand_composites=True)
             sampled = tf.equal(tf.bitwise.bitwise_and(index, index - 1), 0)
@@ -60,13 +60,11 @@ class OrderCallback(Callback):
                 lambda: index,
             )
             with tf.control_dependencies([noted]):
-                same = tf.nest.map_structure(
+                return tf.nest.map_structure(
                     lambda leaf: leaf if is_optional(leaf) else tf.identity(leaf), batch
                 )
-            return same if len(same) > 1 else same[0]
 
-        # A batch is a tuple, which map() would spread over several arguments.
-        return dataset.enumerate().map(lambda index, batch: pass_on(index, *_as_tuple(batch)))
+        return dataset.enumerate().map(pass_on)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """After BackupAndRestore has read its file, which stands before this callback."""
@@ -142,10 +140,6 @@ def _digest(tensors: Sequence[np.ndarray]) -> int:
         content = repr(tensor.tolist()).encode() if tensor.dtype == object else tensor.tobytes()
         digest = zlib.crc32(content, digest)
     return digest
-
-
-def _as_tuple(batch: Any) -> tuple[Any, ...]:
-    return batch if isinstance(batch, tuple) else (batch,)
 
 
 def _listed(ranks: list[int]) -> str:

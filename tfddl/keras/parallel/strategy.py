@@ -42,8 +42,10 @@ class PartStrategy:
 
     def experimental_distribute_dataset(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """A dataset of this rank's parts."""
-        # A batch is a tuple, which map() spreads over several arguments.
-        parts = self._watch(dataset).map(lambda *batch: take(batch if len(batch) > 1 else batch[0]))
+        watched = self._watch(dataset)
+        # map() spreads a tuple over several arguments, also one with a single element, which Keras takes for `(x,)`.
+        is_spread = type(watched.element_spec) is tuple
+        parts = watched.map(lambda *batch: take(batch if is_spread else batch[0]))
         _compat.build_metrics(self._model, parts.element_spec.data)
         if self._reads_ahead:
             self._reads_ahead = False
