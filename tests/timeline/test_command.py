@@ -83,6 +83,10 @@ def test_numbers(path):
     assert [line["exposed, median ms"] for line in steps] == [8, 5]
     assert steps[1]["p90 ms"] == 7  # in two steps rank 1 waits
     assert steps[0]["step, median ms"] == 100
+    assert summary.conclusion(traces) == (
+        "Communication adds at most 8% to a step of fit/gradients (2 collectives) (8 of 100 ms on rank 0): most of it moves "
+        "data; docs/guides/tuning.md says what helps."
+    )
     names = summary.names(traces, top=1)
     assert len(names) == 1 and names[0]["times"] == 10
     assert (names[0]["waiting, median ms"], names[0]["moving, median ms"]) == (3, 5)  # of the rank that waits
@@ -180,7 +184,7 @@ def test_what_is_no_training_step(tmp_path):
     traces, _ = read_job(tmp_path / "a.json")
     assert len(traces[0].requests) == 3 and summary.exposed(traces, top=9) == []
     result = invoke(tmp_path / "a.json")
-    assert result.exit_code == 0 and "exposed" not in result.output
+    assert result.exit_code == 0 and "exposed" not in result.output and "adds" not in result.output
 
 
 @pytest.mark.parametrize(

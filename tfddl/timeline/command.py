@@ -41,6 +41,8 @@ def timeline(path: Path, output: Path | None, plot: Path | None, top: int) -> No
                 end, including waits for late ranks
       names     the collectives that took most time; "waiting" and "moving" are
                 those of the rank that waited or moved longest
+
+    The last line says what communication adds at most to the slowest kind of step, and to what that time goes.
     """
     check_packages("tfddl timeline", plot)
     from tfddl.launch.table import show
@@ -60,6 +62,8 @@ def timeline(path: Path, output: Path | None, plot: Path | None, top: int) -> No
     show("names", summary.names(traces, top), left=["name", "kind"])
     for note in [*notes, *summary.errors(traces), *summary.unfinished(traces)]:
         click.echo(note)
+    if line := summary.conclusion(traces):
+        click.echo(line)
     if output is not None:
         write_merged(traces, output)
     if plot is not None:

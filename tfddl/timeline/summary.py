@@ -77,32 +77,47 @@ def exposed(traces: Sequence[Trace], top: int) -> list[Row]:
     Returns:
         A line for each kind and rank.
     """
-    kinds: dict[tuple[str, ...], dict[int, list[list[Request]]]] = defaultdict(lambda: defaultdict(list))
-    for trace in traces:
-        for step in steps(trace.requests):
-            kinds[tuple(sorted(request.title for request in step))][trace.rank].append(step)
-    costs = {
-        kind: {rank: [_exposed(step) for step in found] for rank, found in by_rank.items()}
-        for kind, by_rank in kinds.items()
-    }
-    trained = [kind for kind, by_rank in kinds.items() if any(map(_trains, by_rank.values()))]
-    ordered = sorted(trained, key=lambda kind: -sum(map(sum, costs[kind].values())))
     lines = []
-    for kind in ordered[:top]:
-        for rank, found in sorted(kinds[kind].items()):
+    for by_rank in _training(traces)[:top]:
+        for rank, found in sorted(by_rank.items()):
             times = sorted(max(request.submitted for request in step) for step in found)
+            costs = [_exposed(step) for step in found]
             lines.append(
                 {
                     "step": _title(found[0]),
                     "rank": rank,
                     "steps": len(found),
                     "step, median ms": _milliseconds([b - a for a, b in itertools.pairwise(times)], 0.5),
-                    "exposed, median ms": _milliseconds(costs[kind][rank], 0.5),
-                    "p90 ms": _milliseconds(costs[kind][rank], 0.9),
-                    "s in all": sum(costs[kind][rank]) / 1e6,
+                    "exposed, median ms": _milliseconds(costs, 0.5),
+                    "p90 ms": _milliseconds(costs, 0.9),
+                    "s in all": sum(costs) / 1e6,
                 }
             )
     return lines
+
+
+def conclusion(traces: Sequence[Trace]) -> str:
+    """A sentence on the slowest kind of step, for the rank to whose steps communication adds most; empty without steps."""
+    for by_rank in _training(traces)[:1]:
+        lines = [line for line in exposed(traces, 1) if line["step, median ms"]]
+        worst = max(
+            lines, key=lambda line: line["exposed, median ms"] / line["step, median ms"], default=None
+        )
+        if worst is None:
+            break
+        found = by_rank[worst["rank"]]
+        waits = sum(map(_exposed_wait, found)) > 0.5 * sum(map(_exposed, found))
+        share = worst["exposed, median ms"] / worst["step, median ms"]
+        advice = (
+            "no setting of tfddl makes the steps much faster"
+            if share < 0.05
+            else f"most of it {'waits for other ranks' if waits else 'moves data'}; docs/guides/tuning.md says what helps"
+        )
+        return (
+            f"Communication adds at most {min(share, 1):.0%} to a step of {worst['step']} "
+            f"({worst['exposed, median ms']:.3g} of {worst['step, median ms']:.3g} ms on rank {worst['rank']}): {advice}."
+        )
+    return ""
 
 
 def names(traces: Sequence[Trace], top: int) -> list[Row]:
@@ -206,6 +221,18 @@ def covered(intervals: Iterable[tuple[float, float] | None]) -> float:
     return total
 
 
+def _training(traces: Sequence[Trace]) -> list[dict[int, list[list[Request]]]]:
+    """The steps of each rank, for each kind of training step; the kind to which communication adds most comes first."""
+    kinds: dict[tuple[str, ...], dict[int, list[list[Request]]]] = defaultdict(lambda: defaultdict(list))
+    for trace in traces:
+        for step in steps(trace.requests):
+            kinds[tuple(sorted(request.title for request in step))][trace.rank].append(step)
+    trained = [by_rank for by_rank in kinds.values() if any(map(_trains, by_rank.values()))]
+    return sorted(
+        trained, key=lambda by_rank: -sum(_exposed(step) for found in by_rank.values() for step in found)
+    )
+
+
 def _trains(steps_of_a_kind: Sequence[Sequence[Request]]) -> bool:
     kinds = {request.arguments["kind"] for request in steps_of_a_kind[0]}
     return len(steps_of_a_kind) > 1 and "allreduce" in kinds
@@ -213,6 +240,12 @@ def _trains(steps_of_a_kind: Sequence[Sequence[Request]]) -> bool:
 
 def _exposed(step: Sequence[Request]) -> float:
     return max(request.done or 0.0 for request in step) - max(request.submitted for request in step)
+
+
+def _exposed_wait(step: Sequence[Request]) -> float:
+    """The part of the exposed time in which a collective of the step waits for other ranks."""
+    last = max(request.submitted for request in step)
+    return max(0.0, max(request.agreed or 0.0 for request in step) - last)
 
 
 def _title(step: Sequence[Request]) -> str:
