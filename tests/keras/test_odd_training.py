@@ -241,6 +241,24 @@ def test_only_an_optimizer_that_fit_does_not_use_is_distributed(hvd):
         network.fit(*support.data(1), verbose=0, callbacks=callbacks(hvd))
 
 
+@on_ranks(2)
+def test_an_optimizer_that_comes_in_the_middle_of_a_fit_has_to_be_distributed(hvd):
+    class Compiles(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1:
+                self.model.compile(optimizer, "mse")
+                self.model.make_train_function(force=True)
+
+    network, optimizer = support.model(), hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))
+    network.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse")
+    data = support.shard(support.data(2), hvd.rank(), 2)
+    network.fit(*data, epochs=2, verbose=0, callbacks=[*callbacks(hvd), Compiles()])
+    support.check_equal_on_all_ranks(hvd, network.variables)
+    optimizer = keras.optimizers.SGD(0.01)
+    with pytest.raises(ValueError, match="optimizer is not distributed"):
+        network.fit(*data, epochs=2, verbose=0, callbacks=[*callbacks(hvd), Compiles()])
+
+
 @on_ranks(2, full=(3,))
 def test_an_empty_batch_on_one_rank_counts_as_zeros(hvd):
     """Its gradient is zero, so the average over ranks is smaller: as documented, and equal on all."""

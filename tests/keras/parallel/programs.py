@@ -203,6 +203,26 @@ def callbacks_that_decide():
     return _fit(network, _rows(6), _rows(1, seed=1), epochs=12, callbacks=callbacks, validation_split=0.3)
 
 
+class Unfreezes(keras.callbacks.Callback):
+    """Compiles the model again, then gives it another optimizer."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1:
+            self.model.layers[0].trainable = True
+            self.model.compile(keras.optimizers.SGD(0.05), "mse")
+        if epoch == 2:
+            self.model.optimizer = keras.optimizers.SGD(0.02)
+        if epoch:
+            self.model.make_train_function(force=True)
+
+
+def other_optimizers_within_a_fit():
+    network = _dense(optimizer=keras.optimizers.SGD(0.1))
+    network.layers[0].trainable = False
+    network.compile(keras.optimizers.SGD(0.1), "mse")
+    return _fit(network, _rows(6), _rows(1, seed=1), epochs=3, callbacks=[Unfreezes()])
+
+
 def two_fits():
     network, first = _fit(_dense(), _rows(6), _rows(1, seed=1))
     network, second = _fit(network, _rows(6, seed=7), _rows(1, seed=8), batch_size=5)
@@ -393,6 +413,7 @@ PROGRAMS = {
         jit_compiled,
         lstm_with_mask,
         on_batches,
+        other_optimizers_within_a_fit,
         py_dataset,
         sample_weights,
         several_outputs,

@@ -18,6 +18,7 @@ THIN = {
     "gan",
     "generator",
     "lstm_with_mask",
+    "other_optimizers_within_a_fit",
     "step_of_its_own",
 } & PROGRAMS.keys()
 

@@ -91,6 +91,7 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         self._sent: set[int] = set()
         self.refuses_divergence = False  # see DivergenceCheck
         self._check_first_step = False
+        self._checked_optimizer: Any = None
         self._divergence: DivergenceCheck | None = None
         self._weights_check: weights_check.WeightsCheck | None = None
         self._callbacks: list[Any] = []
@@ -143,6 +144,7 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         cache_check.check_noted(self._collective("caches"), self.process_set)
         # Behind the comparison, which raises on all ranks if the optimizers of some of them are distributed.
         self._check_first_step = self.check_distributed()
+        self._checked_optimizer = getattr(self.model, "optimizer", None)
         self._divergence = self._new_divergence_check()
         if not self._trains_alone():
             self._weights_check = weights_check.from_environment(
@@ -201,6 +203,10 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
                 model_check.check_reduced_since(self._requests)
             self._look_for_divergence()
             self._broadcast_new()
+        elif getattr(self.model, "optimizer", None) is not self._checked_optimizer:
+            # A callback has compiled the model again, as to train layers that were frozen.
+            self._checked_optimizer = self.model.optimizer
+            self.check_distributed()
         if self._weights_check is not None:
             self._weights_check.after_batch(self._batches, self._shared_weights)
 

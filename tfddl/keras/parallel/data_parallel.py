@@ -169,7 +169,8 @@ class _Methods:
             self._distribute(model)
             checkpoints = [os.path.abspath(each.filepath) for each in listed if _is_checkpoint(each)]
             files.exchange_paths(checkpoints, "DataParallel.fit")
-            with self._divided(model, PartStrategy(model, order.watch, _are_arrays(call.arguments.get("x")))):
+            reads_ahead = _are_arrays(call.arguments.get("x"))
+            with self._divided(model, PartStrategy(model, self._distribute, order.watch, reads_ahead)):
                 try:
                     return plain(*call.args, **call.kwargs)
                 finally:
@@ -191,7 +192,10 @@ class _Methods:
                 checks.check_program(model, [])
             self._distribute(model)
             batch = [call.arguments.get(name) for name in ("x", "y", "sample_weight")]
-            with self._divided(model, PartStrategy(model)), self._single_batches.next(model, batch):
+            with (
+                self._divided(model, PartStrategy(model, self._distribute)),
+                self._single_batches.next(model, batch),
+            ):
                 logs = plain(*call.args, **call.kwargs)
             owner = "DataParallel.train_on_batch"
             merge(logs, {"": snapshot(model)}, owner, global_process_set, decided_by_rank_0=True)

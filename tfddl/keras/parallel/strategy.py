@@ -21,6 +21,7 @@ class PartStrategy:
 
     Args:
         model: The model that trains.
+        distribute: Called with the model when a step is traced, since a callback may have given it another optimizer.
         watch: Called with each dataset of global batches; returns the dataset to take. Defaults to the dataset itself.
         reads_ahead: Whether to build the next part of the first dataset during a step. Not where that runs Python of the
             program: its random numbers would come in another order.
@@ -31,10 +32,12 @@ class PartStrategy:
     def __init__(
         self,
         model: Any,
+        distribute: Callable[[Any], None],
         watch: Callable[[tf.data.Dataset], tf.data.Dataset] = lambda same: same,
         reads_ahead: bool = False,
     ) -> None:
-        self._model, self._watch, self._reads_ahead = model, watch, reads_ahead
+        self._model, self._distribute = model, distribute
+        self._watch, self._reads_ahead = watch, reads_ahead
 
     def __getattr__(self, name: str) -> Any:
         """Everything else as without a strategy: libraries ask whether several workers train, as Keras Tuner does."""
@@ -55,6 +58,7 @@ class PartStrategy:
     def run(self, step: Callable[[Any], Any], args: tuple[Any, ...] = ()) -> Any:
         """Runs a step of training or evaluation on a part, or on this rank's part of a batch."""
         (data,) = args
+        self._distribute(self._model)
         part = data if isinstance(data, Part) else take(data)
         variables = [variable for metric in self._model.metrics for variable in metric.variables]
         before = [tf.convert_to_tensor(variable) for variable in variables]
