@@ -29,7 +29,8 @@ def values(model):
 def test_keras_state(hvd):
     """Save, restore and sync of weights, Adam's slots, and attributes."""
     model = model_of(hvd, dropout=0.5)
-    state = hvd.elastic.KerasState(model, batch=20 + hvd.rank(), epoch=10 + hvd.rank())
+    state = hvd.elastic.KerasState(model, batch=0, epoch=10 + hvd.rank())
+    state.batch = 20 + hvd.rank()
     assert len(model.optimizer.variables) > 4
     state.sync()
     assert (state.batch, state.epoch) == (20, 10)
@@ -56,8 +57,9 @@ def test_keras_state(hvd):
     assert len({str(each) for each in hvd.allgather_object(seeds)}) == (hvd.size() if seeds else 1)
 
 
+@pytest.mark.parametrize("skips_sync", [False, True])
 @on_ranks(1, 2)
-def test_run_restores_after_an_error_and_keeps_after_an_interrupt(hvd):
+def test_run_restores_after_an_error_and_keeps_after_an_interrupt(hvd, skips_sync):
     weight = tf.Variable([1.0])
     state = hvd.elastic.TensorFlowState([weight], step=0)
     resets, seen = [], []
@@ -75,7 +77,7 @@ def test_run_restores_after_an_error_and_keeps_after_an_interrupt(hvd):
             if state.step == 3 and len(seen) == 1:
                 raise hvd.elastic.HorovodInternalError
             if state.step == 4 and len(seen) == 2:
-                raise hvd.elastic.HostsUpdatedInterrupt(skip_sync=True)
+                raise hvd.elastic.HostsUpdatedInterrupt(skips_sync)
         return state.step
 
     assert train(state, 10.0, last=5) == 5

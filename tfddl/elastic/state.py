@@ -204,9 +204,10 @@ class ObjectState(State):
         self._set_attributes()
 
     def sync(self) -> None:
-        """Takes the saved attributes of rank 0."""
+        """Takes the attributes of rank 0, and saves them."""
         if self._saved_state:
-            self._saved_state = self._bcast_object(self._saved_state)
+            attributes = {name: getattr(self, name) for name in self._saved_state}
+            self._saved_state = self._bcast_object(attributes)
             self._set_attributes()
 
     def kind(self) -> str:

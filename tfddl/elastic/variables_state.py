@@ -213,7 +213,7 @@ class TensorFlowKerasState(TensorFlowState):
         finalize_layers(self.model)
 
     def sync(self) -> None:
-        """Takes the variables, and the saved attributes, of rank 0."""
+        """Takes the variables and the attributes of rank 0, and saves them."""
         super().sync()
         finalize_layers(self.model)
 
