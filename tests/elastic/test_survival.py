@@ -53,6 +53,8 @@ def fall(moment):
     when, ranks, where = plan.get(str(hvd.size()), [None, [], None])
     if state.step == when and hvd.rank() in ranks and moment == where:
         print("killed", time.time(), flush=True)
+        if moment == "commit":
+            os._exit(0)
         os.kill(os.getpid(), signal.SIGKILL)
 
 @hvd.elastic.run
@@ -144,7 +146,7 @@ def survives():
 @survives()
 @pytest.mark.slow
 def test_ranks_die_and_the_others_go_on():
-    """Two at once in a step, one in a commit, which counts on the others: the numbers of one process."""
+    """Two at once in a step, one by os._exit(0) in a commit, which counts on the others: the numbers of one process."""
     plan = {"4": [6, [0, 2], "step"], "2": [8, [1], "commit"]}
     result, done = run(4, plan, "set")
     assert result.code == 0, result.output
@@ -248,6 +250,17 @@ def test_all_that_are_left_have_to_go_on():
     assert survival.allows(everybody[2], everybody) and survival.survived(everybody) == ()
     everybody[0].goes_on_with = 1
     assert survival.survived(everybody) == (everybody[1], everybody[2])
+
+
+def test_a_rank_that_leaves_with_exit_code_0_is_lost():
+    everybody = ranks(None, 0, None)
+    survival = Survival(Limits(1, None, False), 0)
+    assert survival.left_early(everybody) == []
+    everybody[0].goes_on_with = 2
+    assert survival.left_early(everybody) == [everybody[1]]
+    assert survival.allows(everybody[1], everybody) and survival.left_early(everybody) == []
+    everybody[0].status, everybody[2].goes_on_with = 0, 2
+    assert survival.left_early(everybody) == [] and survival.survived(everybody) == (everybody[1],)
 
 
 @pytest.mark.parametrize(

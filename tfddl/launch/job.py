@@ -306,7 +306,9 @@ class Job:
         )
         if rank.failed and not self._may_go_on_without(rank):
             self._stop()
-        elif not self._stopping:  # others may wait for it in hvd.init(), and mpirun would not notice that
+            return
+        self._count_those_that_left()
+        if not self._stopping:  # others may wait for it in hvd.init(), and mpirun would not notice that
             self._command(rank_shim.LOOK)
 
     def _may_go_on_without(self, rank: Rank) -> bool:
@@ -317,6 +319,13 @@ class Job:
         self._after(SURVIVAL_LIMIT_S, partial(self._on_survival_limit, self._survival.losses))
         return True
 
+    def _count_those_that_left(self) -> None:
+        if self._survival is None or self._stopping:
+            return
+        for rank in self._survival.left_early(self._ranks.values()):
+            if not self._survival.allows(rank, self._ranks.values()):
+                self._stop()
+
     def _on_survival_limit(self, losses: int) -> None:
         if self._survival and self._survival.losses == losses and not self._survived():
             self._stop()
@@ -326,6 +335,7 @@ class Job:
 
     def _on_going_on(self, rank: Rank, ranks: int) -> None:
         rank.goes_on_with = ranks
+        self._count_those_that_left()
         survived = self._survived()
         if survived and not self._stopping:
             line = f"tfddlrun: {lost_ranks(survived, self._ranks.values())}; the job goes on with {processes(ranks)}"

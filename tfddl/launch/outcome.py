@@ -205,7 +205,7 @@ def _judge_without_culprit(record: Record) -> Verdict:
     if record.lost:
         words = f"{_name(record.lost[0], True)} was lost: its host or its processes went away without a word"
         code = 1  # mpirun's exit code is 0 when a host is lost
-    elif status != 0 and early and stopped:
+    elif early and stopped:
         words = f"tfddlrun: rank {_listed(early)} ended while others still worked, and had not called MPI_Finalize"
         # mpirun's long message adds no other cause
         return Verdict(code, f"tfddlrun: mpirun said:\n{said}\n{words}" if said else words)

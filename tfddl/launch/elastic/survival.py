@@ -42,6 +42,15 @@ class Survival:
         self.losses += 1
         return True
 
+    def left_early(self, ranks: Iterable[Rank]) -> list[Rank]:
+        """The ranks that others have lost, and that ended with exit code 0, as by os._exit(0) in the middle."""
+        left = self._left(ranks)
+        fewest = min((rank.goes_on_with for rank in left if rank.goes_on_with), default=len(left))
+        ended = [
+            rank for rank in left if rank.status == 0 and not rank.stopped and rank.goes_on_with != fewest
+        ]
+        return ended if fewest < len(left) else []
+
     def survived(self, ranks: Iterable[Rank]) -> tuple[Rank, ...]:
         """The ranks that have died, if all that are left have said that they go on without them."""
         left = self._left(ranks)
