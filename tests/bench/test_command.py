@@ -27,7 +27,8 @@ def test_help_teaches():
     for word in (*BUS_FACTORS, "tfddl bench allreduce -np 2", "busbw", "#wrong", "floor"):
         assert word in text, word
     for operation in BUS_FACTORS:
-        assert "--peers" in invoke(operation, "--help").output
+        of_operation = invoke(operation, "--help").output
+        assert "--peers" in of_operation and "tfddl bench --help" in of_operation, operation
 
 
 def test_names_are_those_of_the_package():

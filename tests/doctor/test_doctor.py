@@ -246,6 +246,24 @@ def test_nccl(monkeypatch):
     )
 
 
+@pytest.mark.parametrize("level", ["SERIALIZED", "MULTIPLE"])
+def test_threads_of_mpi(monkeypatch, level):
+    """`hvd.init()` raises on a level below THREAD_MULTIPLE."""
+    numbers = {f"THREAD_{name}": i for i, name in enumerate(("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE"))}
+    library = SimpleNamespace(
+        **numbers,
+        Init_thread=returns(numbers[f"THREAD_{level}"]),
+        Finalize=returns(None),
+        Get_library_version=returns("Open MPI v5.0.11"),
+    )
+    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(rc=SimpleNamespace(), MPI=library))
+    monkeypatch.setattr(mpi, "set_home", returns(None))
+    if level == "MULTIPLE":
+        assert states(mpi.threads()) == {"MPI threads": "ok"}
+    else:
+        the_fault(mpi.threads(), "MPI threads", "THREAD_SERIALIZED, and hvd.init() needs", "openmpi")
+
+
 def test_shared_and_locked_memory(monkeypatch, tmp_path):
     the_fault(host.shared_memory(str(tmp_path / "none")), "/dev/shm", "No such file", "mount -t tmpfs")
     monkeypatch.setattr(
@@ -253,7 +271,8 @@ def test_shared_and_locked_memory(monkeypatch, tmp_path):
     )
     the_fault(host.shared_memory(), "/dev/shm", "4 MB free of 64", "--shm-size=1g")
     monkeypatch.setattr(resource, "getrlimit", returns((65536, 65536)))
-    assert states(host.locked_memory(tmp_path / "none")) == {"locked memory": "ok"}
+    (locked,) = host.locked_memory(tmp_path / "none")
+    assert locked == ok("locked memory", "64 KB: enough without InfiniBand")
     assert states(host.locked_memory(tmp_path)) == {"locked memory": "ok"}, "the driver without a device"
     (tmp_path / "mlx5_0").mkdir()
     the_fault(

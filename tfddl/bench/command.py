@@ -32,6 +32,7 @@ _OPERATIONS = {
     "alltoall": "The n-th piece of every rank to rank n.",
 }
 _NAME = "tfddl bench"
+_COLUMNS = "Columns and lines of the table: tfddl bench --help"
 
 
 @click.group(no_args_is_help=True)
@@ -85,7 +86,7 @@ def bench() -> None:
 
 
 def _add(operation: str, about: str) -> None:
-    @bench.command(operation, help=about)
+    @bench.command(operation, help=about, epilog=_COLUMNS)
     @common
     @click.option(
         "--sizes",
@@ -110,7 +111,7 @@ for _operation, _about in _OPERATIONS.items():
     _add(_operation, _about)
 
 
-@bench.command()
+@bench.command(epilog=_COLUMNS)
 @common
 @names(
     "--sets",
@@ -124,7 +125,7 @@ def gradients(place: Place, sets: list[str], **options: Any) -> None:
     _measure("gradients", [case(name, place.ranks) for name in sets], place, **options)
 
 
-@bench.command()
+@bench.command(epilog=_COLUMNS)
 @common
 @names(
     "--models",

@@ -6,7 +6,7 @@ import importlib.metadata
 from collections.abc import Iterator
 
 from tfddl.build import discover
-from tfddl.doctor.finding import Finding, fault, note, ok
+from tfddl.doctor.finding import Finding, fault, ok
 from tfddl.launch.mpirun import MpirunError, find_mpirun
 from tfddl.runtime.library import set_home
 
@@ -53,10 +53,14 @@ def threads() -> Iterator[Finding]:
     names = {
         getattr(MPI, f"THREAD_{name}"): name for name in ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
     }
-    if level >= MPI.THREAD_SERIALIZED:
-        yield ok("MPI threads", f"THREAD_{names[level]}")
+    if level >= MPI.THREAD_MULTIPLE:
+        yield ok("MPI threads", "THREAD_MULTIPLE, which hvd.init() needs")
     else:
-        yield note("MPI threads", f"THREAD_{names[level]}: calls of MPI in your own threads are not allowed")
+        yield fault(
+            "MPI threads",
+            f"THREAD_{names[level]}, and hvd.init() needs THREAD_MULTIPLE",
+            _cure("mpich" if "MPICH" in MPI.Get_library_version() else "openmpi"),
+        )
 
 
 def _cure(vendor: str) -> str:
