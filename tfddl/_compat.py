@@ -19,6 +19,11 @@ def is_keras_2() -> bool:
     return support.uses_keras_2(tf.__version__)
 
 
+def restores_after_each_training() -> bool:
+    """Whether EarlyStopping restores the best weights at the end of each training: Keras 2.15 does so if it has stopped."""
+    return not is_keras_2() or support.major_minor(keras().__version__) >= (2, 16)
+
+
 @functools.cache
 def keras() -> ModuleType:
     """Imports, checks and returns the package behind `tf.keras`: `keras` or `tf_keras`.

@@ -97,7 +97,7 @@ class StopTogetherCallback(callback_list.ListedCallback):
         """Makes restored weights equal: the mean under LocalSGD and DiLoCo, the first rank's if epochs differ."""
         if not self._restores:
             return
-        always = not _compat.is_keras_2()  # else only an EarlyStopping that has stopped restores
+        always = _compat.restores_after_each_training()
         restored = [each for each in self._restoring() if always or getattr(each, "stopped_epoch", True)]
         # A callback of the user's own may have no `best_epoch`.
         best = [each.best_epoch + 1 for each in restored if hasattr(each, "best_epoch")]
