@@ -52,13 +52,19 @@ def errors():
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_hint(errors, line):
+def test_hint(errors, line, monkeypatch):
     said = hint(errors[line], 2, ["python", "train.py"], horovod=False)
     if LINES[line] is None:
         assert said == ""
     else:
         new, old = LINES[line]
         assert said.startswith(f"tfddlrun: Keras 3 has {new} in place of {old}")
+        assert said.endswith("under tfddlrun --horovod, without --no-keras2-spellings")
+        # A job that accepts such spellings has failed with one all the same.
+        accepted = hint(errors[line], 2, ["python", "train.py"], horovod=True)
+        assert said.startswith(f"{accepted}. ")
+        monkeypatch.setenv("TFDDL_KERAS2_SPELLINGS", "0")
+        assert hint(errors[line], 2, ["python", "train.py"], horovod=True) == said
 
 
 @pytest.mark.parametrize(

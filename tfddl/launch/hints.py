@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -67,9 +68,14 @@ def hint(errors: str, processes: int, command: Sequence[str], horovod: bool) -> 
     """
     for old, new, error in _KERAS2:
         if error.search(errors):
+            said = (
+                f"tfddlrun: Keras 3 has {new} in place of {old}: see docs/horovod.md for changes of this kind"
+            )
+            if horovod and os.environ.get("TFDDL_KERAS2_SPELLINGS") != "0":
+                return said  # the job has accepted such spellings
             return (
-                f"tfddlrun: Keras 3 has {new} in place of {old}: see docs/horovod.md for changes of this kind. Programs "
-                f"that import horovod may keep {old} under tfddlrun --horovod, without --no-keras2-spellings"
+                f"{said}. Programs that import horovod may keep {old} under tfddlrun --horovod, without "
+                "--no-keras2-spellings"
             )
     if processes > 1 and _FOLDER_EXISTS.search(errors):
         return (

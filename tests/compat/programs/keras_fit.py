@@ -40,6 +40,11 @@ assert isinstance(optimizer, keras.optimizers.SGD)
 tf.keras.backend.set_value(optimizer.learning_rate, 0.2)
 assert float(optimizer.learning_rate) == np.float32(0.2)
 optimizer.lr = 0.1
+# lr wins over learning_rate, as in Keras 2: libraries put lr into a config, which has learning_rate.
+adam = keras.optimizers.Adam(0.1, 0.8)
+scaled = keras.optimizers.Adam.from_config({**adam.get_config(), "lr": adam.learning_rate * 2})
+for each in (scaled, keras.optimizers.Adam(0.1, 0.8, lr=scaled.learning_rate)):
+    assert float(each.learning_rate) == np.float32(0.2) and each.beta_1 == 0.8
 assert network.trainable_variables[0].ref() == network.trainable_variables[0].value.ref()
 mean = keras.metrics.Mean()
 mean.update_state(3.0)

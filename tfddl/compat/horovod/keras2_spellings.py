@@ -3,7 +3,7 @@
 | spelling | instead of |
 |---|---|
 | `optimizer.variables()` | `optimizer.variables` |
-| `SGD(lr=0.1)` | `SGD(learning_rate=0.1)` |
+| `SGD(lr=0.1)`, also beside `learning_rate=`: `lr` wins | `SGD(learning_rate=0.1)` |
 | `optimizer.lr`, also to set it | `optimizer.learning_rate` |
 | `model.compile(..., experimental_run_tf_function=False)` | `model.compile(...)` |
 | `model.fit(..., workers=4)`, `max_queue_size=`, `use_multiprocessing=`, also of evaluate and predict | `model.fit(...)` |
@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
@@ -112,17 +113,22 @@ def _callable_variables(kind: type) -> None:
 
 def _takes_lr(kind: Any) -> None:
     plain = vars(kind).get("__init__")
-    if plain is None or "learning_rate" not in inspect.signature(plain).parameters:
+    signature = inspect.signature(plain) if plain is not None else None
+    if signature is None or "learning_rate" not in signature.parameters:
         return
 
     @functools.wraps(plain)
     def init(self: Any, *arguments: Any, **options: Any) -> None:
-        if "lr" in options and "learning_rate" not in options:
+        if "lr" in options:
             _warn(f"{kind.__name__}(lr=...)", f"{kind.__name__}(learning_rate=...)")
-            options["learning_rate"] = options.pop("lr")
+            rate = options.pop("lr")
+            given = signature.bind_partial(self, *arguments, **options)
+            # In Keras 2 lr wins over learning_rate, and may be a tensor, such as optimizer.learning_rate * hvd.size().
+            given.arguments["learning_rate"] = rate if callable(rate) else float(np.asarray(rate))
+            arguments, options = given.args[1:], given.kwargs
         plain(self, *arguments, **options)
 
-    init.__signature__ = inspect.signature(plain)  # type: ignore[attr-defined]
+    init.__signature__ = signature  # type: ignore[attr-defined]
     kind.__init__ = init
 
 
