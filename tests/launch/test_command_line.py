@@ -227,6 +227,12 @@ def test_printed_line_runs_by_hand(monkeypatch):
         ),
         (["-np", "2", "-i", "/nowhere", "true"], "does not exist"),
         (["-np", "0", "true"], "0 is not in the range"),
+        (["-np", "2", "--start-timeout", "nan", "true"], "give a number of seconds, or inf. Received: nan"),
+        (["--elastic-timeout", "nan", "true"], "Invalid value for '--elastic-timeout'"),
+        (
+            ["--blacklist-cooldown-range", "1", "nan", "true"],
+            "Invalid value for '--blacklist-cooldown-range'",
+        ),
         (["-np", "2"], "Missing argument 'COMMAND"),
         (["-H", "a:0", "true"], "Received: a:0"),
         (["-H", "a,b,a:2", "true"], "Received: a more than once"),

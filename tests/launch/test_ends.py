@@ -39,7 +39,7 @@ SOON = 200.0
 
 
 def test_success():
-    job = run_script(WITH_MPI + "print('sum', world.allreduce(rank))", 3)
+    job = run_script(WITH_MPI + "print('sum', world.allreduce(rank))", 3, "--start-timeout", "inf")
     assert (job.code, job.stderr) == (0, "")
     assert sorted(job.stdout.splitlines()) == ["[0] sum 3", "[1] sum 3", "[2] sum 3"]
 

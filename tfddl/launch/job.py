@@ -41,6 +41,7 @@ _ONE_SIGNAL_S = 0.5
 # After a signal, for a reader of the output that reads nothing, and in all for a slow reader: then the rest is dropped.
 _UNREAD_S = 1.0
 _READ_SLOWLY_S = 5.0
+_LONGEST_TURN_S = 86400.0  # a selector takes no time beyond 24 days
 _STRANGERS = 16  # connections without a hello, besides one for each rank
 _MPIRUN_SAID_BYTES = 1 << 16
 
@@ -171,7 +172,7 @@ class Job:
         return bool(events)
 
     def _time_to_next_plan(self) -> float | None:
-        return max(0.0, self._plan[0][0] - time.monotonic()) if self._plan else None
+        return min(max(0.0, self._plan[0][0] - time.monotonic()), _LONGEST_TURN_S) if self._plan else None
 
     def _on_signals(self) -> None:
         passed_on = {number: command for command, number in rank_shim.PASSED_ON.items()}

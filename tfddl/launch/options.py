@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -139,6 +140,16 @@ class _Count(click.IntRange):
         return super().convert(digits, param, ctx)
 
 
+class _Seconds(click.FloatRange):
+    """A time, which may be infinite."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"give a number of seconds, or inf. Received: {value}", param, ctx)
+        return seconds
+
+
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 HOSTS = [
     click.option(
@@ -216,7 +227,7 @@ _OPTIONS = [
     ),
     click.option(
         "--start-timeout",
-        type=click.FloatRange(min=0, min_open=True),
+        type=_Seconds(min=0, min_open=True),
         metavar="SECONDS",
         help="End the job if a process has not started after this time. Default: no limit.",
     ),
@@ -322,7 +333,7 @@ _OPTIONS = [
     ),
     click.option(
         "--elastic-timeout",
-        type=click.FloatRange(min=0),
+        type=_Seconds(min=0),
         metavar="SECONDS",
         default=600.0,
         help="With --host-discovery-script: end the job after waiting so long for hosts. Defaults to 600.",
@@ -330,7 +341,7 @@ _OPTIONS = [
     click.option(
         "--blacklist-cooldown-range",
         "cooldown",
-        type=click.FloatRange(LEAST_S, MOST_S),
+        type=_Seconds(LEAST_S, MOST_S),
         nargs=2,
         metavar="SECONDS SECONDS",
         help="With --host-discovery-script: a host that has failed is not used for two to three times the first number. The "
