@@ -27,6 +27,7 @@ PYTHON = (
     "_graphs",
     "_compat",
     "build",
+    "_environment",
 )
 ENGINE = (
     "xla",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 
 import click
 
+from tfddl._environment import switched_on
 from tfddl.bench.command import bench
 from tfddl.bench.tune.command import tune
 from tfddl.doctor.command import doctor
@@ -61,11 +61,10 @@ def build() -> None:
     # so that Ctrl-C ends the compilation and is not remembered as a failure.
     with ThreadPoolExecutor(1) as pool:
         library = pool.submit(locate_library)
-        if os.environ.get("TFDDL_XLA") != "0":
-            try:
-                kernels = locate_xla_library(again=True)
-            except errors as error:
-                missing = error
+        try:
+            kernels = locate_xla_library(again=True) if switched_on("TFDDL_XLA") else None
+        except (*errors, ValueError) as error:
+            missing = error
     try:
         click.echo(library.result())
     except errors as error:

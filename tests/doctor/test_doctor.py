@@ -127,6 +127,8 @@ def test_native_library(monkeypatch, tmp_path):
     assert states(software.library()) == {"native library": "note"}
     monkeypatch.setattr(locate, "find_xla_library", returns(None))
     assert states(software.xla()) == {"XLA kernels": "note"}
+    monkeypatch.setenv("TFDDL_XLA", "off")
+    the_fault(software.xla(), "XLA kernels", "must be 0 or 1", "unset TFDDL_XLA")
 
 
 def test_what_compiles(monkeypatch):

@@ -284,12 +284,17 @@ def test_printed_line_runs_by_hand(monkeypatch):
         ),
         (["--min-np", "1", "-np", "2", "true"], "--min-np is for --elastic: give --elastic as well."),
         (["--elastic", "--min-np", "3", "-np", "2", "true"], "lower it. Received: --min-np 3 for 2"),
+        (
+            ["--elastic", "-np", "2", "-x", "TFDDL_SURVIVE=false", "--dry-run", "true"],
+            "TFDDL_SURVIVE must be 0 or 1: set one of them. Received: 'false'",
+        ),
         (["--replace", "-np", "2", "true"], "--replace is for --elastic: give --elastic as well."),
         (["--autotune-log-file", "a", "true"], "tfddl tune finds the settings before a job"),
     ],
 )
 def test_refuses(monkeypatch, arguments, message):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("TFDDL_SURVIVE", "1")  # as it was, after -x
     result = invoke(*arguments)
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
@@ -526,6 +531,9 @@ def test_tfddl_build_prints_the_paths(monkeypatch):
     assert CliRunner().invoke(cli.main, ["build"]).output == "/cache/libtfddl.so\n/cache/libtfddl_xla.so\n"
     monkeypatch.setenv("TFDDL_XLA", "0")
     assert CliRunner().invoke(cli.main, ["build"]).output == "/cache/libtfddl.so\n"
+    monkeypatch.setenv("TFDDL_XLA", "off")
+    text = CliRunner().invoke(cli.main, ["build"]).output
+    assert "TFDDL_XLA must be 0 or 1: set one of them. Received: 'off'" in text
 
 
 def test_tfddl_build_without_xla_kernels(monkeypatch):

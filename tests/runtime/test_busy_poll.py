@@ -67,6 +67,8 @@ def test_sets_and_errors(hvd):
 
 @on_ranks(1, 2)
 def test_unknown_value(hvd):
-    with pytest.raises(ValueError, match=r"TFDDL_BUSY_POLL must be 0 or 1: set one of them. Received: 'yes'"):
-        restart(hvd, TFDDL_BUSY_POLL="yes")
+    for variable in ("TFDDL_BUSY_POLL", "TFDDL_PIN_GPU"):  # of the engine, and of Python
+        with pytest.raises(ValueError, match=rf"{variable} must be 0 or 1: set one of them. Received: 'yes'"):
+            restart(hvd, **{variable: "yes"})
+        assert not hvd.is_initialized()
     hvd.init()

@@ -200,6 +200,11 @@ def test_those_for_gpus(hvd):
 def test_the_variable_leaves_them_out(hvd):
     with mock.patch.dict(os.environ, TFDDL_XLA="0"):
         assert xla._outcome.__wrapped__() == "TFDDL_XLA=0"
+    with (
+        mock.patch.dict(os.environ, TFDDL_XLA="off"),
+        pytest.raises(ValueError, match="TFDDL_XLA must be 0 or 1"),
+    ):
+        xla._outcome.__wrapped__()
 
 
 LONELY = """

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tfddl._environment import switched_on
 from tfddl.build import discover, locate, support
 from tfddl.build.cache import LEAST_MB, cache_directory, is_noexec
 from tfddl.build.compile import CompileError, find_cmake, find_compiler
@@ -123,8 +124,12 @@ def library() -> Iterator[Finding]:
 
 def xla() -> Iterator[Finding]:
     """The kernels for jit_compile=True."""
-    if os.environ.get("TFDDL_XLA") == "0":
-        yield note("XLA kernels", "turned off by TFDDL_XLA=0", "unset TFDDL_XLA")
+    try:
+        if not switched_on("TFDDL_XLA"):
+            yield note("XLA kernels", "turned off by TFDDL_XLA=0", "unset TFDDL_XLA")
+            return
+    except ValueError as error:
+        yield fault("XLA kernels", str(error), "unset TFDDL_XLA")
         return
     try:
         found = locate.find_xla_library()

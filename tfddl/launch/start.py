@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import click
+
+from tfddl._environment import switched_on
 from tfddl.launch import open_files
 from tfddl.launch.channel import Listener
 from tfddl.launch.elastic.children import Children, run_at_once
@@ -74,7 +77,10 @@ class Starts:
     def _survives(self) -> bool:
         """Whether ranks go on in their processes when others have died: without them, and on the hosts of the start."""
         keeps_going = self.options.elastic and not self.options.replace and self.options.discovery is None
-        return keeps_going and can_survive(self.mpirun) and os.environ.get(SURVIVE_VARIABLE) != "0"
+        try:
+            return keeps_going and can_survive(self.mpirun) and switched_on(SURVIVE_VARIABLE)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
 
     def run(self, place: Placement, files: RankFiles | None, advise: Callable[[Verdict], str]) -> Verdict:
         """Runs the job to its end, and prints the last words.

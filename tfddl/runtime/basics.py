@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from typing import Any
 
+from tfddl._environment import switched_on
 from tfddl.build import discover, support
 from tfddl.runtime import (
     asked,
@@ -177,6 +178,7 @@ def _start(comm: Any, sets: Any) -> None:
             process_sets.start(job, comm)
             timeline.start_from_environment()
             registration.add_static(sets)
+            gpu.pin_once(job)
         except BaseException:
             _stop(job)
             raise
@@ -189,7 +191,6 @@ def _start(comm: Any, sets: Any) -> None:
         _warn_about_untested()
     atexit.unregister(_at_exit)
     atexit.register(_at_exit, (*limits, exit_limit))
-    gpu.pin_once(job)
     threads.limit(job)
     processors.limit_xla(job)
 
@@ -229,7 +230,7 @@ def _describe(MPI: Any, world: Any, engine: tuple[Any, Any], limits: tuple[float
     """MPI says which ranks share a host: under some schedulers the launcher's variables are wrong."""
     local = world.Split_type(MPI.COMM_TYPE_SHARED, key=world.rank)
     cross = world.Split(color=local.rank, key=world.rank)
-    may_go_by_hosts = os.environ.get("TFDDL_HIERARCHICAL_ALLREDUCE") != "0"
+    may_go_by_hosts = switched_on("TFDDL_HIERARCHICAL_ALLREDUCE")
     here = (local.bcast(world.rank), may_go_by_hosts, processors.instruction_set())
     hosts, wishes, instruction_sets = zip(*world.allgather(here), strict=True)
     job = Job(

@@ -10,6 +10,7 @@ import os
 import platform
 from typing import TYPE_CHECKING
 
+from tfddl._environment import switched_on
 from tfddl.runtime.job import Job, current, process
 
 if TYPE_CHECKING:
@@ -27,11 +28,15 @@ def pin_once(job: Job) -> None:
     """Pins this process at its first `init()`. A later `init()`, as after the loss of a rank, finds TensorFlow started.
 
     A process that is alone on its host keeps all GPUs. So does each process if `TFDDL_PIN_GPU` is 0.
+
+    Raises:
+        ValueError: `TFDDL_PIN_GPU` is neither 0 nor 1.
     """
+    wanted = switched_on(_PIN)
     if process.pinning_is_done:
         return
     process.pinning_is_done = True
-    if job.local_size > 1 and os.environ.get(_PIN) != "0":
+    if job.local_size > 1 and wanted:
         _pin(job)
 
 

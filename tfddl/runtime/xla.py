@@ -9,6 +9,7 @@ import sys
 import threading
 
 from tfddl import _compat, _graphs
+from tfddl._environment import switched_on
 from tfddl.runtime import basics, library, processors
 from tfddl.runtime.job import process
 
@@ -41,7 +42,7 @@ def why_not() -> str | None:
 
 @functools.cache
 def _outcome() -> str | None:
-    if os.environ.get(VARIABLE) == "0":
+    if not switched_on(VARIABLE):
         return f"{VARIABLE}=0"
     try:
         has_gpus = _load()

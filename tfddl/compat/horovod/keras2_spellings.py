@@ -34,6 +34,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
+from tfddl._environment import switched_on
 from tfddl.runtime.log import LIBRARIES, program_frame, warn_once
 
 VARIABLE = "TFDDL_KERAS2_SPELLINGS"
@@ -48,7 +49,7 @@ _BEFORE_CALLBACKS = {
 
 def install_unless_off() -> None:
     """Installs the spellings, once, if Keras 3 is in use and the user has not turned them off."""
-    if os.environ.get(VARIABLE) != "0" and not _compat.is_keras_2():
+    if switched_on(VARIABLE) and not _compat.is_keras_2():
         try:
             keras = _compat.keras()
         except ImportError:
