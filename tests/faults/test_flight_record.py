@@ -95,9 +95,10 @@ def test_an_exception_is_recorded_only_if_the_user_asks(asked, tmp_path):
 def test_signals_of_one_process(tmp_path):
     script = f"""{IMPORTS}
 os.chdir({str(tmp_path)!r})
-os.environ["TFDDL_DUMP_SIGNAL"] = "usr3"
-try: hvd.init()
-except ValueError as error: print(error)
+for name in ("usr3", "SIGKILL", str(int(signal.SIGSTOP))):
+    os.environ["TFDDL_DUMP_SIGNAL"] = name
+    try: hvd.init()
+    except ValueError as error: print(error)
 signal.signal(signal.SIGUSR2, lambda *_: None)
 os.environ["TFDDL_DUMP_SIGNAL"] = "USR2"
 hvd.init()
@@ -111,8 +112,10 @@ assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
     assert result.code == 0, result.output
     check_quoted(
         result,
-        "TFDDL_DUMP_SIGNAL must be the name or the number of a signal, or 0 for none: ",
+        "TFDDL_DUMP_SIGNAL must be the name or the number of a signal that a program can handle, or 0 for none: ",
         "set TFDDL_DUMP_SIGNAL=SIGUSR2. Received: 'usr3'",
+        "Received: 'SIGKILL'",
+        "Received: '19'",
         "tfddl: SIGUSR2 writes no flight record, since the program handles that signal itself",
         f"{tmp_path}/tfddl-dump/rank0.json {tmp_path}/elsewhere/folder/rank0.json",
         "The flight record was not written: /proc/none/rank0.json: ",

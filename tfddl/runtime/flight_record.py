@@ -54,7 +54,7 @@ def start() -> None:
     """Makes this process write its record when the job stalls, and on `TFDDL_DUMP_SIGNAL`.
 
     Raises:
-        ValueError: `TFDDL_DUMP_SIGNAL` is no signal.
+        ValueError: `TFDDL_DUMP_SIGNAL` is no signal, or SIGKILL or SIGSTOP, which no program can handle.
     """
     number = _dump_signal()
     directory = os.environ.get(DIRECTORY_VARIABLE, "")
@@ -87,13 +87,17 @@ def _dump_signal() -> signal.Signals | None:
         return None
     try:
         if text.isdecimal():
-            return signal.Signals(int(text))
-        return signal.Signals[text if text.startswith("SIG") else f"SIG{text}"]
+            number = signal.Signals(int(text))
+        else:
+            number = signal.Signals[text if text.startswith("SIG") else f"SIG{text}"]
     except (KeyError, ValueError):
+        number = signal.SIGKILL
+    if number in (signal.SIGKILL, signal.SIGSTOP):
         raise ValueError(
-            f"{SIGNAL_VARIABLE} must be the name or the number of a signal, or 0 for none: set {SIGNAL_VARIABLE}=SIGUSR2. "
-            f"Received: {os.environ[SIGNAL_VARIABLE]!r}"
-        ) from None
+            f"{SIGNAL_VARIABLE} must be the name or the number of a signal that a program can handle, or 0 for none: set "
+            f"{SIGNAL_VARIABLE}=SIGUSR2. Received: {os.environ[SIGNAL_VARIABLE]!r}"
+        )
+    return number
 
 
 def _stacks() -> list[int]:
