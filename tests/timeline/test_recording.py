@@ -180,7 +180,10 @@ def test_a_path_that_cannot_be_written(hvd, tmp_path):
     hvd.shutdown()
     with (
         mock.patch.dict(os.environ, TFDDL_TIMELINE=str(nowhere)),
-        pytest.raises(ValueError, match=r"TFDDL_TIMELINE must be a file that can be written.*nowhere"),
+        pytest.raises(
+            ValueError,
+            match=r"TFDDL_TIMELINE \(tfddlrun --timeline-filename\) must be a file that can be .*nowhere",
+        ),
     ):
         hvd.init()
     for call in (lambda: hvd.start_timeline(nowhere), hvd.stop_timeline):

@@ -77,8 +77,8 @@ def start_from_environment() -> None:
         start_timeline(path, os.environ.get(MARKS_VARIABLE, "0") not in ("", "0"))
     except OSError as error:
         raise ValueError(
-            f"{VARIABLE} must be a file that can be written: make its folder, or set another. "
-            f"Received: {path!r}: {error}"
+            f"{VARIABLE} (tfddlrun --timeline-filename) must be a file that can be written: make its folder, or set "
+            f"another. Received: {path!r}: {error}"
         ) from None
 
 
