@@ -15,6 +15,7 @@ _MISSING = re.compile(r"^(?:ModuleNotFound|Import)Error: No module named '([\w.]
 _FOLDER_EXISTS = re.compile(
     r"(?:makedirs|mkdir)\(.*\n(?:    .*\n)*(?:  File .*, in (?:makedirs|mkdir)\n(?:    .*\n)*)*FileExistsError: "
 )
+_FILE_IS_LOCKED = re.compile(r"^BlockingIOError: .*create file .*unable to lock file", re.MULTILINE)  # h5py's
 _PYTHON = re.compile(r"python[\d.]*")
 # A spelling of Keras 2, the one of Keras 3, and the error that Keras 3 has for the former.
 _KERAS2 = [
@@ -81,6 +82,11 @@ def hint(errors: str, processes: int, command: Sequence[str], horovod: bool) -> 
         return (
             "tfddlrun: every process runs this line, and one has made the folder: write os.makedirs(path, exist_ok=True), "
             "or Path(path).mkdir(parents=True, exist_ok=True)"
+        )
+    if processes > 1 and _FILE_IS_LOCKED.search(errors):
+        return (
+            "tfddlrun: every process runs this line, and another one has the file open: "
+            "write `if hvd.rank() == 0:` before it"
         )
     missing = _MISSING.findall(errors)
     module = missing[-1].partition(".")[0] if missing else ""
