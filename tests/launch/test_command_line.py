@@ -234,6 +234,10 @@ def test_printed_line_runs_by_hand(monkeypatch):
             "Invalid value for '--blacklist-cooldown-range'",
         ),
         (["-np", "2"], "Missing argument 'COMMAND"),
+        (
+            ["-np", "2", "python3", "no/train.py"],
+            "give the right path. Received: no/train.py, from the folder /",
+        ),
         (["-H", "a:0", "true"], "Received: a:0"),
         (["-H", "a,b,a:2", "true"], "Received: a more than once"),
         (["-H", "me@a:2", "true"], "and the user in ~/.ssh/config (Host node1, User me). Received: me@a:2"),

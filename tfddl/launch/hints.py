@@ -122,6 +122,12 @@ def hint_before(command: Sequence[str], processes: int) -> str:
     )
 
 
+def missing_script(command: Sequence[str]) -> str:
+    """The script of a command `python SCRIPT.py`, if there is none here; empty for other commands."""
+    is_script = len(command) > 1 and _PYTHON.fullmatch(Path(command[0]).name) and command[1].endswith(".py")
+    return command[1] if is_script and not Path(command[1]).exists() else ""
+
+
 def _other_python(module: str, processes: int, command: Sequence[str]) -> str:
     found = shutil.which(command[0])
     if found is None or not _PYTHON.fullmatch(Path(found).name):

@@ -19,12 +19,12 @@ from tfddl.launch.elastic.discovery import Script, wait_for_hosts
 from tfddl.launch.elastic.folder import state_folder
 from tfddl.launch.elastic.pool import filled
 from tfddl.launch.elastic.restart import Placement
-from tfddl.launch.hints import hint, hint_before
+from tfddl.launch.hints import hint, hint_before, missing_script
 from tfddl.launch.hosts import Host, parse_hosts, read_hostfile, slots_taken, with_room
 from tfddl.launch.mpirun import MPICH, Mpirun, MpirunError, find_mpirun, ssh_variables
 from tfddl.launch.options import HELP, Command, Options, with_options
 from tfddl.launch.ranks import auto, horovod
-from tfddl.launch.start import Starts
+from tfddl.launch.start import Starts, is_remote
 from tfddl.launch.streams.output import open_standard_streams
 from tfddl.launch.streams.rank_files import RankFiles
 
@@ -84,6 +84,12 @@ def main(command: tuple[str, ...], **values: Any) -> None:
         given = [f"{name}={value}" for name, value in added.items()]
         click.echo(shlex.join([*(["env", *given] if given else []), *job.line(placement, with_program=True)]))
         return
+    # Ranks on other hosts, or with an option of mpirun for their folder, may find a script that is not here.
+    elsewhere = is_remote(placement) or options.discovery or options.mpi_args
+    if not elsewhere and (script := missing_script(command)):
+        raise click.UsageError(
+            f"The script of COMMAND does not exist: give the right path. Received: {script}, from the folder {os.getcwd()}"
+        )
     try:
         open_files.make_room(count, options.output is not None)
     except ValueError as error:

@@ -66,7 +66,7 @@ class Starts:
             place.processes,
             place.hosts,
             self.program if with_program else (),
-            forwarded_variables(os.environ, self.named) if _is_remote(place) else [],
+            forwarded_variables(os.environ, self.named) if is_remote(place) else [],
             self.options.interfaces,
             self.ssh,
             self.more,
@@ -169,7 +169,7 @@ class Starts:
         hand_over: HandOver | None = None,
         survival: Survival | None = None,
     ) -> tuple[Verdict, Output]:
-        options, processes, remote = self.options, place.processes, _is_remote(place)
+        options, processes, remote = self.options, place.processes, is_remote(place)
         made: Scratch = contextlib.nullcontext(({}, []))
         network: dict[str, str] = {}
         if self.mpirun.vendor == OPEN_MPI:
@@ -206,7 +206,8 @@ class Starts:
         return verdict, printer
 
 
-def _is_remote(place: Placement) -> bool:
+def is_remote(place: Placement) -> bool:
+    """Whether ranks may run on other hosts."""
     return not all_local(place.hosts) if place.hosts else scheduled(os.environ)
 
 
