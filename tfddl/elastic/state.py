@@ -174,8 +174,8 @@ class ObjectState(State):
     Args:
         bcast_object: See `State`.
         get_rank: See `State`.
-        **kwargs: The attributes and their first values, which cloudpickle takes. Without `tfddlrun --elastic`, `save` keeps a
-            list or dict itself, not a copy: assign a new one, `state.log = [*state.log, loss]`, in place of an append.
+        **kwargs: The attributes and their first values, which cloudpickle takes. Without `tfddlrun --elastic`, `save` keeps
+            a list or dict itself, not a copy: assign a new one, `state.log = [*state.log, loss]`, in place of an append.
 
     Raises:
         ValueError: A class of states has an attribute of that name.

@@ -85,19 +85,14 @@ def _dump_signal() -> signal.Signals | None:
     text = os.environ.get(SIGNAL_VARIABLE, "").strip().upper() or _SIGNAL
     if text == "0":
         return None
-    try:
-        if text.isdecimal():
-            number = signal.Signals(int(text))
-        else:
-            number = signal.Signals[text if text.startswith("SIG") else f"SIG{text}"]
-    except (KeyError, ValueError):
-        number = signal.SIGKILL
-    if number in (signal.SIGKILL, signal.SIGSTOP):
+    handled = set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}
+    names = {name: number for number in handled for name in (number.name, number.name[3:], str(int(number)))}
+    if text not in names:
         raise ValueError(
             f"{SIGNAL_VARIABLE} must be the name or the number of a signal that a program can handle, or 0 for none: set "
             f"{SIGNAL_VARIABLE}=SIGUSR2. Received: {os.environ[SIGNAL_VARIABLE]!r}"
         )
-    return number
+    return names[text]
 
 
 def _stacks() -> list[int]:
