@@ -14,10 +14,9 @@ STEPS = 6
 class Seen(keras.callbacks.Callback):
     """Counts; without hooks for batches, which would make ranks look after each batch, and without a best epoch."""
 
-    restore_best_weights = True
-
-    def __init__(self):
+    def __init__(self, restores):
         super().__init__()
+        self.restore_best_weights = restores
         self.epochs, self.batches = 0, 0
 
     def on_epoch_end(self, epoch, logs=None):
@@ -39,14 +38,14 @@ class StopAt(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
-def fit(hvd, callbacks, arrays=None, epochs=4, broadcast=True, **options):
+def fit(hvd, callbacks, arrays=None, epochs=4, broadcast=True, restores=True, **options):
     """Trains on this rank's shard; returns epochs and batches of this rank, after comparing all ranks."""
     network = support.model()
     network.compile(
         hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse", **options.pop("compiling", {})
     )
     mine = support.shard(arrays or support.data(hvd.size(), steps=STEPS), hvd.rank(), hvd.size())
-    seen = Seen()
+    seen = Seen(restores)
     first = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)] if broadcast else []
     network.fit(
         *mine,
@@ -87,7 +86,7 @@ def test_a_stop_on_one_rank_whose_list_alone_can_stop(hvd):
 @on_ranks(2)
 def test_elastic_callback_comes_behind_it(hvd):
     """A commit at the end of `fit` holds the weights that `StopTogetherCallback` has made equal."""
-    listed = [hvd.callbacks.ElasticCallback(), hvd.callbacks.BroadcastGlobalVariablesCallback(0), Seen()]
+    listed = [hvd.callbacks.ElasticCallback(), hvd.callbacks.BroadcastGlobalVariablesCallback(0), Seen(True)]
     callbacks = keras.callbacks.CallbackList(listed, model=support.model())
     kinds = [type(each).__name__ for each in callbacks.callbacks]
     assert kinds[-3:] == ["Seen", "StopTogetherCallback", "ElasticCallback"]
@@ -129,9 +128,15 @@ def test_early_stopping_on_data_of_ones_own(hvd):
     """Only rank 0 sees its metric get worse; without MetricAverage the others would go on."""
     validation = support.data(1, steps=1)
     stopping = keras.callbacks.EarlyStopping("val_loss", mode="max" if hvd.rank() == 0 else "min")
-    epochs, batches = fit(hvd, [stopping], validation_data=validation, epochs=8)
+    with support.logged() as said:
+        epochs, batches = fit(hvd, [stopping], validation_data=validation, epochs=8, restores=False)
     assert (epochs, batches) == (2, 2 * STEPS)
     assert (stopping.stopped_epoch > 0) == (hvd.rank() == 0)
+    warned = [line for line in said if "stopped training on rank 0 in epoch 2, but not on rank" in line]
+    assert len(warned) == (hvd.size() > 1 and hvd.rank() == 0), said
+    with support.logged() as said:  # a rank without EarlyStopping has nothing to agree with
+        fit(hvd, [stopping] if hvd.rank() == 0 else [], validation_data=validation, epochs=8, restores=False)
+    assert not said
 
 
 @on_ranks(2)
@@ -140,7 +145,9 @@ def test_weights_of_different_epochs_are_not_kept(hvd):
     validation = support.data(1, steps=1)
     mode = "max" if hvd.rank() == 0 else "min"
     stopping = keras.callbacks.EarlyStopping("val_loss", mode=mode, patience=2, restore_best_weights=True)
-    fit(hvd, [stopping], validation_data=validation, epochs=5)
+    with support.logged() as said:
+        fit(hvd, [stopping], validation_data=validation, epochs=5)
+    assert len(said) == (hvd.rank() == 0)  # one warning, that of the restored weights
     best = hvd.allgather(tf.constant([stopping.best_epoch]), name="best").numpy()
     assert len(set(best)) == 2
 

@@ -10,7 +10,7 @@ from tfddl.ops.allreduce import allreduce
 from tfddl.ops.constants import Sum
 from tfddl.ops.exchange import all_numbers
 from tfddl.ops.variables import broadcast_variables
-from tfddl.runtime.agreement import by_rank, check_equal, differ
+from tfddl.runtime.agreement import by_rank, check_equal, differ, in_words
 from tfddl.runtime.log import warn
 from tfddl.runtime.process_sets import ProcessSet, check_type, global_process_set, members
 
@@ -29,7 +29,8 @@ class StopTogetherCallback(callback_list.ListedCallback):
     the end of the epoch.
 
     The callback also looks for two causes of silently different weights: learning rates that were set differently,
-    and an `EarlyStopping` that restores weights of different epochs.
+    and an `EarlyStopping` that restores weights of different epochs. A warning says if `EarlyStopping` has stopped on some
+    ranks and not on others.
 
     Args:
         every_batch: Whether to exchange after each batch. Defaults to `None`: if a callback could need it.
@@ -82,8 +83,12 @@ class StopTogetherCallback(callback_list.ListedCallback):
         """Stops all ranks, and compares learning rates."""
         rate = _compat.settable_learning_rate(self.model.optimizer)
         wanted = self._postponed or self.model.stop_training
-        wants, rates = self._exchange("epoch", wanted, 0.0 if rate is None else rate)
+        wants, rates, stopped = self._exchange(
+            "epoch", wanted, 0.0 if rate is None else rate, self._stopped_epoch()
+        )
         self._postponed, self.model.stop_training = False, any(wants.values())
+        if not self._restores:  # else on_train_end compares the epochs
+            _warn_of_early_stops(stopped, self.process_set)
         if not self.compares_rates:
             return
         check_equal(
@@ -122,6 +127,11 @@ class StopTogetherCallback(callback_list.ListedCallback):
 
     def _exchange(self, part: str, *numbers: float) -> list[dict[int, float]]:
         return all_numbers(*numbers, name=f"{type(self).__name__}.{part}", process_set=self.process_set)
+
+    def _stopped_epoch(self) -> int:
+        """The epoch, from 0, after which an EarlyStopping of this rank has stopped; 0 if none has, -1 without one."""
+        kind = _compat.keras().callbacks.EarlyStopping
+        return max((other.stopped_epoch for other in self.others if isinstance(other, kind)), default=-1)
 
     def _restoring(self) -> list[Any]:
         return [other for other in self.others if getattr(other, "restore_best_weights", False)]
@@ -168,6 +178,19 @@ def _look_at_order(callbacks: list[Any], process_set: ProcessSet) -> None:
                 "of one rank: put it behind.",
                 process_set,
             )
+
+
+def _warn_of_early_stops(epochs: dict[int, float], process_set: ProcessSet) -> None:
+    """Warns if the EarlyStopping of some ranks has stopped after this epoch, and that of others has not."""
+    stopped = [rank for rank, epoch in epochs.items() if epoch > 0]
+    others = [rank for rank, epoch in epochs.items() if epoch == 0]
+    if stopped and others:
+        warn(
+            f"EarlyStopping has stopped training on {in_words(stopped)} in epoch {int(epochs[stopped[0]]) + 1}, but not on "
+            f"{in_words(others)}. All ranks stop now. Put hvd.callbacks.MetricAverageCallback() before EarlyStopping, on "
+            "all ranks, so that it sees the same metrics.",
+            process_set,
+        )
 
 
 def _may_stop_within_epoch(callback: Any) -> bool:
