@@ -339,6 +339,18 @@ FAULTS = {
         "self._postponed, self.model.stop_training = False, all(wants.values())",
         "tests/keras/test_stop.py::test_put_off_to_the_end_of_the_epoch",
     ),
+    "nobody is told that one rank's EarlyStopping stops all": Fault(
+        "tfddl/keras/callbacks/stop.py",
+        "if stopped and others:",
+        "if stopped and not others:",
+        "tests/keras/test_stop.py::test_early_stopping_on_data_of_ones_own",
+    ),
+    "a loop that combines no gradient is not told": Fault(
+        "tfddl/keras/consistency/loop_check.py",
+        "    atexit.register(_warn_of_no_collective)\n",
+        "",
+        "tests/keras/test_loop_check.py::test_a_loop_that_combines_no_gradient",
+    ),
     "a rank stops in the middle of an epoch": Fault(
         "tfddl/keras/callbacks/stop.py",
         "            self._postponed, self.model.stop_training = True, False\n",

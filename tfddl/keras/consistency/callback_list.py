@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.keras.consistency import cache_check, model_check, model_contents, sharded_check
+from tfddl.keras.consistency import cache_check, loop_check, model_check, model_contents, sharded_check
 from tfddl.keras.distributed import patches
 from tfddl.keras.distributed.status import is_distributed
 from tfddl.keras.keras2 import addons
@@ -109,9 +109,10 @@ def watch() -> None:
 
 
 def watch_shards() -> None:
-    """The program shards data over several ranks: `fit` warns if it combines no gradients."""
+    """The program shards data over several ranks: a warning says if `fit` or a loop of its own combines no gradients."""
     global _shards
     _shards = True
+    loop_check.watch()
     watch()
 
 
@@ -208,4 +209,5 @@ class _GradientsCheck(Callback):
                 "the data: use model.compile(optimizer=hvd.DistributedOptimizer(optimizer), ...), and add "
                 "hvd.callbacks.BroadcastGlobalVariablesCallback(0) to fit's callbacks, on all ranks."
             )
+            loop_check.forget()
         self._requests = None

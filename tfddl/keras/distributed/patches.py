@@ -6,6 +6,8 @@ same as before for programs without tfddl's optimizers and callbacks:
 | method of Keras | Keras | reason |
 |---|---|---|
 | `CallbackList.__init__` | 2, 3 | `fit` makes the list; the callback that stops all ranks together has to be last in it |
+| `Optimizer.apply`; in Keras 2 `.apply_gradients` | 2, 3 | a program that has sharded its data is warned if it combines \
+no gradient |
 | `LossScaleOptimizer.__init__` | 3 | `compile()` makes one under mixed_float16, around a distributed optimizer |
 | `LossScaleOptimizer.apply` | 3 | the optimizer inside may be distributed later than this one was made |
 | `LossScaleOptimizer.apply_gradients` | 2 | it drops the variables without a gradient before the hook for combining |
@@ -65,6 +67,20 @@ from tfddl.runtime.asked import asking_again
 def watch_callback_lists(complete: Callable[[Any], None]) -> None:
     """Calls `complete` with every `CallbackList` that Keras makes."""
     _after_init(_compat.keras().callbacks.CallbackList, complete)
+
+
+@functools.cache
+def watch_optimizers(note: Callable[[], None]) -> None:
+    """Calls `note` whenever an optimizer applies gradients, before."""
+    kind, name = _compat.keras().optimizers.Optimizer, "apply_gradients" if _compat.is_keras_2() else "apply"
+    plain = getattr(kind, name)
+
+    @functools.wraps(plain)
+    def apply(self: Any, *arguments: Any, **options: Any) -> Any:
+        note()
+        return plain(self, *arguments, **options)
+
+    setattr(kind, name, apply)
 
 
 @functools.cache
