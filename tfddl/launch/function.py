@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import operator
 import os
 import pickle
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -161,7 +163,7 @@ def run_function(
         )
     name = getattr(function, "__name__", repr(function))
     try:
-        call = pickle.dumps(sys.path) + cloudpickle.dumps((function, tuple(args), dict(kwargs)))
+        call = pickle.dumps(sys.path) + _pickled((function, tuple(args), dict(kwargs)))
     except Exception as error:
         raise TypeError(
             f"{name} and its arguments have to be pickled, to travel to the processes: make what cannot be pickled inside "
@@ -187,6 +189,28 @@ def run_function(
                 "call exit()."
             )
         return _loaded(results, name)
+
+
+def _reduced(code: types.CodeType) -> tuple[Any, ...]:
+    return _with_filename, (*cloudpickle.CloudPickler.dispatch_table[types.CodeType](code), code.co_filename)
+
+
+def _with_filename(
+    make: Callable[..., types.CodeType], arguments: Sequence[Any], filename: str
+) -> types.CodeType:
+    return make(*arguments).replace(co_filename=filename)
+
+
+class _Pickler(cloudpickle.CloudPickler):
+    """Keeps the file names of functions, which tracebacks show. cloudpickle after 3.1.2 leaves them out."""
+
+    dispatch_table = cloudpickle.CloudPickler.dispatch_table.new_child({types.CodeType: _reduced})
+
+
+def _pickled(value: Any) -> bytes:
+    content = io.BytesIO()
+    _Pickler(content).dump(value)
+    return content.getvalue()
 
 
 def _raise_error(path: Path, name: str) -> None:
