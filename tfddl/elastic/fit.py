@@ -133,7 +133,7 @@ class ElasticCallback(PreparingCallback):
         """
         if self._training is None or not isinstance(self._data, fit_data.OrderedData):
             return False
-        if not self._training.can_go_on or not survive.goes_on(traces_anew=True):
+        if not self._training.can_go_on or not survive.goes_on(in_fit=True):
             return False
         self._training.go_on()
         _compat.forget_functions(model)

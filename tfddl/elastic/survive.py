@@ -12,12 +12,13 @@ from tfddl.runtime import basics, failure, survival
 from tfddl.runtime.asked import asked, may_survive
 
 
-def goes_on(*, adapts: bool = False, traces_anew: bool = False) -> bool:
+def goes_on(*, adapts: bool = False, in_fit: bool = False) -> bool:
     """Makes the ranks that are left the ranks of the job, if other ranks have died. All ranks that are left call it.
 
     Args:
         adapts: Whether the program is told of the new ranks and sizes.
-        traces_anew: Whether functions of Keras that DataParallel has divided are traced again.
+        in_fit: Whether `fit` with an ElasticCallback is to go on. It traces the functions of Keras again that
+            DataParallel has divided.
 
     Returns:
         Whether the job goes on here, to be restored from its last commit. False if no rank has died.
@@ -26,24 +27,29 @@ def goes_on(*, adapts: bool = False, traces_anew: bool = False) -> bool:
         return False
 
     def accepts(renumbered: bool) -> bool:
-        in_trace = "" if traces_anew and asked.in_trace == TRACED else asked.in_trace
+        in_trace = "" if in_fit and asked.in_trace == TRACED else asked.in_trace
         before = asked.data
         if not adapts:
             before = before or asked.size or (asked.rank if renumbered else "")
         if in_trace:
             failure.abort(
-                f"the program starts again, since a tf.function has {in_trace} as a constant; use hvd.size_op() and "
-                "hvd.rank_op() for the numbers of ranks in graphs, which are no constants"
+                f"ranks were lost, and the program starts again, since a tf.function has {in_trace} as a constant; use "
+                "hvd.size_op() and hvd.rank_op() for the numbers of ranks in graphs, which are no constants"
             )
         if asked.divided:
             failure.abort(
-                f"the program starts again, since {asked.divided} has divided its state among the ranks; use "
-                "hvd.DistributedOptimizer where the job is to go on in its processes"
+                f"ranks were lost, and the program starts again, since {asked.divided} has divided its state among the "
+                "ranks; use hvd.DistributedOptimizer where the job is to go on in its processes"
             )
         if before:
+            advice = (
+                "leave it as it is: ElasticCallback goes on from its last commit"
+                if in_fit
+                else "write the call in the function of hvd.elastic.run if the job is to go on in its processes"
+            )
             failure.abort(
-                f"the program starts again, since it has called {before} before it began to train; write the call in the "
-                "function of hvd.elastic.run if the job is to go on in its processes"
+                f"ranks were lost, and the program starts again, since it has called {before} before it began to train; "
+                f"{advice}"
             )
         return True
 
