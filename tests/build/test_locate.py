@@ -171,8 +171,9 @@ def test_a_checkout_that_cannot_be_written(
 
 
 def test_a_failed_compile_quotes_its_first_error_and_keeps_the_log(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(compiling, "_REMIND_EVERY_S", 0.1)
     tensorflow = discover.TensorFlow("2.21.0", "/nowhere", "/nowhere/lib.so", ("-fno-such-flag-at-all",))
     with pytest.raises(CompileError) as caught:
         compile_library(tensorflow, discover.find_mpi(), tmp_path)
@@ -181,9 +182,13 @@ def test_a_failed_compile_quotes_its_first_error_and_keeps_the_log(
     (log,) = tmp_path.glob("*.log")
     assert str(log) in message
     assert "error: " in message
-    (announcement,) = capsys.readouterr().err.splitlines()
+    announcement, *reminders = capsys.readouterr().err.splitlines()
     assert announcement.startswith(
         "tfddl: compiling its native library for TensorFlow 2.21.0 and Open MPI 5 (once;"
+    )
+    assert reminders
+    assert reminders[0].startswith(
+        "tfddl: still compiling its native library for TensorFlow 2.21.0 and Open MPI 5 ("
     )
     assert not list(tmp_path.glob("*.so"))
 

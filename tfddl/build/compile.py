@@ -9,13 +9,17 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 from tfddl.build.discover import Mpi, TensorFlow
 from tfddl.build.mpi_headers import mpi_include
 from tfddl.build.scratch import scratch_directory
 from tfddl.build.sources import library_stem, source_directory, source_hash, xla_library_stem
+
+_REMIND_EVERY_S = 30.0
 
 
 class CompileError(RuntimeError):
@@ -29,7 +33,7 @@ class CompilationFailed(CompileError):
 def compile_library(
     tensorflow: TensorFlow | None, mpi: Mpi, output_dir: Path, build_dir: Path | None = None
 ) -> Path:
-    """Compiles the native library for one TensorFlow and one MPI, with a line about it on stderr.
+    """Compiles the native library for one TensorFlow and one MPI, with lines about it on stderr.
 
     Args:
         tensorflow: a `TensorFlow`; None leaves out the TensorFlow ops, for tests and benchmarks of the engine.
@@ -50,7 +54,7 @@ def compile_library(
     return _compile(
         "tfddl",
         f"its native library for {target}",
-        "once; it takes about a minute",
+        "once; it takes one to five minutes",
         lambda: library_stem(version, mpi.tag),
         lambda: _definitions(tensorflow, mpi),
         output_dir,
@@ -63,7 +67,7 @@ def compile_xla_library(tensorflow: TensorFlow, output_dir: Path, build_dir: Pat
     return _compile(
         "tfddl_xla",
         f"its XLA kernels for TensorFlow {tensorflow.version}",
-        "once, for jit_compile=True; it takes about a minute; TFDDL_XLA=0 does without",
+        "once, for jit_compile=True; it takes one to five minutes; TFDDL_XLA=0 does without",
         lambda: xla_library_stem(tensorflow.version),
         lambda: _xla_definitions(tensorflow),
         output_dir,
@@ -82,6 +86,7 @@ def _compile(
 ) -> Path:
     cmake = _find_tools(library_name)
     print(f"tfddl: compiling {library_name} ({remark})...", file=sys.stderr, flush=True)
+    started = time.monotonic()
     output_dir.mkdir(parents=True, exist_ok=True)
     stem = stem_of_sources()
     log = output_dir / f"{stem}.log"
@@ -91,7 +96,7 @@ def _compile(
         with log.open("w") as output:
             for command in (configure + definitions(), make):
                 print("$", " ".join(command), file=output, flush=True)
-                if subprocess.run(command, stdout=output, stderr=subprocess.STDOUT).returncode != 0:
+                if _run(command, output, library_name, started) != 0:
                     raise CompilationFailed(
                         f"tfddl could not compile {library_name}, see {log}; the first error is: {_first_error(log)}. "
                         "Run tfddl doctor, which compares the compiler and the headers."
@@ -109,6 +114,23 @@ def _compile(
             raise
     log.unlink()
     return library
+
+
+def _run(command: list[str], output: TextIO, library_name: str, started: float) -> int:
+    """Runs a command to its end, and says now and then that it still runs. Returns its exit code."""
+    with subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process:
+        try:
+            while True:
+                try:
+                    return process.wait(_REMIND_EVERY_S)
+                except subprocess.TimeoutExpired:
+                    seconds = round(time.monotonic() - started)
+                    print(
+                        f"tfddl: still compiling {library_name} ({seconds} s)...", file=sys.stderr, flush=True
+                    )
+        except BaseException:  # Ctrl-C
+            process.kill()
+            raise
 
 
 def _definitions(tensorflow: TensorFlow | None, mpi: Mpi) -> list[str]:
