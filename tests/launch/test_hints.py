@@ -1,4 +1,4 @@
-"""Last lines for errors that spellings of Keras 2 cause under Keras 3."""
+"""Last lines for errors of programs, such as those that spellings of Keras 2 cause under Keras 3."""
 
 import json
 import subprocess
@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import tfddl
 from tfddl.launch.hints import hint, hint_before
 
 _ALL_FITS = "them in keras.utils.PyDataset, not in fit"
@@ -108,3 +109,18 @@ def test_a_program_without_tfddl(tmp_path, source, processes, doubted):
     line = f"tfddlrun --auto -np {processes} python -u {script} --epochs 3"
     assert said.endswith(f": {line}") if doubted else said == ""
     assert hint_before(["python", str(tmp_path / "none.py")], 2) == hint_before(["./train"], 2) == ""
+
+
+def test_a_call_that_one_rank_alone_makes():
+    errors = f"""Traceback (most recent call last):
+  File "/home/me/train.py", line 9, in <module>
+    hvd.evaluate(model, x, y)
+  File "{tfddl.__file__}", line 82, in evaluate
+    (has_rows,) = all_numbers(bool(logs), name="evaluate.present")
+  File "<string>", line 507, in tfddl_allgather
+UnknownError: tfddl 'evaluate.present': rank 1 has shut down tfddl (its program ended, raised, or called hvd.shutdown())
+"""
+    said = hint(errors, 2, ["python", "train.py"], horovod=False)
+    assert said.startswith(
+        "tfddlrun: rank 1 has ended without the call in line 9 of /home/me/train.py: hvd.evaluate(model, x, y). Let all"
+    )

@@ -16,6 +16,9 @@ _FOLDER_EXISTS = re.compile(
     r"(?:makedirs|mkdir)\(.*\n(?:    .*\n)*(?:  File .*, in (?:makedirs|mkdir)\n(?:    .*\n)*)*FileExistsError: "
 )
 _FILE_IS_LOCKED = re.compile(r"^BlockingIOError: .*create file .*unable to lock file", re.MULTILINE)  # h5py's
+_LEFT = re.compile(r"Error: .*?(rank \d+) has shut down tfddl \(its program ended")
+_FRAME = re.compile(r'^  File "([^"<]+)", line (\d+), in .*\n    (.+)$', re.MULTILINE)
+_LIBRARIES = (f"{Path(__file__).parents[1]}/", "/site-packages/")
 _PYTHON = re.compile(r"python[\d.]*")
 # A spelling of Keras 2, the one of Keras 3, and the error that Keras 3 has for the former.
 _KERAS2 = [
@@ -88,6 +91,8 @@ def hint(errors: str, processes: int, command: Sequence[str], horovod: bool) -> 
             "tfddlrun: every process runs this line, and another one has the file open: "
             "write `if hvd.rank() == 0:` before it"
         )
+    if line := _call_of_one_rank(errors):
+        return line
     missing = _MISSING.findall(errors)
     module = missing[-1].partition(".")[0] if missing else ""
     if module == "horovod" and not horovod:
@@ -96,6 +101,18 @@ def hint(errors: str, processes: int, command: Sequence[str], horovod: bool) -> 
             f"tfddlrun: for a program that imports horovod give --horovod; it needs no Horovod then: {line}"
         )
     return _other_python(module, processes, command) if module in _OF_THIS_PYTHON else ""
+
+
+def _call_of_one_rank(errors: str) -> str:
+    left = _LEFT.search(errors)
+    lines = [frame for frame in _FRAME.findall(errors) if not any(each in frame[0] for each in _LIBRARIES)]
+    if not left or not lines:
+        return ""
+    path, number, source = lines[-1]
+    return (
+        f"tfddlrun: {left[1]} has ended without the call in line {number} of {path}: {source.strip()}. Let all ranks make "
+        "this call, equally often: move it out of a block such as if hvd.rank() == 0"
+    )
 
 
 def hint_before(command: Sequence[str], processes: int) -> str:
