@@ -243,9 +243,14 @@ def test_only_an_optimizer_that_fit_does_not_use_is_distributed(hvd):
 
 @on_ranks(2)
 def test_an_optimizer_that_comes_in_the_middle_of_a_fit_has_to_be_distributed(hvd):
+    """A layer that comes with it begins with the same weights on all ranks."""
+
     class Compiles(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
             if epoch == 1:
+                keras.utils.set_random_seed(hvd.rank())
+                self.model.pop()
+                self.model.add(keras.layers.Dense(1))
                 self.model.compile(optimizer, "mse")
                 self.model.make_train_function(force=True)
 

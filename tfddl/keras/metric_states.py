@@ -29,12 +29,14 @@ class Snapshot:
 
     Attributes:
         model: The model.
+        listed: Its `metrics` then: a callback that compiles the model again gives it others.
         metrics: The metrics whose variables are sums.
         values: The values of the variables of `metrics`.
         results: By name, the results that depend on `metrics` alone.
     """
 
     model: Any
+    listed: list[Any]
     metrics: list[Any]
     values: list[np.ndarray]
     results: dict[str, np.ndarray]
@@ -56,23 +58,25 @@ class Snapshot:
         before = _values(self.variables)
         try:
             _assign(self.variables, values)
-            return {key: value for key, value in _results(self.model).items() if key in self.results}
+            results = _results(self.model, self.listed)
+            return {key: value for key, value in results.items() if key in self.results}
         finally:
             _assign(self.variables, before)
 
 
 def snapshot(model: Any) -> Snapshot:
     """Copies the present states of the model's metrics."""
-    leaves = list(_leaves(model.metrics))
+    listed = list(model.metrics)
+    leaves = list(_leaves(listed))
     metrics = [metric for metric in leaves if is_additive(metric)]
     others = [metric for metric in leaves if metric not in metrics]
     values = _values([variable for metric in metrics for variable in metric.variables])
     results = {
         key: value
-        for key, value in _results(model).items()
+        for key, value in _results(model, listed).items()
         if not any(_may_come_from(key, metric) for metric in others)
     }
-    return Snapshot(model, metrics, values, results)
+    return Snapshot(model, listed, metrics, values, results)
 
 
 def is_additive(metric: Any) -> bool:
@@ -230,8 +234,16 @@ def _leaves(metrics: Sequence[Any]) -> Iterator[Any]:
             yield from _leaves(inner)
 
 
-def _results(model: Any) -> dict[str, np.ndarray]:
-    return {key: _array(value).astype("float64") for key, value in _flat(model.get_metrics_result())}
+def _results(model: Any, listed: Sequence[Any]) -> dict[str, np.ndarray]:
+    """The results of the listed metrics, by the model's own method if they are still the model's."""
+    if list(map(id, model.metrics)) == list(map(id, listed)):
+        results = model.get_metrics_result()
+    else:
+        results = {}
+        for metric in listed:
+            result = metric.result()
+            results |= result if isinstance(result, Mapping) else {metric.name: result}
+    return {key: _array(value).astype("float64") for key, value in _flat(results)}
 
 
 def _flat(logs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -180,9 +180,11 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         self._divergence = None
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Before the first step: counts collectives."""
+        """Before the first step: counts collectives. Before the first with another optimizer: broadcasts new variables."""
         if self._first_batch:
             self._requests = model_check.request_count()
+        elif self._has_other_optimizer():
+            self._broadcast_new()  # of layers that came with it
         super().on_train_batch_begin(batch, logs)  # calls on_batch_begin of a subclass
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -203,12 +205,16 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
                 model_check.check_reduced_since(self._requests)
             self._look_for_divergence()
             self._broadcast_new()
-        elif getattr(self.model, "optimizer", None) is not self._checked_optimizer:
-            # A callback has compiled the model again, as to train layers that were frozen.
+        elif self._has_other_optimizer():
             self._checked_optimizer = self.model.optimizer
             self.check_distributed()
+            self._broadcast_new()
         if self._weights_check is not None:
             self._weights_check.after_batch(self._batches, self._shared_weights)
+
+    def _has_other_optimizer(self) -> bool:
+        """Whether a callback has compiled the model again, as to train layers that were frozen."""
+        return getattr(self.model, "optimizer", None) is not self._checked_optimizer
 
     def _step_builds(self) -> bool:
         """Whether the optimizer stays without variables until the first step, on all ranks."""
