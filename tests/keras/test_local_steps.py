@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.harness import on_ranks
+from tests.harness import on_ranks, slow
 from tfddl import _compat
 
 ROWS, STEPS = 12, 20
@@ -392,8 +392,10 @@ def test_weights_that_change_between_two_fits(hvd):
 
 
 @on_ranks(2)
-@pytest.mark.parametrize("kind", ["LocalSGD", "DiLoCo"])
-def test_variables_that_change_between_two_fits(hvd, kind):
+@pytest.mark.parametrize(
+    ("kind", "within"), [("LocalSGD", True), slow("DiLoCo", True), slow("LocalSGD", False), ("DiLoCo", False)]
+)
+def test_variables_that_change_within_a_fit_or_between_two(hvd, kind, within):
     """A layer that was frozen stays, and the ranks agree on layers that were added, with their statistics."""
     import keras
 
@@ -404,14 +406,24 @@ def test_variables_that_change_between_two_fits(hvd, kind):
     ]
     model.compile(keras.optimizers.SGD(0.1), "mse")
     model.fit(x, y, batch_size=2, verbose=0, callbacks=callbacks)
-    model.layers[0].trainable = False
-    frozen = model.layers[0].get_weights()
-    model.add(keras.layers.BatchNormalization())
-    model.add(keras.layers.Dense(1))
-    model.compile(keras.optimizers.SGD(0.1), "mse")
-    model.fit(x, y, batch_size=2, verbose=0, callbacks=callbacks)
-    for weight, expected in zip(model.layers[0].get_weights(), frozen, strict=True):
-        np.testing.assert_array_equal(weight, expected)
+
+    def change():
+        model.layers[0].trainable = False
+        keras.utils.set_random_seed(hvd.rank())
+        model.add(keras.layers.BatchNormalization())
+        model.add(keras.layers.Dense(1))
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        model.make_train_function(force=True)
+
+    if within:
+        between = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: epoch == 1 and change())
+        model.fit(x, y, batch_size=2, epochs=2, verbose=0, callbacks=[*callbacks, between])
+    else:
+        change()
+        frozen = model.layers[0].get_weights()
+        model.fit(x, y, batch_size=2, verbose=0, callbacks=callbacks)
+        for weight, expected in zip(model.layers[0].get_weights(), frozen, strict=True):
+            np.testing.assert_array_equal(weight, expected)
     found = [each.tolist() for each in model.get_weights()]
     assert hvd.allgather_object(found) == [found] * 2
 

@@ -92,10 +92,17 @@ class LocalSGD(LocalStepsCallback):
         self._last = 0
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Before the first step, when all callbacks have begun: the weights are those of the broadcast."""
-        if self._begins:
+        """Before the first step, when all callbacks have begun: the weights are those of the broadcast.
+
+        Before the first step of a later epoch: a callback may have given the model other layers, or frozen some.
+        """
+        if not self._last:
+            before, current = self._local, self._current()
+            if before is not None and before is not current and not self._begins:
+                before.finish()
+            if self._begins or before is not current:
+                current.begin()
             self._begins = False
-            self._current().begin()
         super().on_train_batch_begin(batch, logs)  # calls on_batch_begin of a subclass
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
