@@ -163,6 +163,19 @@ def test_what_is_refused(hvd, tmp_path, monkeypatch):
     monkeypatch.setenv("TFDDL_COMMITS", str(tmp_path))
     with pytest.raises(ValueError, match=r"Received: local variables [^,]*head/bias$"):
         model.fit(np.ones([1, 1]), np.ones([1, 1]), callbacks=[broadcast, hvd.callbacks.ElasticCallback()])
+    changed = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    changed.compile(keras.optimizers.SGD(), "mse")
+    state = hvd.elastic.KerasState(changed)
+    changed.layers[0].trainable = False
+    state.save()
+    changed.compile(keras.optimizers.SGD(), "mse")
+    with pytest.raises(ValueError, match="Received: a model with another optimizer"):
+        state.commit()
+    changed.add(keras.layers.Dense(1, name="tail"))
+    with pytest.raises(
+        ValueError, match=r"Received: a model with new weights [^,]*tail/kernel, [^,]*tail/bias$"
+    ):
+        state.commit()
     plain = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, name="head")])
     state = hvd.elastic.KerasState(plain, keras.optimizers.SGD())
     with hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=plain.layers) as tape:

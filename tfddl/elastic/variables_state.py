@@ -164,7 +164,8 @@ class TensorFlowKerasState(TensorFlowState):
 
     Raises:
         ValueError: The model is not built, or there is no optimizer, or the optimizer has local layers; or the model holds
-            another optimizer, as a GAN does, which has `use_ema` and is not built.
+            another optimizer, as a GAN does, which has `use_ema` and is not built. In `save` and `commit`: the model has
+            other weights or another optimizer now.
         TypeError: `local_steps` or `compression` is something else.
 
     Example:
@@ -193,6 +194,7 @@ class TensorFlowKerasState(TensorFlowState):
             )
         self.model = model
         self.optimizer = optimizer or getattr(model, "optimizer", None)
+        self._follows_model = optimizer is None
         if self.optimizer is None:
             raise ValueError("A state needs the optimizer: compile the model first, or pass optimizer=.")
         optimizers = self._optimizers()
@@ -203,6 +205,18 @@ class TensorFlowKerasState(TensorFlowState):
         found += [variable for each in optimizers for variable in state_of(each, model.variables)]
         variables = list({variable_id(variable): variable for variable in found}.values())
         super().__init__(variables, local_steps=local_steps, compression=compression, **kwargs)
+
+    def _save_variables(self) -> None:
+        known = set(map(variable_id, self.variables))
+        new = [each for each in self.model.trainable_variables if variable_id(each) not in known]
+        if new or (self._follows_model and self.model.optimizer is not self.optimizer):
+            what = f"new weights {', '.join(map(_compat.path, new))}" if new else "another optimizer"
+            raise ValueError(
+                "The state of a model keeps the weights and the optimizer that the model had when the state was made: make "
+                "a new KerasState after compile; with ElasticCallback, change the model between two calls of fit. "
+                f"Received: a model with {what}"
+            )
+        super()._save_variables()
 
     def _optimizers(self) -> list[Any]:
         return list({id(each): each for each in (self.optimizer, *optimizers_of(self.model))}.values())
