@@ -77,47 +77,30 @@ def exposed(traces: Sequence[Trace], top: int) -> list[Row]:
     Returns:
         A line for each kind and rank.
     """
-    lines = []
-    for by_rank in _training(traces)[:top]:
-        for rank, found in sorted(by_rank.items()):
-            times = sorted(max(request.submitted for request in step) for step in found)
-            costs = [_exposed(step) for step in found]
-            lines.append(
-                {
-                    "step": _title(found[0]),
-                    "rank": rank,
-                    "steps": len(found),
-                    "step, median ms": _milliseconds([b - a for a, b in itertools.pairwise(times)], 0.5),
-                    "exposed, median ms": _milliseconds(costs, 0.5),
-                    "p90 ms": _milliseconds(costs, 0.9),
-                    "s in all": sum(costs) / 1e6,
-                }
-            )
-    return lines
+    return [line for by_rank in _training(traces)[:top] for line in _exposed_by_rank(by_rank)]
 
 
 def conclusion(traces: Sequence[Trace]) -> str:
     """A sentence on the slowest kind of step, for the rank to whose steps communication adds most; empty without steps."""
-    for by_rank in _training(traces)[:1]:
-        lines = [line for line in exposed(traces, 1) if line["step, median ms"]]
-        worst = max(
-            lines, key=lambda line: line["exposed, median ms"] / line["step, median ms"], default=None
-        )
-        if worst is None:
-            break
-        found = by_rank[worst["rank"]]
-        waits = sum(map(_exposed_wait, found)) > 0.5 * sum(map(_exposed, found))
-        share = worst["exposed, median ms"] / worst["step, median ms"]
-        advice = (
-            "no setting of tfddl makes the steps much faster"
-            if share < 0.05
-            else f"most of it {'waits for other ranks' if waits else 'moves data'}; docs/guides/tuning.md says what helps"
-        )
-        return (
-            f"Communication adds at most {min(share, 1):.0%} to a step of {worst['step']} "
-            f"({worst['exposed, median ms']:.3g} of {worst['step, median ms']:.3g} ms on rank {worst['rank']}): {advice}."
-        )
-    return ""
+    by_rank = next(iter(_training(traces)), {})
+    lines = [line for line in _exposed_by_rank(by_rank) if line["step, median ms"]]
+    if not lines:
+        return ""
+    share, worst = max(
+        ((line["exposed, median ms"] / line["step, median ms"], line) for line in lines),
+        key=lambda each: each[0],
+    )
+    found = by_rank[worst["rank"]]
+    waits = sum(map(_exposed_wait, found)) > 0.5 * sum(map(_exposed, found))
+    advice = (
+        "no setting of tfddl makes the steps much faster"
+        if share < 0.05
+        else f"most of it {'waits for other ranks' if waits else 'moves data'}; docs/guides/tuning.md says what helps"
+    )
+    return (
+        f"Communication adds at most {min(share, 1):.0%} to a step of {worst['step']} "
+        f"({worst['exposed, median ms']:.3g} of {worst['step, median ms']:.3g} ms on rank {worst['rank']}): {advice}."
+    )
 
 
 def names(traces: Sequence[Trace], top: int) -> list[Row]:
@@ -231,6 +214,26 @@ def _training(traces: Sequence[Trace]) -> list[dict[int, list[list[Request]]]]:
     return sorted(
         trained, key=lambda by_rank: -sum(_exposed(step) for found in by_rank.values() for step in found)
     )
+
+
+def _exposed_by_rank(by_rank: dict[int, list[list[Request]]]) -> list[Row]:
+    """The lines of `exposed` for one kind of step."""
+    lines = []
+    for rank, found in sorted(by_rank.items()):
+        times = sorted(max(request.submitted for request in step) for step in found)
+        costs = [_exposed(step) for step in found]
+        lines.append(
+            {
+                "step": _title(found[0]),
+                "rank": rank,
+                "steps": len(found),
+                "step, median ms": _milliseconds([b - a for a, b in itertools.pairwise(times)], 0.5),
+                "exposed, median ms": _milliseconds(costs, 0.5),
+                "p90 ms": _milliseconds(costs, 0.9),
+                "s in all": sum(costs) / 1e6,
+            }
+        )
+    return lines
 
 
 def _trains(steps_of_a_kind: Sequence[Sequence[Request]]) -> bool:
