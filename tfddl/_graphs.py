@@ -143,9 +143,8 @@ def chain_calls(
         found = plain(*arguments, **options)
         graph = tf.compat.v1.get_default_graph()
         if graph.building_function:
-            calls = (
-                op for op in graph.get_operations() if _CALLS.match(op.type)
-            )  # node_def copies constants
+            # The types first: node_def copies constants.
+            calls = [op for op in graph.get_operations() if _CALLS.match(op.type)]
             _run_in_turn([op for op in calls if calls_chained(graph, op.node_def)])
         return found
 

@@ -33,7 +33,7 @@ def locate_library() -> Path:
     """Finds or compiles the library for the TensorFlow and MPI of this process and this platform.
 
     Takes the library in the package if it fits, else the one in the user's cache. Else compiles it into the cache, which
-    takes one to five minutes and prints lines on stderr. Of several processes at the same time only one compiles.
+    takes one to five minutes and prints lines on stderr. One process compiles at a time; others wait for it.
 
     Returns:
         Path of the library.
