@@ -97,7 +97,7 @@ def test_learning_rates_and_names_may_differ(hvd):
     name = None if hvd.rank() == 0 else "another"
     rate = keras.optimizers.schedules.ExponentialDecay(0.1, 3, 0.5)
     network = train(hvd, keras.optimizers.SGD(0.1 * (1 + hvd.rank()), name=name))
-    np.testing.assert_allclose(float(network.optimizer.learning_rate), 0.1)
+    np.testing.assert_allclose(network.optimizer.learning_rate.numpy(), 0.1)
     train(hvd, keras.optimizers.SGD(rate))
 
 

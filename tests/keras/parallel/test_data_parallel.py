@@ -175,7 +175,7 @@ def test_float16_overflows_where_that_of_one_process_does(hvd):
         scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-3), initial_scale=2.0**22)
         network.compile(optimizer=scaled, loss="mse")
         network.fit(X, one_row, batch_size=8, epochs=9, verbose=0)
-        return float(scaled.dynamic_scale)
+        return float(scaled.dynamic_scale.numpy())
 
     keras.utils.set_random_seed(3)
     alone = train()
