@@ -190,7 +190,7 @@ class _Methods:
             call.arguments["return_dict"] = True
             if model.train_function is None:  # the first time after compile()
                 checks.check_program(model, [])
-            self._distribute(model)
+                self._distribute(model)
             batch = [call.arguments.get(name) for name in ("x", "y", "sample_weight")]
             with (
                 self._divided(model, PartStrategy(model, self._distribute)),
