@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from tfddl import callbacks as callbacks
     from tfddl import data as data
+    from tfddl import elastic as elastic
     from tfddl.gradients.power_sgd import PowerSGD as PowerSGD
     from tfddl.gradients.tape import DistributedGradientTape as DistributedGradientTape
     from tfddl.gradients.tape import PartialDistributedGradientTape as PartialDistributedGradientTape
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tfddl.keras.local_steps import LocalSGD as LocalSGD
     from tfddl.keras.optimizer import DistributedOptimizer as DistributedOptimizer
     from tfddl.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
+    from tfddl.keras.parallel.data_parallel import DataParallel as DataParallel
     from tfddl.keras.sharded.checkpoint import ShardedCheckpoint as ShardedCheckpoint
     from tfddl.keras.sharded.optimizer import ShardedOptimizer as ShardedOptimizer
     from tfddl.keras.sync_batch_normalization import SyncBatchNormalization as SyncBatchNormalization

@@ -1,7 +1,9 @@
 """Every public name stands on one page of the reference."""
 
+import ast
 import re
 from collections import Counter
+from pathlib import Path
 
 import tfddl
 from tests.harness.job import REPOSITORY
@@ -20,6 +22,15 @@ def documented() -> Counter[str]:
             elif directive.startswith("auto"):
                 found[f"{module}.{name}"] += 1
     return found
+
+
+def test_editors_and_mypy_know_every_public_name():
+    tree = ast.parse(Path(tfddl.__file__).read_text())
+    (known,) = [
+        node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    names = [alias.asname for line in known.body for alias in line.names]
+    assert sorted(["__version__", *names]) == sorted(tfddl.__all__)
 
 
 def test_every_public_name_is_documented_once():

@@ -19,13 +19,13 @@ from multiprocessing.connection import Connection
 from tfddl.bench import channel
 from tfddl.bench.adapters import Way, Ways
 from tfddl.bench.rounds import block
-from tfddl.launch.rank_shim import RANK_VARIABLES
+from tfddl.launch import rank_shim
 
 
 def main(arguments: list[str]) -> None:
     """Joins the job and serves the driver."""
     module, *restless = arguments
-    rank = int(next(os.environ[name] for name in RANK_VARIABLES if name in os.environ))
+    rank = rank_shim.rank()
     settings = json.loads(os.environ[channel.VARIABLE])
     if restless:
         channel.start_keeper(settings, (rank, None))

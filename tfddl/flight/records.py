@@ -10,7 +10,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tfddl.flight.words import first_few, in_ranges
+from tfddl.flight.words import in_ranges
+from tfddl.runtime.agreement import first_few
 
 VERSION = 1
 # A record that was written before the end of hvd.init() does not know its job. The newest job gets it if the two times

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from tfddl.runtime.agreement import first_few
+
 _SHOWN = 3
 _SPANS = 8
 
@@ -74,12 +76,6 @@ def in_short(reason: str) -> str:
     if len(lines) <= _SHOWN:
         return " ".join(lines)
     return f"{lines[0]} ... {next((line for line in lines if line.startswith('tfddl ')), lines[-1])}"
-
-
-def first_few(texts: Sequence[str], count: int = _SHOWN) -> str:
-    """The first texts, joined by commas, and how many more there are."""
-    more = f" and {len(texts) - count} more" if len(texts) > count else ""
-    return f"{', '.join(texts[:count])}{more}"
 
 
 def _fields(signature: str) -> dict[str, str]:

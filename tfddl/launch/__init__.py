@@ -5,6 +5,8 @@ Nothing in this package imports TensorFlow or mpi4py, so the launcher starts at 
     run.py         the command `tfddlrun`
     options.py     its options and its help
     function.py    `tfddl.run`; function_job.py is its tfddlrun, which ends with the caller
+    start.py       runs the mpirun of a job: once, or with --elastic again after a loss
+    elastic/       whether to start again, with which hosts
     ranks/         how a rank starts its program for --auto and --horovod, and calls the function of `tfddl.run`
     config_file.py, horovod_settings.py   options in a YAML file, in horovodrun's form
     variables.py   environment variables that options give to the ranks
@@ -17,6 +19,7 @@ Nothing in this package imports TensorFlow or mpi4py, so the launcher starts at 
     rank_shim.py   runs beside every rank: sends its output and exit status to tfddlrun, and ends it on request
     channel.py     tfddlrun's side of that connection
     job.py         starts mpirun, follows all ranks to their ends
+    scratch.py     directories for what Open MPI writes during a job
     open_files.py  the limit of open files
     signals.py     signals to tfddlrun, which end its waits
     outcome.py     finds the rank that failed first, and makes the last message

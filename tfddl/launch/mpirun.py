@@ -52,6 +52,11 @@ class Mpirun:
     vendor: str  # OPEN_MPI or MPICH
     version: str
 
+    @property
+    def major(self) -> int:
+        """The first number of the version."""
+        return int(self.version.partition(".")[0])
+
     def __str__(self) -> str:
         return f"{self.vendor} {self.version} ({self.path})"
 
@@ -132,12 +137,12 @@ def command_line(
         line += [item for name in forward for item in ("-x", name)]
         if interfaces:  # for the ranks, then for mpirun and its daemons
             line += ["--mca", "btl_tcp_if_include", interfaces]
-            if mpirun.version < "5":
+            if mpirun.major < 5:
                 line += ["--mca", "oob_tcp_if_include", interfaces]
             elif interfaces != "lo":  # of which alone Open MPI 5 says that there are no interfaces
                 line += ["--prtemca", "prte_if_include", interfaces]
         if ssh:
-            name = ["--mca", "plm_rsh_args"] if mpirun.version < "5" else ["--prtemca", "plm_ssh_args"]
+            name = ["--mca", "plm_rsh_args"] if mpirun.major < 5 else ["--prtemca", "plm_ssh_args"]
             line += [*name, " ".join(ssh)]
     shim = (sys.executable, "-I", "-S", rank_shim.__file__) if supervised else ()
     return [*line, *more, *shim, *command]
@@ -145,7 +150,7 @@ def command_line(
 
 def can_survive(mpirun: Mpirun) -> bool:
     """Whether this MPI has ULFM, so that ranks may go on when others have died."""
-    return mpirun.vendor == OPEN_MPI and int(mpirun.version.partition(".")[0]) >= 5
+    return mpirun.vendor == OPEN_MPI and mpirun.major >= 5
 
 
 def forwarded_variables(environment: Mapping[str, str], more: Iterable[str] = ()) -> list[str]:

@@ -199,7 +199,7 @@ class Supervisor:
         return status if status >= 0 else 128 - status
 
     def _say_hello(self) -> None:
-        hello = {"token": self._settings["token"], "rank": _rank(), "host": socket.gethostname()}
+        hello = {"token": self._settings["token"], "rank": rank(), "host": socket.gethostname()}
         self._send(HELLO, json.dumps(hello).encode())
 
     def _start(self, command: list[str]) -> None:
@@ -408,7 +408,8 @@ def is_killed(status: int) -> bool:
     return status < 0 or status - 128 in KILLS
 
 
-def _rank() -> int:
+def rank() -> int:
+    """The number of this process in its job, as mpirun has set it."""
     return int(next(os.environ[name] for name in RANK_VARIABLES if name in os.environ))
 
 
@@ -429,7 +430,7 @@ def _kills_for_memory() -> int:
 def _is_in_init(job: str) -> bool:
     """Whether the rank is in `hvd.init()`: it holds a socket then, whose name says so (`runtime/watchdog`)."""
     namespace = f"/{os.environ['PMIX_NAMESPACE']}" if "PMIX_NAMESPACE" in os.environ else ""
-    start = f"@tfddl/{job}{namespace}/init/{_rank()}/"
+    start = f"@tfddl/{job}{namespace}/init/{rank()}/"
     with contextlib.suppress(OSError), open("/proc/net/unix", errors="replace") as table:
         return any(start in line for line in table)
     return False

@@ -1,8 +1,10 @@
 """DataParallel: programs that it refuses, and its rules beside the numbers."""
 
+import contextlib
 import copy
 import dataclasses
 import gc
+import io
 import os
 import re
 import time
@@ -528,3 +530,15 @@ def test_a_function_that_several_steps_call(hvd, eager):
     odd = 3.0 * (2 + (hvd.rank() == 1)) / 5
     np.testing.assert_allclose(results, [1.5, odd, 1.5, -3.0], rtol=1e-6)
     assert len(traces) == (3 if eager else 4)
+
+
+@on_ranks(2)
+def test_the_line_about_the_first_batch(hvd):
+    for rows, words in (
+        (1, "1 on each of 2 processes, which are more than its rows"),
+        (5, "5 = 2 + 3"),
+        (8, "8 = 2 x 4"),
+    ):
+        with parallel(hvd), contextlib.redirect_stdout(io.StringIO()) as printed:
+            small_model().fit(X[:rows], Y[:rows], batch_size=8, verbose=2)
+        assert (f"tfddl: global batch {words}\n" in printed.getvalue()) == (hvd.rank() == 0)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from tfddl import _compat
+from tfddl.keras.consistency import callback_list
 from tfddl.runtime import basics
 
 # These change the training, by what one rank has seen. On one rank alone the ranks' models would differ.
@@ -41,7 +42,7 @@ def rank_zero_only(callback: Any) -> Any:
             f"rank_zero_only takes a callback of Keras: pass an instance, not its class. Received: {callback!r}"
         )
     for_all = tuple(getattr(callbacks, name) for name in _FOR_ALL if hasattr(callbacks, name))
-    if isinstance(callback, for_all) or type(callback).__module__.startswith("tfddl."):
+    if isinstance(callback, for_all) or callback_list.is_ours(type(callback)):
         raise ValueError(
             f"All ranks have to run a {type(callback).__name__}, else their models differ, or they wait for each other: "
             "give it to fit as it is."

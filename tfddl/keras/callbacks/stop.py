@@ -197,7 +197,7 @@ def _may_stop_within_epoch(callback: Any) -> bool:
     """Whether a callback could set `stop_training` before the epoch is over."""
     callbacks = _compat.keras().callbacks
     kind = type(callback)
-    known = _compat.comes_with_keras(kind) or kind.__module__.startswith("tfddl.")
+    known = _compat.comes_with_keras(kind) or callback_list.is_ours(kind)
     if known and not isinstance(callback, callbacks.LambdaCallback):
         return isinstance(callback, callbacks.TerminateOnNaN)
     hooks = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")

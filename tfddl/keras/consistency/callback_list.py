@@ -130,9 +130,14 @@ def _prepare(model: Any, arguments: dict[str, Any]) -> None:
             callback.prepare(model, arguments)
 
 
+def is_ours(kind: type) -> bool:
+    """Whether a class comes from tfddl."""
+    return kind.__module__.startswith("tfddl.")
+
+
 def ours_among(callbacks: list[Any]) -> list[str]:
     """The names of the classes of tfddl's public callbacks, in their order."""
-    kinds = [type(each) for each in callbacks if type(each).__module__.startswith("tfddl.")]
+    kinds = [type(each) for each in callbacks if is_ours(type(each))]
     return [kind.__name__ for kind in kinds if not kind.__name__.startswith("_")]
 
 

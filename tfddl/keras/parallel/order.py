@@ -9,9 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl.keras.consistency.callback_list import Callback
-from tfddl.keras.parallel.part import is_optional, rows_of
+from tfddl.keras.parallel.part import bounds, is_optional, rows_of
 from tfddl.ops.objects import allgather_object
 from tfddl.runtime import basics
+from tfddl.runtime.agreement import in_words
 
 _NAME = "DataParallel.order"
 
@@ -87,10 +88,11 @@ class OrderCallback(Callback):
             # The largest batch read so far: a shuffled PyDataset may begin with its last one, which is smaller.
             rows = max(rows for (dataset, _), (_, rows) in self._seen.items() if dataset == 0)
         size = basics.size()
-        parts = [(rank + 1) * rows // size - rank * rows // size for rank in range(size)]
+        parts = [high - low for low, high in (bounds(rows, rank, size) for rank in range(size))]
         equal = len(set(parts)) == 1
         shown = f"{size} x {parts[0]}" if equal else " + ".join(map(str, parts))
-        print(f"tfddl: global batch {rows} = {shown}", flush=True)
+        words = f"on each of {size} processes, which are more than its rows" if rows < size else f"= {shown}"
+        print(f"tfddl: global batch {rows} {words}", flush=True)
 
     def _compare(self, when: str) -> None:
         with self._lock:
@@ -127,9 +129,9 @@ def _check_equal(digests: list[Any], batch: str) -> None:
     different = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
     if different:
         raise ValueError(
-            f"The processes need the same global batches, but {batch} differs from rank 0's on {_listed(different)}. If the "
-            "program gives each rank a part of the data, with hvd.data.shard for instance, it distributes itself already: "
-            "start it without --auto and without hvd.DataParallel(). Else shuffle with the seed that "
+            f"The processes need the same global batches, but {batch} differs from rank 0's on {in_words(different)}. If "
+            "the program gives each rank a part of the data, with hvd.data.shard for instance, it distributes itself "
+            "already: start it without --auto and without hvd.DataParallel(). Else shuffle with the seed that "
             "keras.utils.set_random_seed sets, and read files in a fixed order."
         )
 
@@ -140,7 +142,3 @@ def _digest(tensors: Sequence[np.ndarray]) -> int:
         content = repr(tensor.tolist()).encode() if tensor.dtype == object else tensor.tobytes()
         digest = zlib.crc32(content, digest)
     return digest
-
-
-def _listed(ranks: list[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

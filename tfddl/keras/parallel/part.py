@@ -62,8 +62,8 @@ def take(data: Any) -> Part:
     asked.note_trace(TRACED)
     size, rank = basics.size(), basics.rank()
     whole = tf.less(total, size)
-    low = tf.where(whole, tf.zeros_like(total), total * rank // size)
-    high = tf.where(whole, total, total * (rank + 1) // size)
+    low, high = bounds(total, rank, size)
+    low, high = tf.where(whole, tf.zeros_like(total), low), tf.where(whole, total, high)
 
     def cut(leaf: Any) -> Any:
         if isinstance(leaf, tf.SparseTensor):
@@ -73,6 +73,11 @@ def take(data: Any) -> Part:
         return leaf if is_optional(leaf) else _of_any_length(leaf[low:high])
 
     return Part(high - low, total, tf.nest.map_structure(cut, data))
+
+
+def bounds(total: Any, rank: int, size: int) -> tuple[Any, Any]:
+    """The first row of a rank's part, and the row behind its last. `total` is an int or an int64 scalar."""
+    return total * rank // size, total * (rank + 1) // size
 
 
 def _as_tensor(leaf: Any) -> Any:

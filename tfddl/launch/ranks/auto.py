@@ -19,7 +19,7 @@ from importlib.machinery import BuiltinImporter, ModuleSpec, SourceFileLoader, S
 from types import CodeType, ModuleType
 from typing import Any
 
-from tfddl.launch.rank_shim import COMMITS_VARIABLE, RANK_VARIABLES
+from tfddl.launch.rank_shim import COMMITS_VARIABLE, rank
 
 SEED = "TFDDL_SEED"
 # A word of Python's options: flags, then at most one option with a value.
@@ -108,7 +108,7 @@ def main(arguments: list[str]) -> None:
     keras = _AfterKeras(seed)
     sys.meta_path.insert(0, keras)
     _run(arguments)
-    if not keras.has_run and os.environ.get(RANK_VARIABLES[0], os.environ.get(RANK_VARIABLES[1])) == "0":
+    if not keras.has_run and rank() == 0:
         print(
             "tfddl: --auto is for programs of Keras 3, and this one has not imported it, so each process has done all of "
             "its work: use hvd.DistributedOptimizer or hvd.DistributedGradientTape in it.",

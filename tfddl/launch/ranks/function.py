@@ -12,14 +12,14 @@ from typing import Any, NoReturn
 
 import cloudpickle
 
+from tfddl.launch import rank_shim
 from tfddl.launch.function import CALL, ERROR, RESULT, SIZE
-from tfddl.launch.rank_shim import RANK_VARIABLES, SIZE_VARIABLES
 
 
 def main(directory: Path) -> None:
     """Calls the function and writes its result, or what it raises."""
-    rank = next(os.environ[name] for name in RANK_VARIABLES if name in os.environ)
-    size = next(os.environ[name] for name in SIZE_VARIABLES if name in os.environ)
+    rank = rank_shim.rank()
+    size = next(os.environ[name] for name in rank_shim.SIZE_VARIABLES if name in os.environ)
     _write(directory / SIZE, size.encode(), f"{SIZE}.{rank}")
     try:
         with (directory / CALL).open("rb") as call:
