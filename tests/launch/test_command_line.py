@@ -494,6 +494,10 @@ def test_only_what_a_script_depends_on_is_forwarded():
     [
         (OPEN_MPI_5, f"--mca btl_tcp_if_include lo {sys.executable}"),
         (
+            mpirun.Mpirun("/v/bin/mpirun", mpirun.OPEN_MPI, "10.0.1"),
+            f"--mca btl_tcp_if_include lo {sys.executable}",
+        ),
+        (
             mpirun.Mpirun("/v/bin/mpirun", mpirun.OPEN_MPI, "4.1.4"),
             "--mca btl_tcp_if_include lo --mca oob_tcp_if_include lo",
         ),
