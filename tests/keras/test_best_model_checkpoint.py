@@ -1,5 +1,9 @@
 """BestModelCheckpoint: the best by the whole job's metric, written by one rank."""
 
+import os
+import resource
+import signal
+
 import keras
 import numpy as np
 import pytest
@@ -33,7 +37,7 @@ def train(hvd, path, *between, process_set=None, **options):
     )
     arrays = support.shard(support.data(size), rank, size)
     support.fit(network, optimizer, arrays, support.BATCH, epochs=3, callbacks=[broadcast, *callbacks])
-    return own.weights
+    return own.weights, callbacks[-1].best
 
 
 @on_ranks(2, full=(1, 3))
@@ -42,19 +46,43 @@ def test_the_best_of_the_job(hvd, tmp_path):
     path = tmp_path / "best.keras"
     mine = path if hvd.rank() == 0 else tmp_path / "not.keras"
     with support.logged() as said:
-        weights = train(hvd, mine, hvd.callbacks.MetricAverageCallback())
-    assert said == []
+        weights, best = train(hvd, mine, hvd.callbacks.MetricAverageCallback())
+    assert said == [] and best == hvd.allgather_object(best)[0] <= 1
     saved = keras.models.load_model(path)
     assert type(saved.optimizer) is keras.optimizers.Adam and saved.optimizer.iterations == 2 * support.STEPS
     np.testing.assert_array_equal(support.weights(saved), weights[1])
     assert [one.name for one in tmp_path.iterdir()] == ["best.keras"]
 
 
+@on_ranks(1)
+def test_a_full_disk_leaves_the_best_so_far(hvd, tmp_path):
+    """With `.weights.h5` the HDF5 library itself crashes."""
+    path = tmp_path / "best.keras"
+    before, limit = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(epoch, logs):
+        if epoch == 1:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+
+    full = keras.callbacks.LambdaCallback(on_epoch_end=fill)
+    try:
+        with pytest.raises(OSError) as caught:
+            train(hvd, path, full)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, before)
+    assert caught.value.__notes__ == [
+        f"BestModelCheckpoint could not write '{path}'. The file that was there before is whole."
+    ]
+    saved = keras.models.load_model(path)
+    assert saved.optimizer.iterations == support.STEPS and os.listdir(tmp_path) == ["best.keras"]
+
+
 @on_ranks(2)
 def test_without_the_average_it_says_so(hvd, tmp_path):
     path = tmp_path / "{epoch}.weights.h5"
     with support.logged() as said:
-        weights = train(hvd, path, save_weights_only=True)
+        weights, _ = train(hvd, path, save_weights_only=True)
     assert len(said) == (hvd.rank() == 0)
     assert not said or (
         "rank 0's own, and other ranks have another value" in said[0] and "rank 0: 0; rank 1: 5" in said[0]
@@ -72,9 +100,9 @@ def test_process_set_and_threshold(hvd, tmp_path):
         mine = next(one for one in sets if one.included())
         path = tmp_path / f"{mine.ranks[0]}.keras"
         average = hvd.callbacks.MetricAverageCallback(process_set=mine)
-        weights = train(hvd, path, average, process_set=mine, initial_value_threshold=-1.0)
+        weights, _ = train(hvd, path, average, process_set=mine, initial_value_threshold=-1.0)
         np.testing.assert_array_equal(support.weights(keras.models.load_model(path)), weights[1])
-        none = train(hvd, tmp_path / "none.keras", process_set=mine, initial_value_threshold=-7.0)
+        none, _ = train(hvd, tmp_path / "none.keras", process_set=mine, initial_value_threshold=-7.0)
         assert len(none) == 3 and not (tmp_path / "none.keras").exists()
 
 

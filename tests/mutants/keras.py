@@ -333,6 +333,19 @@ FAULTS = {
         "return basics.rank() == members(self.process_set)[-1]",
         "tests/keras/test_best_model_checkpoint.py::test_the_best_of_the_job",
     ),
+    "a checkpoint is written over the best one": Fault(
+        "tfddl/keras/callbacks/best_model_checkpoint.py",
+        'return os.path.join(folder, f".part-{name}") if name.endswith((".keras", ".h5")) else path',
+        "return os.path.join(folder, name)",
+        "tests/keras/test_best_model_checkpoint.py::test_a_full_disk_leaves_the_best_so_far",
+        ranks=1,
+    ),
+    "only the rank that saves knows the best value": Fault(
+        "tfddl/keras/callbacks/best_model_checkpoint.py",
+        "elif known[first]:",
+        "elif False:",
+        "tests/keras/test_best_model_checkpoint.py::test_the_best_of_the_job",
+    ),
     "ranks stop only if all want to": Fault(
         "tfddl/keras/callbacks/stop.py",
         "self._postponed, self.model.stop_training = False, any(wants.values())",

@@ -1,7 +1,10 @@
 """BestModelCheckpoint: one file with the best model of the job."""
 
 import math
+import os
 from typing import Any
+
+import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.keras.consistency.model_contents import sharded_optimizers
@@ -19,7 +22,8 @@ class BestModelCheckpoint(ModelCheckpoint):
     """Saves the model at the end of each epoch that is the best so far.
 
     Give it to all ranks, behind `MetricAverageCallback`, so that the whole job's metric decides which epoch is the best. The
-    first rank writes the file. When `fit` returns on any rank, the file is complete.
+    first rank writes the file. When `fit` returns on any rank, the file is complete. A file takes its name when it is
+    complete: if the disk is full or the job is killed in the middle, the best file before it stays.
 
     The model is saved with a plain optimizer, and loads without tfddl.
 
@@ -60,13 +64,15 @@ class BestModelCheckpoint(ModelCheckpoint):
         super().__init__(
             filepath,
             monitor,
-            verbose=verbose,
+            verbose=0,
             save_best_only=True,
             save_weights_only=save_weights_only,
             mode=mode,
             initial_value_threshold=initial_value_threshold,
         )
         self.process_set = check_type(process_set)
+        self.best: Any  # of all ranks: an elastic job may go on without the one that saves
+        self._prints = bool(verbose)
         self._warned = False
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -89,12 +95,48 @@ class BestModelCheckpoint(ModelCheckpoint):
             logs.pop(self.monitor, None)
             logs.update({self.monitor: values[first]} if known[first] else {})
         if self._writes() or sharded:
-            super().on_epoch_end(epoch, logs)
+            self._save(epoch, logs)
+        elif known[first]:
+            self._follow(values[first])
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Waits until the file is written."""
         super().on_train_end(logs)
         barrier(process_set=self.process_set)
+
+    def _save(self, epoch: int, logs: dict[str, Any]) -> None:
+        best, path = self.best, super()._get_file_path(epoch, None, logs)
+        part = self._get_file_path(epoch, None, logs)
+        try:
+            super().on_epoch_end(epoch, logs)
+            if self._writes() and part != path and tf.io.gfile.exists(part):
+                tf.io.gfile.rename(part, path, overwrite=True)
+        except Exception as error:
+            if self._writes() and part != path and tf.io.gfile.exists(part):
+                tf.io.gfile.remove(part)
+            error.add_note(
+                f"BestModelCheckpoint could not write '{path}'. The file that was there before is whole."
+            )
+            raise
+        if self._prints and self._writes() and self.monitor in logs:
+            better = (
+                f"improved to {self.best:.5f}, saved to {path}" if self.best != best else "did not improve"
+            )
+            print(f"\nEpoch {epoch + 1}: {self.monitor} {better}", flush=True)
+
+    def _get_file_path(self, epoch: int, batch: int | None, logs: dict[str, Any]) -> str:
+        """The file that Keras writes, beside the one that the user named. The ending decides its format."""
+        path: str = super()._get_file_path(epoch, batch, logs)
+        folder, name = os.path.split(path)
+        # Keras 2 writes a folder, or several files, under a name with another ending.
+        return os.path.join(folder, f".part-{name}") if name.endswith((".keras", ".h5")) else path
+
+    def _follow(self, value: float) -> None:
+        """Keeps the best value on a rank that does not save."""
+        if self.monitor_op is None:
+            self._set_monitor_op()
+        if self.best is None or self.monitor_op(value, self.best):
+            self.best = value
 
     def _writes(self) -> bool:
         return basics.rank() == members(self.process_set)[0]
