@@ -137,8 +137,8 @@ def _events(path: Path) -> Iterator[Event]:
             if number == len(lines):  # cut off when the process was killed
                 return
             raise TraceError(
-                f"'{path}' is not a timeline of tfddl: pass a file of hvd.start_timeline. "
-                f"Received: line {number}: {line[:40]!r}"
+                f"'{path}' is not a timeline of tfddl, or two jobs have written into it: pass a file of "
+                f"hvd.start_timeline, and give each job a file of its own. Received: line {number}: {line[:40]!r}"
             ) from None
 
 
