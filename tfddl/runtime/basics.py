@@ -103,6 +103,9 @@ def is_initialized() -> bool:
 def rank() -> int:
     """The rank of this process in the job, from 0 to `size() - 1`.
 
+    Raises:
+        ValueError: `init()` has not been called, or `shutdown()` has been since.
+
     Example:
         On 2 ranks:
 
@@ -116,6 +119,9 @@ def rank() -> int:
 def size() -> int:
     """The number of processes in the job.
 
+    Raises:
+        ValueError: `init()` has not been called, or `shutdown()` has been since.
+
     Example:
         On 2 ranks:
 
@@ -127,31 +133,51 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """The rank of this process among the processes on its host."""
+    """The rank of this process among the processes on its host.
+
+    Raises:
+        ValueError: `init()` has not been called, or `shutdown()` has been since.
+    """
     asked.note_program("rank", "hvd.local_rank()")
     return current("local_rank").local_rank
 
 
 def local_size() -> int:
-    """The number of processes on this host."""
+    """The number of processes on this host.
+
+    Raises:
+        ValueError: `init()` has not been called, or `shutdown()` has been since.
+    """
     asked.note_program("size", "hvd.local_size()")
     return current("local_size").local_size
 
 
 def cross_rank() -> int:
-    """The rank of this process among the processes with its `local_rank()`, one on each host."""
+    """The rank of this process among the processes with its `local_rank()`, one on each host.
+
+    Raises:
+        ValueError: `init()` has not been called, or `shutdown()` has been since.
+    """
     asked.note_program("rank", "hvd.cross_rank()")
     return current("cross_rank").cross_rank
 
 
 def cross_size() -> int:
-    """The number of hosts that have a process of this `local_rank()`."""
+    """The number of hosts that have a process of this `local_rank()`.
+
+    Raises:
+        ValueError: `init()` has not been called, or `shutdown()` has been since.
+    """
     asked.note_program("size", "hvd.cross_size()")
     return current("cross_size").cross_size
 
 
 def is_homogeneous() -> bool:
-    """Whether all hosts run the same number of processes."""
+    """Whether all hosts run the same number of processes.
+
+    Raises:
+        ValueError: `init()` has not been called, or `shutdown()` has been since.
+    """
     return len(set(Counter(current("is_homogeneous").hosts).values())) == 1
 
 

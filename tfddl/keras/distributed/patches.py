@@ -1,4 +1,6 @@
-"""Every method of Keras that tfddl replaces or overrides at run time, for which Keras has no hook.
+"""The methods of Keras that tfddl replaces or overrides at run time, for which Keras has no hook.
+
+Those that only programs with `import horovod` get are in `compat/horovod/keras2_spellings.py`.
 
 Keras 3 means 3.4 to 3.15, Keras 2 means 2.15 to 2.21. This file replaces these methods in Keras' own classes. They do the
 same as before for programs without tfddl's optimizers and callbacks:
@@ -13,7 +15,8 @@ no gradient |
 | `LossScaleOptimizer.apply_gradients` | 2 | it drops the variables without a gradient before the hook for combining |
 | `Model.fit`, `.train_on_batch`, `.evaluate`, `.test_on_batch`, `.predict`, `.predict_on_batch`, \
 `._maybe_symbolic_build` | 3 | `DataParallel` divides batches |
-| `Model.fit` | 2, 3 | `ElasticCallback` says with which epoch and with which rows it begins |
+| `Model.fit` | 2, 3 | `ElasticCallback` says with which epoch and with which rows it begins, and begins \
+again after a loss; `ShardedCheckpoint` restores first; caches that ranks share are refused |
 | `EpochIterator._enumerate_iterator`; before Keras 3.7 `TFEpochIterator.enumerate_epoch` | 3 | \
 the epoch that goes on is shorter than the others |
 | `reduce_values` and `apply_mask` of losses, `Model._aggregate_additional_loss` | 3 | their denominators are those of the \
