@@ -151,7 +151,7 @@ def test_a_host_comes_and_another_one_goes(pool):
     assert pool.asked == ["c"]
     after = pool.next_placement(ranks)
     assert after == Placement(4, [A, C])
-    assert pool.changes(after) == "c:2 is new, b is gone"
+    assert pool.changes(after, ranks) == "c:2 is new, b is gone"
     assert pool.told(ranks) == (
         True,
         "hosts have changed (c:2 is new, b is gone); the job starts again after its next commit",
@@ -164,7 +164,7 @@ def test_more_slots_up_to_the_most():
     ranks = pool.runs(A)
     pool.found([Host("a", 4), B])
     after = pool.next_placement(ranks)
-    assert after == Placement(3, [Host("a", 3)]) and pool.changes(after) == "a:3 was a:2"
+    assert after == Placement(3, [Host("a", 3)]) and pool.changes(after, ranks) == "a:3 was a:2"
     ranks = pool.runs(Host("a", 3))
     pool.found([B, Host("a", 4)])
     assert pool.told(ranks) == (False, "")
@@ -230,22 +230,25 @@ def test_a_host_that_leaves_is_used_when_the_script_names_it_anew(pool):
     ranks = pool.runs(A, B)
     pool.leaves(ranks[3])
     after = pool.next_placement(ranks)
-    assert after == Placement(2, [A]) and pool.changes(after) == "b leaves"
+    assert after == Placement(2, [A]) and pool.changes(after, ranks) == "b leaves"
     for hosts, expected in (([A, B], [A]), ([A], [A]), ([A, B], [A, B])):
         pool.found(hosts)
         assert pool.next_placement(ranks).hosts == expected
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_a_host_leaves_a_job_without_a_script(named):
-    """Where mpirun has the hosts from a scheduler, only the ranks know them."""
+@pytest.mark.parametrize("hosts", [[A, B], [], [A, Host("b", 4), C]])
+def test_a_host_leaves_a_job_without_a_script(hosts):
+    """Where mpirun has the hosts from a scheduler, only the ranks know them. The last hosts have slots without ranks."""
     pool = Pool(discovered=False)
     ranks = pool.runs(A, B)
-    if not named:
-        pool.starts(Placement(4, []))
+    pool.starts(Placement(4, hosts))
     assert pool.told(ranks) == (False, "")
     pool.leaves(ranks[0])
-    assert pool.told(ranks)[0]
+    left = ranks[:3]  # the others may have gone on without rank 3
+    for present in (ranks, left):
+        due, line = pool.told(present)
+        assert due and line.startswith("hosts have changed (a leaves); ")
+    assert pool.next_placement(left) == Placement(1, [Host("b", 1)])
     assert pool.next_placement(ranks) == Placement(2, [B])
     assert pool.without_leaving(Placement(3, [Host("a", 1), B])) == Placement(2, [B])
     pool.leaves(ranks[3])

@@ -11,6 +11,7 @@ import pytest
 
 from tests.harness import run_script
 from tests.launch.support import running, tfddlrun
+from tfddl.launch.mpirun import can_survive, find_mpirun
 
 # A rank that hands over when tfddlrun asks for it, as `tfddl.elastic.hand_over` does.
 PROGRAM = """
@@ -150,6 +151,37 @@ def test_a_signal_ends_the_script(arguments, tmp_path):
         time.sleep(2.0)
         job.process.send_signal(signal.SIGINT)
         assert job.finish().code == 130
+
+
+@pytest.mark.skipif(not can_survive(find_mpirun()), reason="only Open MPI 5 has ULFM")
+def test_a_host_leaves_while_the_others_recover_from_a_loss(tmp_path):
+    """The new start has neither the host nor the lost rank."""
+    program = """
+if size == 3:
+    if rank == 2:
+        open(hosts, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    while not os.path.exists(hosts):
+        time.sleep(0.01)
+    time.sleep(0.5)
+    if rank == 0:
+        os.kill(os.getppid(), signal.SIGTERM)
+    time.sleep(0.2)
+    os.makedirs(os.environ["TFDDL_COMMITS"], exist_ok=True)
+    with open(path(rank_shim.GOES_ON_FILE, os.getsid(0)), "w") as file:
+        file.write("2")
+    hand_over()
+"""
+    options = ["--elastic", "-np", "3", "-H", "localhost:1,127.0.0.1:2"]
+    ended = tfddlrun(*options, sys.executable, "-c", PROGRAM + program, str(tmp_path / "lost"), limit=60.0)
+    assert ended.code == 0, ended.stderr
+    assert sorted(ended.stdout.splitlines())[::3] == ["[0] rank 0 of 1", "[2] rank 2 of 3"]
+    assert ended.stderr.splitlines() == [
+        "tfddlrun: rank 2 of 3 was lost; the job goes on with 2 processes",
+        "tfddlrun: hosts have changed (localhost leaves); the job starts again after its next commit",
+        "tfddlrun: hosts changed (localhost leaves); starting again with 1 process",
+        "tfddlrun: the job has ended well, though rank 2 of 3 was lost",
+    ]
 
 
 SUPERVISOR = """

@@ -285,8 +285,10 @@ class Job:
         """Tells the ranks once if the job is to go over to other hosts."""
         if self._hand_over is None:
             return
-        all_run = len(self._ranks) >= self._processes and not (self._ended or self._stopping)
-        if self._hand_over.is_due(list(self._ranks.values()) if all_run else []):
+        survived = self._survived()
+        left = [rank for rank in self._ranks.values() if rank not in survived]
+        all_run = len(self._ranks) >= self._processes and all(rank.status is None for rank in left)
+        if self._hand_over.is_due(left if all_run and not self._stopping else []):
             self._command(rank_shim.HAND_OVER)
         for line in self._hand_over.lines():
             self._print(lambda line=line: self._printer.message(f"tfddlrun: {line}"))  # type: ignore[misc]
@@ -341,6 +343,7 @@ class Job:
         if survived and not self._stopping:
             line = f"tfddlrun: {lost_ranks(survived, self._ranks.values())}; the job goes on with {processes(ranks)}"
             self._print(lambda: self._printer.message(line))
+            self._on_hosts()  # one of them may have said that its host leaves
 
     def _close(self, link: Link) -> None:
         if link not in self._links and link not in self._strangers:

@@ -95,6 +95,11 @@ class Verdict:
     handed_over: bool = False  # no rank has failed: the job is to start again on other hosts
     survived: tuple[Rank, ...] = ()  # ranks without which the others went on in their processes
 
+    @property
+    def left(self) -> list[Rank]:
+        """The ranks that the job had at its end."""
+        return [rank for rank in self.ranks if rank not in self.survived]
+
 
 @dataclass
 class Record:

@@ -37,12 +37,12 @@ class HandOver:
         """Whether the ranks have to be told now. They are told once.
 
         Args:
-            ranks: All ranks of this start; none while it begins or ends.
+            ranks: All ranks of this start that run; none while it begins or ends, or recovers from a loss.
         """
         if self._told or not ranks:
             return False
         after = self._pool.next_placement(ranks)
-        changes = self._pool.changes(after)
+        changes = self._pool.changes(after, ranks)
         if not changes:
             return False
         reason = self._pool.may_start(after, self._restarts)

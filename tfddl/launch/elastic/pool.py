@@ -151,16 +151,22 @@ class HostPool:
             hosts = [Host(name, count) for name, count in left.items() if name not in self._leaving]
             return Placement(sum(host.slots for host in hosts), hosts)
 
-    def changes(self, after: Placement) -> str:
-        """The changes that another placement makes: `hostC:2 is new, hostB is gone`."""
+    def changes(self, after: Placement, ranks: Iterable[Rank]) -> str:
+        """The changes that another placement makes: `hostC:2 is new, hostB is gone`.
+
+        Args:
+            after: The placement.
+            ranks: Those of the present start. Hosts may have more slots than ranks.
+        """
         with self._lock:
-            old, new = ({host.name: host.slots for host in each.hosts} for each in (self._current, after))
+            old = Counter(host_of_each(ranks, self._current).values())
+            new = {host.name: host.slots for host in after.hosts}
             told = [
                 f"{name}:{count} was {name}:{old[name]}" if name in old else f"{name}:{count} is new"
                 for name, count in new.items()
-                if old and old.get(name) != count
+                if old[name] != count
             ]
-            gone = sorted((set(old) or self._leaving) - new.keys())
+            gone = sorted(old.keys() - new.keys())
             told += [f"{name} {'leaves' if name in self._leaving else 'is gone'}" for name in gone]
             return ", ".join(told)
 

@@ -93,8 +93,8 @@ class Session:
             place = after
 
     def _after_hand_over(self, verdict: Verdict) -> tuple[Placement | None, str]:
-        after = self._pool.next_placement(verdict.ranks)
-        changes = self._pool.changes(after) or "and have changed back"
+        after = self._pool.next_placement(verdict.left)
+        changes = self._pool.changes(after, verdict.left) or "and have changed back"
         if self._pool.too_few(after):  # hosts have gone since the ranks were told
             return self._again(verdict, f"hosts changed ({changes})")
         return after, f"hosts changed ({changes}); starting again with {processes(after.processes)}"
@@ -142,7 +142,7 @@ class Session:
         """
         deadline, said = time.monotonic() + self._patience, False
         while True:
-            after = self._pool.next_placement(verdict.ranks)
+            after = self._pool.next_placement(verdict.left)
             self._say(*(f"tfddlrun: {line}" for line in self._pool.lines()))
             lacks = self._pool.too_few(after)
             if not lacks or not self._pool.discovered or time.monotonic() >= deadline:
