@@ -79,6 +79,13 @@ FAULTS = {
         "for old in self._complete()[2:]:\n                    self._path(*old).unlink(missing_ok=True)",
         "tests/elastic/test_fit.py::test_a_loop_over_models_keeps_one_commit_of_each",
     ),
+    "a commit of a rank that has died stays beside that of the others": Fault(
+        "tfddl/elastic/commits.py",
+        "older = [each for each in files if each[0] < number]",
+        "older = [each for each in files if each[0] <= number]",
+        "tests/elastic/test_commits.py::test_the_newest_whole_commit",
+        ranks=1,
+    ),
     "each rank chooses the kind of its data alone": Fault(
         "tfddl/elastic/fit_data.py",
         "    if differ(kinds):",

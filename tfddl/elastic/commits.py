@@ -74,8 +74,11 @@ class Commits:
     def write(self, number: int, content: Any) -> None:
         """Keeps a commit, on the rank that writes. If there is no room, a warning says so, and older ones stay.
 
+        Files with this number or a larger one are removed. Their rank died after a commit that the others have not made, or
+        their content is not whole.
+
         Args:
-            number: Its number, larger than those before.
+            number: Its number.
             content: What cloudpickle takes.
 
         Raises:
@@ -86,8 +89,11 @@ class Commits:
         part = self._folder / "part"
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for old in self._complete()[1:]:
-                self._path(*old).unlink()
+            files = self._complete()
+            older = [each for each in files if each[0] < number]
+            for each in files:
+                if each not in older[:1]:
+                    self._path(*each).unlink()
             with part.open("wb") as file:
                 writer = _Checked(file)
                 cloudpickle.dump((_FORM, content), writer, protocol=5)
