@@ -55,9 +55,16 @@ def agree() -> bool:
 
 def end_if_agreed() -> None:
     """Ends this process if the ranks have agreed."""
-    if _agreed:
-        Path(_file(rank_shim.HANDED_OVER_FILE, os.getsid(0))).touch()
-        sys.exit(0)
+    if not _agreed:
+        return
+    ended = Path(_file(rank_shim.HANDED_OVER_FILE, os.getsid(0)))
+    try:
+        ended.touch()
+    except OSError:
+        # Without room for one more file, the first rank of the host takes the file of the supervisors. One rank is enough.
+        with contextlib.suppress(OSError):
+            os.rename(_file(rank_shim.HAND_OVER_FILE), ended)
+    sys.exit(0)
 
 
 def watch_sigterm() -> None:
