@@ -202,6 +202,12 @@ def test_the_data_of_fit(hvd, tmp_path, monkeypatch):
     assert arguments["validation_data"][1].tolist() == y[15 + hvd.rank() :: 2].tolist()
     assert data.go_on(0, 4) and arguments["x"].num_batches == 2 and not data.go_on(0, 14)
 
+    given = {"validation_data": (x, y), "validation_split": 0.05}  # Keras leaves the split out
+    arguments = {**parts, **given}
+    assert isinstance(fit_data.take(arguments, seed=0), fit_data.OrderedData)
+    assert arguments["validation_data"] is given["validation_data"] and arguments["x"].num_batches == 1
+    assert type(fit_data.take({**parts, "validation_split": 0.05}, seed=0)) is fit_data.FitData
+
     others = [
         {"x": x[hvd.rank() :: 2], "y": y[hvd.rank() :: 2]},
         {"x": iter([])},
@@ -392,7 +398,7 @@ def test_a_fit_that_was_cut_goes_on(hvd, tmp_path, monkeypatch):
     """With steps_per_execution, accumulation, the learning rate scaled, and the counts of callbacks."""
     import keras
 
-    from tfddl.elastic import commits, fit_state
+    from tfddl.elastic import commits, fit, fit_state
 
     monkeypatch.setenv("TFDDL_COMMITS", str(hvd.broadcast_object(str(tmp_path), 0)))
     x = np.random.default_rng(0).normal(size=(48 * hvd.size(), 3)).astype("float32")
@@ -424,6 +430,7 @@ def test_a_fit_that_was_cut_goes_on(hvd, tmp_path, monkeypatch):
     model, stop, arguments = start()
     with pytest.raises(Cut):
         model.fit(**arguments)
+    assert not fit._under_way  # it would keep the callback, and with it the data
     state = fit_state.trainings[id(model), id(model.optimizer)].state
     assert (seen, state.epoch, state.done, state.fit) == ([2, 4, 6, 8, 10, 12], 1, 6 * 4 * hvd.size(), 1)
     state.size, state.callbacks = 2 * hvd.size(), {("EarlyStopping loss", 0): {"wait": 3, "best": 0.0}}

@@ -69,9 +69,16 @@ class ElasticCallback(PreparingCallback):
             raise ValueError(f"commit_every must be 1 or more: pass one. Received: {commit_every!r}")
         self._commit_every, self._scales, self._seed = commit_every, scale_learning_rate, seed
         self._training: Training | None = None
+        # Of the call of `fit` that is under way:
+        self._found = False  # a commit of it
+        self._data = fit_data.FitData()
+        self._others: list[Any] = []
+        self._states = CallbackStates([])
         self._local_steps: LocalSGD | None = None
         self._restores_local_steps = False
         self._factor = 1.0
+        self._steps: int | None = None
+        self._since = self._last = 0  # batches: since the last commit, and done in the epoch
         self.is_automatic = False
         callback_list.watch()
         if may_survive():
@@ -120,7 +127,8 @@ class ElasticCallback(PreparingCallback):
         self._local_steps = None
         arguments["callbacks"] = [*self._others, self]
         self._since = self._last = 0
-        _under_way[id(model)] = self
+        if may_survive():  # else nothing takes it out after an exception
+            _under_way[id(model)] = self
 
     def go_on(self, model: Any) -> bool:
         """Goes back to the last commit of this call of `fit`, if other ranks have died. All ranks that are left call it.

@@ -218,20 +218,20 @@ def _of_arrays(arguments: dict[str, Any], seed: int, share: tuple[int, int]) -> 
     rows = {len(whole) for whole in wholes}
     if len(rows) > 1 or 0 in rows or any(whole.dtype.kind in "OSU" for whole in wholes):
         return FitData()  # Keras has the words for errors in them
-    kept = len(wholes[0]) - int(len(wholes[0]) * (1.0 - (arguments.get("validation_split") or 0.0)))
-    if 0 < kept < share[1]:
+    split = arguments.get("validation_split") if arguments.get("validation_data") is None else None
+    trained = int(len(wholes[0]) * (1.0 - (split or 0.0)))
+    if 0 < len(wholes[0]) - trained < share[1]:
         return FitData()  # a rank would have no row for its validation
     parts = tf.nest.pack_sequence_as(parts, wholes)
     batch = arguments.pop("batch_size", None) or 32
     arguments["validation_batch_size"] = arguments.get("validation_batch_size") or batch
     shuffle = bool(arguments.get("shuffle", True))
-    if arguments.get("validation_split") and arguments.get("validation_data") is None:
-        first = int(len(wholes[0]) * (1.0 - arguments["validation_split"]))
+    if split:
         rank, size = share
         arguments["validation_data"] = tuple(
-            tf.nest.map_structure(lambda array: array[first:][rank::size], parts)
+            tf.nest.map_structure(lambda array: array[trained:][rank::size], parts)
         )
-        parts = tf.nest.map_structure(lambda array: array[:first], parts)
+        parts = tf.nest.map_structure(lambda array: array[:trained], parts)
         arguments["validation_split"] = 0.0
     dataset = RowsDataset(parts, batch_size=batch, shuffle=shuffle, seed=seed, rank=share[0], size=share[1])
     arguments.update(x=dataset, y=None, sample_weight=None, shuffle=False)
