@@ -174,8 +174,12 @@ def shuffled(start, **options):
     return tf.data.Dataset.range(8 * start, 8 * start + 8).shuffle(8, **options)
 
 
+def drawn(**options):
+    return tf.random.uniform((), maxval=2, dtype=tf.int64, **options)
+
+
 def augmented(x):
-    return x + tf.random.uniform((), maxval=2, dtype=tf.int64)
+    return x + drawn()
 
 
 INSIDE = {
@@ -194,8 +198,25 @@ INSIDE = {
     "sampled": lambda dataset, **options: dataset.flat_map(
         lambda x: tf.data.Dataset.sample_from_datasets([numbers(4), numbers(4)], **options)
     ),
-    "filter": lambda dataset, **options: dataset.filter(lambda x: tf.random.uniform((), **options) < 0.5),
+    "filter": lambda dataset, **options: dataset.filter(lambda x: drawn(**options) == 0),
     "selector": chosen,
+    "repeat": lambda dataset, **options: dataset.flat_map(
+        lambda x: tf.data.Dataset.from_tensors(x).repeat(1 + drawn(**options))
+    ),
+    "take_sometimes": lambda dataset, **options: dataset.batch(4).flat_map(
+        lambda x: tf.data.Dataset.from_tensor_slices(x).take(
+            tf.cond(x[0] > 1, lambda: drawn(**options), lambda: tf.constant(2, tf.int64))
+        )
+    ),
+    "rows": lambda dataset, **options: dataset.batch(4).flat_map(
+        lambda x: tf.data.Dataset.from_tensor_slices((x, tf.random.shuffle(x, **options)))
+    ),
+    "group_by_window": lambda dataset, **options: dataset.group_by_window(
+        lambda x: drawn(**options), lambda key, group: group.map(augmented), window_size=4
+    ),
+    "nested_filter": lambda dataset, **options: dataset.flat_map(
+        lambda x: numbers(9).filter(lambda y: drawn(**options) == 0)
+    ),
 }
 
 
@@ -245,11 +266,21 @@ def test_random_numbers_that_leave_elements_in_their_places():
     dataset = numbers(9).map(augmented).flat_map(lambda x: numbers(2).map(augmented))
     order = dataset.map(lambda x: tf.random.shuffle([x, x])).flat_map(lambda x: shuffled(x[0], seed=x[1]))
     data.shard(order, rank=0, size=2)
+    values = dataset.batch(2).flat_map(lambda x: tf.data.Dataset.from_tensor_slices(augmented(x)).take(2))
+    inside = dataset.group_by_window(lambda x: x, lambda key, group: group.map(augmented), window_size=4)
+    noise = inside.flat_map(
+        lambda x: capturing(x, drawn()).concatenate(tf.data.Dataset.from_tensors(drawn()))
+    )
+    data.shard(values.concatenate(noise), rank=0, size=2)
+
+
+def capturing(x, value):
+    return numbers(2).map(lambda y: x + y + value)
 
 
 @on_ranks(2)
 def test_seeds_inside_of_a_function_that_differ_by_rank(hvd):
-    for kind in ("interleave", "filter"):
+    for kind in ("interleave", "filter", "repeat"):
         tf.random.set_seed(1 + hvd.rank())
         with pytest.raises(
             ValueError, match=r"rank 0: shuffle 1 with seeds \(1, 5\); rank 1: shuffle 1 with seeds \(2, 5\)"

@@ -45,8 +45,8 @@ def shard_dataset(
 
     Raises:
         ValueError: There are fewer elements than ranks, the ranks' datasets differ in cardinality, seeds or rows, or their
-            order is not certain: shuffled without a seed, or `deterministic=False`. Or the call is in a graph of TensorFlow
-            1 or in a `tf.function`.
+            order is not certain: shuffled, repeated or chosen at random without a seed, or `deterministic=False`. Or the
+            call is in a graph of TensorFlow 1 or in a `tf.function`.
     """
     shards.check_remainder(remainder)
     whole_job = rank is None

@@ -1,7 +1,7 @@
 """Checks that all ranks see the elements of a tf.data.Dataset in one order; else shards would overlap and miss elements."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -26,6 +26,26 @@ _SEED_INPUTS = {
     "ShuffleDataset": 2,
     "ShuffleDatasetV3": 2,
 }
+# Functions by whose result a step keeps, drops or groups elements: `filter`, `take_while`, `group_by_window`.
+_CHOOSERS = ("predicate", "key_func")
+# Random numbers may be values in elements of these datasets. The op moves elements.
+_MOVED_BY = {"TensorDataset": None, "TensorSliceDataset": "RandomShuffle"}
+
+_Nodes = dict[str, Any]
+
+
+class _Graph(NamedTuple):
+    """The nodes, by name, of a graph or of one of its functions.
+
+    Attributes:
+        nodes: The nodes.
+        functions: The nodes of each function that a node may call.
+        chooses: Whether a step keeps, drops or groups elements by the result.
+    """
+
+    nodes: _Nodes
+    functions: dict[str, _Nodes]
+    chooses: bool
 
 
 def check_deterministic(dataset: tf.data.Dataset) -> None:
@@ -43,8 +63,9 @@ def check_deterministic(dataset: tf.data.Dataset) -> None:
         )
     if (0, 0) in _seeds(steps):
         raise ValueError(
-            "The dataset is shuffled without a seed, perhaps in a function of flat_map or interleave, or by a filter "
-            "with random numbers (tf.data.Dataset.list_files shuffles too), so that the ranks' shards would overlap. "
+            "The dataset is shuffled without a seed, perhaps in a function of flat_map or interleave, or random "
+            "numbers choose, repeat or move its elements (tf.data.Dataset.list_files shuffles too), so that the "
+            "ranks' shards would overlap. "
             f"{_ADVICE} Received: {dataset!r}"
         )
 
@@ -73,30 +94,35 @@ def check_same(dataset: tf.data.Dataset, count: int, process_set: ProcessSet = g
 
 
 def _seeds(steps: Iterable[tf.data.Dataset]) -> list[_Seeds]:
-    """The seeds of each shuffle: the graph's and the op's; both are 0 without a seed."""
+    """The seeds of each shuffle, and of random numbers that choose, repeat or move elements.
+
+    Two numbers each: the graph's seed and the op's; both are 0 without a seed.
+    """
     found: list[_Seeds] = []
     for step in steps:
         if hasattr(step, "_seed2"):
             found.append((int(step._seed), int(step._seed2)))
-        for nodes in _graphs(step):
-            found += _seeds_inside(nodes, chooses=_chooses(step))
+        for graph in _graphs(step):
+            found += _seeds_inside(graph)
     return found
 
 
-def _graphs(step: tf.data.Dataset) -> Iterator[dict[str, Any]]:
-    """The nodes, by name, of each graph in those functions of a step that determine the order of elements.
+def _graphs(step: tf.data.Dataset) -> Iterator[_Graph]:
+    """The graphs of those functions of a step that determine the order of elements.
 
-    These functions return datasets, or are predicates. Other functions, such as an augmentation, do not move elements.
+    These functions return datasets, or choose. Other functions, such as an augmentation, do not move elements.
     """
     if type(step).__name__ == "_VariantDataset":
         yield from _hidden_graphs(step)
+    choosers = [getattr(step, f"_{name}", None) for name in _CHOOSERS]
     for function in step._functions():
         results = tf.nest.flatten(function.output_structure)
-        if _chooses(step) or any(isinstance(each, tf.data.DatasetSpec) for each in results):
-            yield from _nodes(function.function.graph.as_graph_def())
+        chooses = function in choosers
+        if chooses or any(isinstance(each, tf.data.DatasetSpec) for each in results):
+            yield from _split(function.function.graph.as_graph_def(), chooses)
 
 
-def _hidden_graphs(step: tf.data.Dataset) -> Iterator[dict[str, Any]]:
+def _hidden_graphs(step: tf.data.Dataset) -> Iterator[_Graph]:
     """The graphs of a step that does not name the datasets it is made from, such as the selector of choose_from_datasets."""
     try:
         text = step._as_serialized_graph(
@@ -104,28 +130,67 @@ def _hidden_graphs(step: tf.data.Dataset) -> Iterator[dict[str, Any]]:
         ).numpy()
     except tf.errors.OpError:  # larger than a message may be, or an op that no graph can hold
         return
-    yield from _nodes(tf.compat.v1.GraphDef.FromString(text))
+    yield from _split(tf.compat.v1.GraphDef.FromString(text), chooses=False)
 
 
-def _nodes(graph: Any) -> Iterator[dict[str, Any]]:
-    for nodes in (graph.node, *(each.node_def for each in graph.library.function)):
-        yield {node.name: node for node in nodes}
+def _split(graph: Any, chooses: bool) -> Iterator[_Graph]:
+    """The graph itself, and each of its functions."""
+    functions = {
+        each.signature.name: {node.name: node for node in each.node_def} for each in graph.library.function
+    }
+    for nodes in ({node.name: node for node in graph.node}, *functions.values()):
+        yield _Graph(nodes, functions, chooses)
 
 
-def _chooses(step: tf.data.Dataset) -> bool:
-    return hasattr(step, "_predicate")
-
-
-def _seeds_inside(nodes: dict[str, Any], chooses: bool) -> Iterator[_Seeds]:
-    """The seeds of each shuffle in a graph, and of random numbers in a predicate."""
-    for node in nodes.values():
+def _seeds_inside(graph: _Graph) -> Iterator[_Seeds]:
+    """The seeds of each shuffle in a graph, and of the random numbers that choose, repeat or move elements."""
+    if graph.chooses:
+        yield from _seeds_of(graph.nodes.values())
+    for node in graph.nodes.values():
         if (first := _SEED_INPUTS.get(node.op)) is not None:
-            yield _seed(nodes, node.input[first]), _seed(nodes, node.input[first + 1])
-        elif chooses and "seed2" in node.attr:
+            yield _seed(graph.nodes, node.input[first]), _seed(graph.nodes, node.input[first + 1])
+        if "Dataset" in node.op:
+            yield from _seeds_of(_deciding(node, graph))
+
+
+def _seeds_of(nodes: Iterable[Any]) -> Iterator[_Seeds]:
+    """The seeds of the nodes with random numbers."""
+    for node in nodes:
+        if "seed2" in node.attr:
             yield node.attr["seed"].i, node.attr["seed2"].i
 
 
-def _seed(nodes: dict[str, Any], name: str) -> int | None:
+def _deciding(node: Any, graph: _Graph) -> Iterator[Any]:
+    """The nodes that determine how many elements the dataset of a node has, or their order."""
+    for name in _CHOOSERS:
+        yield from _called(node.attr[name].func.name, graph.functions)
+    captured = len(node.attr["Targuments"].list.type)  # by the step's function, behind the source dataset
+    sources = _computed_from([*node.input[:1], *node.input[1 + captured :]], graph)
+    if node.op in _MOVED_BY:
+        sources = (each for each in sources if each.op == _MOVED_BY[node.op])
+    yield from sources
+
+
+def _computed_from(inputs: list[str], graph: _Graph) -> Iterator[Any]:
+    """The nodes that these inputs are computed from, up to datasets."""
+    seen = set()
+    while inputs:
+        node = graph.nodes.get(inputs.pop().partition(":")[0])
+        if node is not None and node.name not in seen and "Dataset" not in node.op:
+            seen.add(node.name)
+            yield node
+            inputs += node.input
+            for each in node.attr.values():
+                yield from _called(each.func.name, graph.functions)
+
+
+def _called(function: str, functions: dict[str, _Nodes]) -> Iterator[Any]:
+    """The nodes of a function, and of those that it calls; none if there is no such function."""
+    nodes = functions.get(function, {})
+    yield from _computed_from(list(nodes), _Graph(nodes, functions, False))
+
+
+def _seed(nodes: _Nodes, name: str) -> int | None:
     """The seed that an input of a node is; None if the function computes it."""
     node = nodes.get(name.partition(":")[0])
     if node is not None and node.op == "SelectV2":  # TensorFlow has another number for the seeds 0 and 0
@@ -139,7 +204,7 @@ def _unordered(step: tf.data.Dataset) -> bool:
     """Whether the step, or a step in one of its functions, has deterministic=False."""
     graphs = list(_graphs(step))
     if type(step).__name__ == "_ParallelInterleaveDataset":  # only its node has the option
-        graphs += [next(_hidden_graphs(step), {})]
+        graphs += [next(_hidden_graphs(step), _Graph({}, {}, False))]
     return getattr(step, "_deterministic", "default") == "false" or any(
-        node.attr["deterministic"].s == b"false" for nodes in graphs for node in nodes.values()
+        node.attr["deterministic"].s == b"false" for graph in graphs for node in graph.nodes.values()
     )
