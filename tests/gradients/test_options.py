@@ -116,16 +116,20 @@ def test_groups_of_several_dtypes_and_of_variables_without_a_gradient(hvd, mode)
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("scale", [True, False])
+# As in Horovod, each op divides.
+@pytest.mark.parametrize(("scale", "op"), [(True, "Sum"), (False, "Average")])
 @on_ranks(2, full=(1, 3))
-def test_local_sources(hvd, mode, scale):
+def test_local_sources(hvd, mode, scale, op):
     own, mean = factor(hvd)
     shared, mine, layer = tf.Variable([1.0]), tf.Variable([1.0, 2.0]), keras.layers.Dense(1)
     x = tf.ones([1, 2])
 
     def step():
         with hvd.PartialDistributedGradientTape(
-            tf.GradientTape(persistent=True), local_layers=layer, scale_local_gradients=scale
+            tf.GradientTape(persistent=True),
+            op=getattr(hvd, op),
+            local_layers=layer,
+            scale_local_gradients=scale,
         ) as tape:
             tape.register_local_source(mine)
             y = (tf.reduce_sum(shared) + tf.reduce_sum(mine) + tf.reduce_sum(layer(x))) * own
@@ -137,7 +141,7 @@ def test_local_sources(hvd, mode, scale):
         layer.build((None, 2))
     first, second, kernel, bias, alone = run(mode, step)
     local = own / hvd.size() if scale else own
-    np.testing.assert_allclose(first, [mean])
+    np.testing.assert_allclose(first, [mean * hvd.size() if op == "Sum" else mean])
     np.testing.assert_allclose(second, [local, local])
     np.testing.assert_allclose(kernel, [[local], [local]])
     np.testing.assert_allclose([bias, *alone], [[local]] * 3)

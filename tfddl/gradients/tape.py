@@ -52,7 +52,8 @@ class DistributedGradientTape(tf.GradientTape):
         num_groups: Deprecated; use `groups`.
         process_set: The ranks that combine their gradients. Another rank gets its own gradients. Defaults to all ranks.
         scale_local_gradients: Whether gradients of local sources are divided by the number of ranks, so that they
-            belong to the mean over the rows of all ranks. Defaults to True.
+            belong to the mean over the rows of all ranks. With any `op`, as in Horovod: pass
+            False with Sum or Adasum, which take no mean. Defaults to True.
         device_dense: Only `""`: gradients are combined on the device that has computed them.
         device_sparse: The same.
 

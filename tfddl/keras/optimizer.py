@@ -57,7 +57,8 @@ def DistributedOptimizer(
         groups: See `tfddl.DistributedGradientTape`.
         process_set: The ranks that combine their gradients. Another rank trains alone. Defaults to all ranks.
         scale_local_gradients: Whether gradients of local variables (`tfddl.PartialDistributedOptimizer`) are divided by
-            the number of ranks, as their share in the mean over the rows of all ranks. Defaults to True.
+            the number of ranks, as their share in the mean over the rows of all ranks. With any `op`, as in Horovod: pass
+            False with Sum or Adasum, which take no mean. Defaults to True.
         device_dense: Only `""`: gradients are combined on the device that computed them.
         device_sparse: The same.
 
