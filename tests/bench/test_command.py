@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import signal
 
 import pytest
 from click.testing import CliRunner
@@ -85,14 +86,15 @@ def test_a_missing_package_is_said_before_anything_is_measured(package, options,
     assert result.output == (f"Error: tfddl bench needs {package}: pip install {package}\n")
 
 
-def test_interrupted(monkeypatch, tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted(monkeypatch, tmp_path, number, code):
     """The finished cases are kept."""
     sizes = []
 
     def measure(self, case, count):
         sizes.append(case.bytes)
         if len(sizes) == 2:
-            raise KeyboardInterrupt
+            signal.raise_signal(number)
         return {"tfddl": rounds.Timing((1.0, 2.0, 3.0))}
 
     monkeypatch.setattr(
@@ -101,7 +103,7 @@ def test_interrupted(monkeypatch, tmp_path):
     monkeypatch.setattr(session.Session, "measure", measure)
     path = tmp_path / "result.json"
     result = invoke("allreduce", "--sizes", "4B,64K,1M", "--json", str(path))
-    assert result.exit_code == 130 and "stopped before the end" in result.output
+    assert result.exit_code == code and "stopped before the end" in result.output
     assert [(row["bytes"], row["us"]) for row in json.loads(path.read_text())["rows"]] == [(4, 2.0)]
     assert sizes == [4, 65536]
 

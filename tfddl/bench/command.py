@@ -174,15 +174,15 @@ def _measure(
         title += f", {lab.rate if lab.rate != '-' else 'no limit'}{lab.delay and ', ' + lab.delay}"
     adapters, notes = _adapters(cases[0].operation, peers, place.kind) if cases else ({}, [])
     lines: list[dict[str, Any]] = []
-    stopped = False
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the jobs and removes their files
+    stopped = 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with Session(adapters, place, lambda text: click.echo(text, err=True)) as session:
         try:
             for case in cases:
                 click.echo(f"measuring {case.set or results.human(case.bytes)}", err=True)
                 lines += results.rows(case, session.measure(case, rounds))
-        except KeyboardInterrupt:
-            stopped = True
+        except (KeyboardInterrupt, SystemExit) as stop:
+            stopped = int(getattr(stop, "code", 130))
             notes.append("stopped before the end: only the finished cases are listed")
     cores = len(os.sched_getaffinity(0))
     if place.ranks_on_a_machine > cores:
@@ -209,7 +209,7 @@ def _measure(
     finally:  # a full disk must not cost the table, nor a reader that has gone the files
         _write(document, **files)
     if stopped:
-        sys.exit(130)
+        sys.exit(stopped)
     _judge(results.wrong(lines), session.failed)
 
 
