@@ -143,6 +143,10 @@ def test_what_compiles(monkeypatch):
     ):
         present = {"clang++", "make", "cmake"} - {program}
         the_fault(software.compiler(), missing, "the native library is not compiled yet", cure)
+    monkeypatch.setattr(
+        shutil, "which", lambda name, path=None: "/bin/false" if name == "c++" else "/bin/true"
+    )
+    the_fault(software.compiler(), "C++ compiler", "/bin/false does not run", "apt install g++")
     monkeypatch.setattr(os, "access", returns(False))
     the_fault(software.cache(), "cache", "cannot be written", "export TFDDL_CACHE_DIR=")
     monkeypatch.setattr(software, "cache_directory", raises(CompileError("this user has no home")))

@@ -1,8 +1,10 @@
 """init, shutdown and calls between them; rank and size."""
 
 import functools
+import sys
 import threading
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -40,6 +42,11 @@ def test_before_init(hvd):
     ):
         with pytest.raises(ValueError, match=r"not been initialized; use hvd\.init\(\)"):
             function()
+    with (
+        mock.patch.dict(sys.modules, ipykernel=None),
+        pytest.raises(ValueError, match="in the function that tfddl"),
+    ):
+        hvd.rank()
     not_ready = (ValueError, tf.errors.FailedPreconditionError)
     for call in (
         lambda: hvd.allreduce(tf.ones([3])),

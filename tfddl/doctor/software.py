@@ -154,12 +154,14 @@ def compiler() -> Iterator[Finding]:
         ("make", shutil.which("make"), "apt install make"),
         ("cmake", find_cmake(), "pip install cmake"),
     ):
-        if path:
-            yield ok(program, _version(path))
+        version = _version(path) if path else ""
+        lacking = f"{path} does not run" if path else "none"
+        if version:
+            yield ok(program, version)
         elif needed:
-            yield fault(program, "none, and the native library is not compiled yet", package)
+            yield fault(program, f"{lacking}, and the native library is not compiled yet", package)
         else:
-            yield note(program, "none; the library is compiled already", package)
+            yield note(program, f"{lacking}; the library is compiled already")
 
 
 def cache() -> Iterator[Finding]:
@@ -214,13 +216,15 @@ def _cure_of_keras(text: str) -> str:
 
 
 def _version(program: str) -> str:
+    """The first line that a program says of itself; empty if it does not run."""
     try:
         answer = subprocess.run(
             [program, "--version"], capture_output=True, text=True, timeout=20, check=False
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{program}: {error}"
-    return f"{(answer.stdout or answer.stderr).strip().splitlines()[0]} ({program})"
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    said = (answer.stdout or answer.stderr).strip().splitlines()
+    return f"{said[0]} ({program})" if said and answer.returncode == 0 else ""
 
 
 def _first_line(error: BaseException) -> str:

@@ -84,7 +84,8 @@ def hint(errors: str, processes: int, command: Sequence[str], horovod: bool) -> 
     if processes > 1 and _FOLDER_EXISTS.search(errors):
         return (
             "tfddlrun: every process runs this line, and one has made the folder: write os.makedirs(path, exist_ok=True), "
-            "or Path(path).mkdir(parents=True, exist_ok=True)"
+            "or Path(path).mkdir(parents=True, exist_ok=True); if the name has the time in it, first give all that of rank "
+            "0: path = hvd.broadcast_object(path)"
         )
     if processes > 1 and _FILE_IS_LOCKED.search(errors):
         return (

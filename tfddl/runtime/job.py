@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -98,5 +99,6 @@ def current(call: str = "") -> Job:
     """
     if process.job is None:
         received = f" Received: a call of hvd.{call}()" if call else ""
-        raise ValueError(f"tfddl has not been initialized; use hvd.init().{received}")
+        where = " in the function that tfddl.run starts" if "ipykernel" in sys.modules else ""
+        raise ValueError(f"tfddl has not been initialized; use hvd.init(){where}.{received}")
     return process.job

@@ -188,8 +188,9 @@ class _Reminder(Callback):
         if basics.is_initialized() and basics.size() > 1 and not self._has_broadcast():
             warn(
                 "fit has no BroadcastGlobalVariablesCallback, and hvd.broadcast_variables has not been called for this "
-                "model: the ranks train from different weights, and nothing checks that they take the same steps. Add "
-                "hvd.callbacks.BroadcastGlobalVariablesCallback(0) to fit's callbacks, on all ranks."
+                "model: the ranks train from different weights, unless all have loaded the same file, and nothing checks "
+                "that they take the same steps. Add hvd.callbacks.BroadcastGlobalVariablesCallback(0) to fit's callbacks, "
+                "on all ranks."
             )
 
     def _has_broadcast(self) -> bool:

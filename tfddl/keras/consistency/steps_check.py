@@ -41,8 +41,8 @@ def check_plan(params: dict[str, Any], model: Any, name: str, process_set: Proce
     check_same(
         [f"{key}={value}" for key, value in plan.items()],
         "The ranks have different numbers of batches, epochs or steps: give all ranks the same number of batches, or "
-        "pass steps_per_epoch to fit; and use the same epochs, steps_per_execution, gradient_accumulation_steps and "
-        "TFDDL_* variables.",
+        "pass steps_per_epoch to fit; and use the same epochs and initial_epoch, steps_per_execution, "
+        "gradient_accumulation_steps and TFDDL_* variables.",
         name,
         process_set,
     )
