@@ -10,6 +10,7 @@ import tensorflow as tf
 from tests.harness import on_ranks
 from tests.keras import support
 from tests.sets.support import added
+from tfddl.keras.consistency import callback_list
 from tfddl.keras.consistency.adapted_check import check_adapted
 from tfddl.runtime import basics
 from tfddl.runtime.process_sets import global_process_set
@@ -43,6 +44,26 @@ def test_shards_of_other_rows(hvd):
     hvd.data.shard(np.random.default_rng(hvd.rank()).permutation(64))
     with pytest.raises(ValueError, match=r"hvd\.data\.shard needs the same rows, in the same order"):
         train(hvd, keras.optimizers.SGD(0.1))
+
+
+@on_ranks(2, full=(1, 3))
+def test_the_same_rows_on_all_ranks(hvd):
+    callback_list._shards = False
+    whole = support.data(hvd.size())
+    network = support.model()
+    network.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    options = {"batch_size": support.BATCH, "verbose": 0, "callbacks": callbacks}
+    with support.logged() as said:
+        network.fit(*support.shard(whole, hvd.rank(), hvd.size()), **options)
+        network.fit(*whole, steps_per_epoch=2, **options)
+    assert said == []
+    with support.logged() as said:
+        network.fit(*whole, **options)
+    if hvd.rank() > 0 or hvd.size() == 1:
+        assert said == []
+    else:
+        assert [f"each epoch has every row {hvd.size()} times" in each for each in said] == [True]
 
 
 @on_ranks(2)

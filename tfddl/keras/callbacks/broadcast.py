@@ -141,6 +141,8 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
         setup_check.check_optimizer(self.model, self._collective("optimizer"), self.process_set)
         adapted_check.check_adapted(self.model, self._collective("adapted"), self.process_set, self.is_local)
         rows_check.check_noted(self._collective("rows"), self.process_set)
+        if not self.refuses_divergence:  # that of DataParallel, which divides the rows
+            rows_check.warn_of_same(self._collective("same_rows"), self.process_set)
         cache_check.check_noted(self._collective("caches"), self.process_set)
         # Behind the comparison, which raises on all ranks if the optimizers of some of them are distributed.
         self._check_first_step = self.check_distributed()

@@ -2,13 +2,21 @@
 
 import contextlib
 import itertools
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.keras.consistency import cache_check, loop_check, model_check, model_contents, sharded_check
+from tfddl.keras.consistency import (
+    cache_check,
+    loop_check,
+    model_check,
+    model_contents,
+    rows_check,
+    sharded_check,
+)
 from tfddl.keras.distributed import patches
 from tfddl.keras.distributed.status import is_distributed
 from tfddl.keras.keras2 import addons
@@ -128,6 +136,9 @@ def _prepare(model: Any, arguments: dict[str, Any]) -> None:
     for callback in callbacks_of(arguments):
         if isinstance(callback, PreparingCallback):
             callback.prepare(model, arguments)
+    # Programs for Horovod often train on all rows on each rank, for fewer epochs.
+    deals = _shards or "horovod" in sys.modules
+    rows_check.note_fit({} if deals else arguments)
 
 
 def is_ours(kind: type) -> bool:

@@ -1,19 +1,21 @@
 """Checks that all ranks have given hvd.data.shard the same rows in the same order; else shards overlap and miss rows."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tfddl.ops.exchange import differing
+from tfddl.ops.exchange import differing, differing_lists
 from tfddl.runtime.agreement import by_rank
+from tfddl.runtime.log import warn_once
 from tfddl.runtime.process_sets import ProcessSet, members
 
 _COUNT = 16  # of rows, and of values in each
 _MOST_CALLS = 100  # a program may call shard in each step
 
 _noted: list[tuple[tuple[int, ...], list["_Sample"]]] = []
+_of_fit: list["_Sample"] = []
 
 
 class _Sample(NamedTuple):
@@ -101,6 +103,30 @@ def check_samples(calls: list[list[_Sample]], name: str, process_set: ProcessSet
                 "keras.utils.set_random_seed may be called with another seed on each rank. If rows differ on purpose, pass "
                 f"rank=hvd.rank() and size=hvd.size(): then nothing is compared. Received: {by_rank(shown)}"
             )
+
+
+def note_fit(arguments: Mapping[str, Any]) -> None:
+    """Notes a few values of the arrays that `fit` goes through once in each epoch, for `warn_of_same`."""
+    arrays = tf.nest.flatten(arguments.get("x"))
+    whole = arguments.get("steps_per_epoch") is None and all(hasattr(each, "shape") for each in arrays)
+    _of_fit[:] = samples_of(arrays) if whole else []
+
+
+def warn_of_same(name: str, process_set: ProcessSet) -> None:
+    """Warns if `fit` trains on the same rows on all ranks. All ranks call it.
+
+    Args:
+        name: Names the collectives.
+        process_set: The ranks that train.
+    """
+    lines = [sample.line() for sample in _of_fit]
+    _of_fit.clear()
+    if process_set.size() != 1 and differing_lists(lines, name, process_set) is None and lines:
+        warn_once(
+            f"fit trains on the same rows on all ranks, so that each epoch has every row {process_set.size()} times: "
+            "write x, y = hvd.data.shard(x, y); or, if each rank is to see all rows, divide the epochs by hvd.size().",
+            process_set,
+        )
 
 
 def samples_of(arrays: Iterable[Any]) -> list[_Sample]:
