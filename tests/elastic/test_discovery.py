@@ -127,7 +127,6 @@ class Pool(HostPool):
         """The job runs there. Returns its ranks."""
         place = filled(hosts, None)
         self.starts(place)
-        self.ran()
         names = [host.name for host in hosts for _ in range(host.slots)]
         return [Rank(number, name) for number, name in enumerate(names)]
 
@@ -199,6 +198,15 @@ def test_a_job_does_not_leave_all_of_its_commits(on_disk):
     pool.close()
 
 
+def test_hosts_replaced_one_after_the_other(pool):
+    """All ranks commit before the job moves: hosts that are new have the commits too, and hosts of lost ranks have not."""
+    pool.ran(pool.runs(A))
+    ranks = pool.runs(A, B)
+    pool.found([B])
+    assert pool.told(ranks[:2])[0] is False
+    assert pool.told(ranks)[0]
+
+
 def test_a_host_that_does_not_answer(pool):
     ranks = pool.runs(A)
     pool.silent = {"b"}
@@ -215,8 +223,10 @@ def test_a_host_that_has_failed_comes_back_later(pool):
     ranks = pool.runs(A, B)
     pool.failed(["b"])
     assert pool.lines() == ["b has failed and is set aside for 20 s"]
+    pool.ran(ranks)
     assert pool.next_placement(ranks) == Placement(2, [A]) and not pool.has_old_commits("b")
     ranks = pool.runs(A)
+    pool.ran(ranks)
     assert pool.has_old_commits("b") and not pool.has_old_commits("c")
     pool.now = 21.0
     pool.found([A, B])

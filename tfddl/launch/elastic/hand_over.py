@@ -45,7 +45,7 @@ class HandOver:
         changes = self._pool.changes(after, ranks)
         if not changes:
             return False
-        reason = self._pool.may_start(after, self._restarts)
+        reason = self._pool.may_start(after, ranks, self._restarts)
         if reason:
             if self._refused != (refused := f"hosts have changed ({changes}), and the job goes on: {reason}"):
                 self._pool.say(refused)

@@ -48,7 +48,7 @@ class HostPool:
         self._ready: set[str] = set()  # hosts that have answered
         self._leaving: set[str] = set()
         self._used: dict[str, Host] = {}
-        self._holders: set[str] = set()  # hosts of the last start whose ranks ran: they have its commits
+        self._holders: set[str] = set()  # hosts of the ranks of the last start: they have its commits
         self._lines: list[str] = []
         self._ours, self._theirs = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -88,10 +88,10 @@ class HostPool:
             self._ready |= {host.name for host in place.hosts}
             self._used |= {host.name: host for host in place.hosts}
 
-    def ran(self) -> None:
-        """Ranks have run there."""
+    def ran(self, ranks: Iterable[Rank]) -> None:
+        """The start has ended, and these are the ranks that it had then."""
         with self._lock:
-            self._holders = {host.name for host in self._current.hosts}
+            self._holders = set(host_of_each(ranks, self._current).values())
 
     def has_old_commits(self, host: str) -> bool:
         """Whether the job has run on a host, and later without it."""
@@ -170,21 +170,29 @@ class HostPool:
             told += [f"{name} {'leaves' if name in self._leaving else 'is gone'}" for name in gone]
             return ", ".join(told)
 
-    def too_few(self, after: Placement) -> str:
-        """The processes or hosts that a placement lacks, in words. Empty if the job may start there."""
+    def too_few(self, after: Placement, ranks: Iterable[Rank] = ()) -> str:
+        """The processes or hosts that a placement lacks, in words. Empty if the job may start there.
+
+        Args:
+            after: The placement.
+            ranks: Those of the present start, which all commit before its end. None after the end: the hosts of
+                the last start have the commits.
+        """
         least = max(self._limits.least, 1)
         if after.processes < least:
             return f"{processes(after.processes)} would be left, and --min-np asks for {least}"
         names = {host.name for host in after.hosts}
-        if self._holders and names and not (self._on_disk or self._holders & names):
+        with self._lock:
+            holders = set(host_of_each(ranks, self._current).values()) or self._holders
+        if holders and names and not (self._on_disk or holders & names):
             return (
                 "the commits are in the memory of its hosts, and none of them would be left; see --state-dir"
             )
         return ""
 
-    def may_start(self, after: Placement, restarts: int) -> str:
-        """Why the job may not start there. Empty if it may."""
-        reason = self.too_few(after)
+    def may_start(self, after: Placement, ranks: Iterable[Rank], restarts: int) -> str:
+        """Why the present start may not end so that the job starts there. Empty if it may."""
+        reason = self.too_few(after, ranks)
         if reason:
             return reason
         if self._limits.restarts is not None and restarts >= self._limits.restarts:

@@ -68,7 +68,7 @@ class Session:
             verdict, self._say = self._once(place, HandOver(self._pool, self._restarts), survival)
             self._restarts += survival.losses if verdict.survived else 0
             if verdict.ranks:
-                self._pool.ran()
+                self._pool.ran(verdict.left)
             self._say(verdict.words)
             if verdict.handed_over:
                 after, line, soon = *self._after_hand_over(verdict), 0
