@@ -2,11 +2,12 @@
 
 import errno
 import fcntl
+import socket
 
 import pytest
 
 from tfddl.launch import run
-from tfddl.launch.elastic.restart import Limits, Placement, next_placement
+from tfddl.launch.elastic.restart import Limits, Placement, host_of_each, next_placement
 from tfddl.launch.hosts import Host
 from tfddl.launch.outcome import Rank, Record, judge
 
@@ -71,6 +72,23 @@ def test_on_several_hosts(statuses, lost, replace, expected):
     after, _ = next_placement(end, before, Limits(1, None, replace), 0)
     assert [(host.name, host.slots) for host in after.hosts] == list(expected.items())
     assert after.processes == sum(expected.values())
+
+
+def test_ranks_that_mpirun_has_placed_otherwise():
+    """With `--mpi-args "--map-by node:OVERSUBSCRIBE"`. Two names for one machine say nothing: then the slots count."""
+    own = socket.gethostname()
+    for first, machine in (
+        ("a", "a.site"),
+        ("a.site", "a"),
+        ("localhost", own),
+        ("127.0.0.1", own),
+        (own, own),
+    ):
+        place = Placement(4, [Host(first, 2), Host("b", 2)])
+        ranks = verdict([0] * 4, [machine, "b", machine, "b"]).ranks
+        assert host_of_each(ranks, place) == {0: first, 1: "b", 2: first, 3: "b"}
+    two = Placement(2, [Host("localhost", 1), Host(own, 1)])
+    assert host_of_each(verdict([0, 0], [own, own]).ranks, two) == {0: "localhost", 1: own}
 
 
 def test_words():

@@ -113,6 +113,21 @@ def all_local(hosts: Sequence[Host]) -> bool:
     return all(host.name in local or host.name.startswith("127.") for host in hosts)
 
 
+def names_of(machine: str, hosts: Sequence[Host]) -> list[str]:
+    """The names that hosts have for a machine: its own with or without a domain, for this host also its addresses.
+
+    Args:
+        machine: What `socket.gethostname()` returns there.
+        hosts: The hosts.
+    """
+    is_own = machine == socket.gethostname()
+    return [
+        host.name
+        for host in hosts
+        if host.name.split(".")[0] == machine.split(".")[0] or (is_own and all_local([host]))
+    ]
+
+
 def host_of(text: str, received: str, slots: int = 1) -> Host:
     """Reads `host` or `host:slots`.
 

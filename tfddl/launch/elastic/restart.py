@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from tfddl.launch.hosts import Host
+from tfddl.launch.hosts import Host, names_of
 from tfddl.launch.outcome import Rank, Verdict
 
 
@@ -77,9 +77,16 @@ def processes(number: int) -> str:
 
 def host_of_each(ranks: Iterable[Rank], place: Placement) -> dict[int, str]:
     """The host of each rank, by the name that the placement has for it."""
-    # mpirun fills the slots of the hosts in their order. A host may have been named by an address.
+    ranks = list(ranks)
+    if not place.hosts:
+        return {rank.number: rank.host for rank in ranks}
+    names = {machine: names_of(machine, place.hosts) for machine in {rank.host for rank in ranks}}
+    # A host may have been named by an address. mpirun fills the slots in their order, unless --mpi-args maps otherwise.
     slots = [host.name for host in place.hosts for _ in range(host.slots)]
-    return {rank.number: slots[rank.number] if slots else rank.host for rank in ranks}
+    return {
+        rank.number: names[rank.host][0] if len(names[rank.host]) == 1 else slots[rank.number]
+        for rank in ranks
+    }
 
 
 def lost_ranks(lost: Collection[Rank], of: Collection[Rank]) -> str:
