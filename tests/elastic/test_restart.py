@@ -2,11 +2,13 @@
 
 import errno
 import fcntl
+import shutil
 import socket
 
 import pytest
 
 from tfddl.launch import run
+from tfddl.launch.elastic.folder import forget
 from tfddl.launch.elastic.restart import Limits, Placement, host_of_each, next_placement
 from tfddl.launch.hosts import Host
 from tfddl.launch.outcome import Rank, Record, judge
@@ -128,3 +130,9 @@ def test_a_state_folder_without_locks(number, tmp_path, monkeypatch, capsys):
             f"tfddlrun: the file system of --state-dir has no locks: start no other job with {tmp_path}. "
             f"Received: [Errno {number}] planted\n"
         )
+
+
+def test_a_state_folder_that_the_program_has_removed(tmp_path):
+    with run._state_folder(tmp_path / "state"):
+        shutil.rmtree(tmp_path / "state")
+        forget(tmp_path / "state")

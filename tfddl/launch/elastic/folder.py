@@ -53,7 +53,8 @@ def state_folder(path: Path) -> Iterator[str]:
 
 
 def forget(path: Path) -> None:
-    """Removes the commits of a job that has ended well from the folder of `--state-dir`."""
-    for child in path.iterdir():
-        if _STATE.fullmatch(child.name):
-            shutil.rmtree(child, ignore_errors=True)
+    """Removes the commits of a job that has ended well from the folder of `--state-dir`, which may be gone."""
+    with contextlib.suppress(OSError):
+        for child in path.iterdir():
+            if _STATE.fullmatch(child.name):
+                shutil.rmtree(child, ignore_errors=True)
