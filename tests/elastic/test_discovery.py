@@ -12,7 +12,7 @@ from tfddl.launch.elastic.children import Children
 from tfddl.launch.elastic.discovery import Poll, Script, parse, wait_for_hosts
 from tfddl.launch.elastic.hand_over import HandOver
 from tfddl.launch.elastic.pool import HostPool, filled
-from tfddl.launch.elastic.restart import Limits, Placement
+from tfddl.launch.elastic.restart import Limits, Placement, Restarts
 from tfddl.launch.elastic.set_aside import SetAside
 from tfddl.launch.hosts import Host
 from tfddl.launch.outcome import Rank, Verdict
@@ -132,7 +132,7 @@ class Pool(HostPool):
 
     def told(self, ranks, restarts=0):
         """Whether the ranks are told, and the last line."""
-        due = HandOver(self, restarts).is_due(ranks)
+        due = HandOver(self, Restarts(self._limits.restarts, restarts)).is_due(ranks)
         return due, (self.lines() or [""])[-1]
 
 
@@ -155,7 +155,7 @@ def test_a_host_comes_and_another_one_goes(pool):
         True,
         "hosts have changed (c:2 is new, b is gone); the job starts again after its next commit",
     )
-    assert HandOver(pool, 0).is_due([]) is False  # while the ranks start or end
+    assert HandOver(pool, Restarts(None)).is_due([]) is False  # while the ranks start or end
 
 
 def test_more_slots_up_to_the_most():
@@ -175,7 +175,7 @@ def test_ranks_are_not_told_of_a_start_that_may_not_be():
     ranks = pool.runs(A, B)
     pool.found([A])
     refused = "hosts have changed (b is gone), and the job goes on: 2 processes would be left, and --min-np asks for 3"
-    hand_over = HandOver(pool, 0)
+    hand_over = HandOver(pool, Restarts(None))
     assert [hand_over.is_due(ranks) for _ in range(2)] == [False, False]
     assert pool.lines() == [refused]
     pool.found([A, B, C])
@@ -267,12 +267,15 @@ def test_a_host_leaves_a_job_without_a_script(hosts):
 
 
 def starts(pool, place, *ends):
-    """Runs a session whose starts end so. Returns their places, and what was said."""
+    """Runs a session whose starts end so, or do so. Returns their places, and what was said."""
     places, said, left = [], [], iter(ends)
 
     def once(place, hand_over, survival):
         places.append(place)
-        return next(left), lambda *texts: said.extend(filter(None, texts))
+        end = next(left)
+        return end(hand_over, survival) if callable(end) else end, lambda *texts: said.extend(
+            filter(None, texts)
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "wait_for_signal", lambda seconds: 0)
@@ -323,4 +326,37 @@ def test_a_hand_over_counts_as_a_restart():
     assert places[1:] == [Placement(4, [A, B])]
     assert said[0] == "tfddlrun: hosts changed (b:2 is new); starting again with 4 processes"
     assert said[-1] == "tfddlrun: rank 1 of 2 was lost; --reset-limit 1 lets the job start again no more"
+    pool.close()
+
+
+def test_what_the_reset_limit_counts():
+    """A loss after which the job went on, then a start for two more; ranks that are told of a change of hosts."""
+    pool = Pool(Limits(1, 2, False), discovered=False)
+    ranks = ranks_on("a", "a", "b", "b")
+
+    def first(hand_over, survival):
+        for left in (3, 0):  # the others do not go on after the second loss
+            assert survival.allows(ranks[left], ranks)
+            for rank in ranks[:3]:
+                rank.goes_on_with = left
+            survival.survived(ranks)
+        assert not survival.allows(ranks[1], ranks)
+        return Verdict(137, ranks=ranks, lost=(ranks[0], ranks[3]))
+
+    def second(hand_over, survival):
+        assert not survival.allows(ranks[1], ranks[:2])
+        pool.leaves(ranks[0])
+        assert not hand_over.is_due(ranks[1:3])
+        return Verdict(0, ranks=ranks[:2])
+
+    _, said = starts(pool, filled([A, B], None), first, second)
+    assert "tfddlrun: ranks 0 on a, 3 on b of 4 were lost; starting again with 2 processes, restart 2" in said
+    assert "--reset-limit 2 lets the job start again no more" in pool.lines()[-1]
+
+    def third(hand_over, survival):
+        assert hand_over.is_due(ranks)
+        assert survival.allows(ranks[3], ranks) and not survival.allows(ranks[2], ranks)
+        return Verdict(0, ranks=ranks)
+
+    starts(pool, filled([A, B], None), third)
     pool.close()

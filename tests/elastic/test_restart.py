@@ -9,7 +9,7 @@ import pytest
 
 from tfddl.launch import run
 from tfddl.launch.elastic.folder import forget
-from tfddl.launch.elastic.restart import Limits, Placement, host_of_each, next_placement
+from tfddl.launch.elastic.restart import Limits, Placement, Restarts, host_of_each, next_placement
 from tfddl.launch.hosts import Host
 from tfddl.launch.outcome import Rank, Record, judge
 
@@ -51,7 +51,9 @@ def verdict(statuses, hosts, lost=()):
 def test_on_one_host(statuses, lost, limits, expected):
     for hosts in ([], [Host("localhost", len(statuses))]):
         before = Placement(len(statuses), hosts)
-        after, line = next_placement(verdict(statuses, ["here"] * len(statuses), lost), before, limits, 0)
+        after, line = next_placement(
+            verdict(statuses, ["here"] * len(statuses), lost), before, limits, Restarts(None)
+        )
         assert after == (expected and Placement(expected, [Host("localhost", expected)] if hosts else []))
         assert ("starting again with" in line) == (after is not None)
 
@@ -71,7 +73,7 @@ def test_on_several_hosts(statuses, lost, replace, expected):
     """Hosts may be named by addresses, and have fewer processes than slots."""
     before = Placement(5, [Host("10.0.0.1", 2), Host("10.0.0.2", 2), Host("c", 4)])
     end = verdict(statuses, ["a.site", "a.site", "b.site", "b.site", "c"], lost)
-    after, _ = next_placement(end, before, Limits(1, None, replace), 0)
+    after, _ = next_placement(end, before, Limits(1, None, replace), Restarts(None))
     assert [(host.name, host.slots) for host in after.hosts] == list(expected.items())
     assert after.processes == sum(expected.values())
 
@@ -96,17 +98,17 @@ def test_ranks_that_mpirun_has_placed_otherwise():
 def test_words():
     before = Placement(2, [])
     end = verdict([KILL, -15], ["a", "a"])
-    assert next_placement(end, before, Limits(1, 3, False), 2)[1] == (
+    assert next_placement(end, before, Limits(1, 3, False), Restarts(3, 2))[1] == (
         "rank 0 of 2 was lost; starting again with 1 process, restart 3"
     )
-    assert next_placement(end, before, Limits(1, 3, False), 3)[1] == (
+    assert next_placement(end, before, Limits(1, 3, False), Restarts(3, 3))[1] == (
         "rank 0 of 2 was lost; --reset-limit 3 lets the job start again no more"
     )
-    assert next_placement(end, before, Limits(2, None, False), 0)[1] == (
+    assert next_placement(end, before, Limits(2, None, False), Restarts(None))[1] == (
         "rank 0 of 2 was lost; 1 process is left, and --min-np asks for 2"
     )
     two = verdict([-15, KILL, KILL, -15], ["a", "a", "b", "b"])
-    assert next_placement(two, Placement(4, []), NO_LIMITS, 0)[1].startswith(
+    assert next_placement(two, Placement(4, []), NO_LIMITS, Restarts(None))[1].startswith(
         "ranks 1 on a, 2 on b of 4 were lost; starting again with 2 processes"
     )
 

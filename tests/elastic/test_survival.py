@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness import long, run_script, slow
 from tfddl._compat import is_keras_2
-from tfddl.launch.elastic.restart import Limits
+from tfddl.launch.elastic.restart import Limits, Restarts
 from tfddl.launch.elastic.survival import Survival
 from tfddl.launch.mpirun import OPEN_MPI, can_survive, find_mpirun
 from tfddl.launch.outcome import Rank, Record, judge
@@ -240,7 +240,7 @@ def ranks(*statuses, goes_on_with=0):
 
 def test_all_that_are_left_have_to_go_on():
     everybody = ranks(None, KILL, None)
-    survival = Survival(Limits(1, None, False), 0)
+    survival = Survival(Limits(1, None, False), Restarts(None))
     assert survival.allows(everybody[1], everybody) and survival.losses == 1
     everybody[0].goes_on_with = 2
     assert survival.survived(everybody) == ()
@@ -254,7 +254,7 @@ def test_all_that_are_left_have_to_go_on():
 
 def test_a_rank_that_leaves_with_exit_code_0_is_lost():
     everybody = ranks(None, 0, None)
-    survival = Survival(Limits(1, None, False), 0)
+    survival = Survival(Limits(1, None, False), Restarts(None))
     assert survival.left_early(everybody) == []
     everybody[0].goes_on_with = 2
     assert survival.left_early(everybody) == [everybody[1]]
@@ -274,7 +274,7 @@ def test_a_rank_that_leaves_with_exit_code_0_is_lost():
 )
 def test_the_limits_of_the_user(limits, restarts, allowed):
     everybody = ranks(None, KILL, None)
-    assert Survival(limits, restarts).allows(everybody[1], everybody) == allowed
+    assert Survival(limits, Restarts(limits.restarts, restarts)).allows(everybody[1], everybody) == allowed
 
 
 def verdict(ended, survived, mpirun=137):

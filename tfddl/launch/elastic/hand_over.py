@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tfddl.launch.elastic.pool import HostPool
+from tfddl.launch.elastic.restart import Restarts
 from tfddl.launch.outcome import Rank
 
 
@@ -13,10 +14,10 @@ class HandOver:
 
     Args:
         pool: The hosts.
-        restarts: How often the job has started again before.
+        restarts: How often the job has started again.
     """
 
-    def __init__(self, pool: HostPool, restarts: int) -> None:
+    def __init__(self, pool: HostPool, restarts: Restarts) -> None:
         self._pool, self._restarts = pool, restarts
         self._told = False
         self._refused = ""
@@ -45,12 +46,13 @@ class HandOver:
         changes = self._pool.changes(after, ranks)
         if not changes:
             return False
-        reason = self._pool.may_start(after, ranks, self._restarts)
+        reason = self._pool.too_few(after, ranks) or self._restarts.refusal()
         if reason:
             if self._refused != (refused := f"hosts have changed ({changes}), and the job goes on: {reason}"):
                 self._pool.say(refused)
             self._refused = refused
             return False
         self._told = True
+        self._restarts.promised += 1
         self._pool.say(f"hosts have changed ({changes}); the job starts again after its next commit")
         return True

@@ -190,15 +190,6 @@ class HostPool:
             )
         return ""
 
-    def may_start(self, after: Placement, ranks: Iterable[Rank], restarts: int) -> str:
-        """Why the present start may not end so that the job starts there. Empty if it may."""
-        reason = self.too_few(after, ranks)
-        if reason:
-            return reason
-        if self._limits.restarts is not None and restarts >= self._limits.restarts:
-            return f"--reset-limit {self._limits.restarts} lets the job start again no more"
-        return ""
-
     def _fill(self) -> Placement:
         """Fills the slots, first of the hosts that the job runs on, so that its ranks keep their places."""
         order = {host.name: number for number, host in enumerate(self._current.hosts)}

@@ -40,8 +40,30 @@ class Limits:
     most: int | None = None
 
 
+@dataclass
+class Restarts:
+    """What `--reset-limit` limits: how often a job has started again, or has gone on in its processes after a loss.
+
+    Attributes:
+        limit: The largest number. None: without limit.
+        count: How often until the present start.
+        promised: How often in the present start or at its end: its ranks have been told of a change of hosts, or go on
+            after losses.
+    """
+
+    limit: int | None
+    count: int = 0
+    promised: int = 0
+
+    def refusal(self) -> str:
+        """Why the job may not start again or go on once more. Empty if it may."""
+        if self.limit is None or self.count + self.promised < self.limit:
+            return ""
+        return f"--reset-limit {self.limit} lets the job start again no more"
+
+
 def next_placement(
-    verdict: Verdict, before: Placement, limits: Limits, restarts: int
+    verdict: Verdict, before: Placement, limits: Limits, restarts: Restarts
 ) -> tuple[Placement | None, str]:
     """Decides how a job goes on after its end.
 
@@ -49,7 +71,7 @@ def next_placement(
         verdict: How the job ended.
         before: Where its processes ran.
         limits: Those of the user.
-        restarts: How often the job has started again before.
+        restarts: How often the job has started again.
 
     Returns:
         Where to start again, or None; and the line that says so. The line is empty after an end that is no loss: a success,
@@ -58,8 +80,8 @@ def next_placement(
     if not verdict.lost:
         return None, ""
     lost = lost_ranks(verdict.lost, verdict.ranks)
-    if limits.restarts is not None and restarts >= limits.restarts:
-        return None, f"{lost}; --reset-limit {limits.restarts} lets the job start again no more"
+    if refusal := restarts.refusal():
+        return None, f"{lost}; {refusal}"
     after = _without(verdict, before, limits.replace)
     number = processes(after.processes)
     if after.processes < max(limits.least, 1):
@@ -67,7 +89,7 @@ def next_placement(
             None,
             f"{lost}; {number} {'is' if after.processes == 1 else 'are'} left, and --min-np asks for {limits.least}",
         )
-    return after, f"{lost}; starting again with {number}, restart {restarts + 1}"
+    return after, f"{lost}; starting again with {number}, restart {restarts.count + 1}"
 
 
 def processes(number: int) -> str:

@@ -11,6 +11,7 @@ from tfddl.launch.elastic.pool import HostPool
 from tfddl.launch.elastic.restart import (
     Limits,
     Placement,
+    Restarts,
     host_of_each,
     lost_ranks,
     next_placement,
@@ -48,7 +49,7 @@ class Session:
         self._once, self._advise, self._limits = once, advise, limits
         self._pool, self._patience = pool, patience
         self._say: Callable[..., None] = print
-        self._restarts = 0
+        self._restarts = Restarts(limits.restarts)
         self._lost: list[str] = []
 
     def run(self, place: Placement) -> Verdict:
@@ -66,7 +67,8 @@ class Session:
             self._pool.starts(place)
             survival = Survival(self._limits, self._restarts)
             verdict, self._say = self._once(place, HandOver(self._pool, self._restarts), survival)
-            self._restarts += survival.losses if verdict.survived else 0
+            self._restarts.count += survival.gone_on
+            self._restarts.promised = 0
             if verdict.ranks:
                 self._pool.ran(verdict.left)
             self._say(verdict.words)
@@ -87,7 +89,7 @@ class Session:
                     self._say(f"tfddlrun: the job has ended well, though {'; '.join(self._lost)}")
                 return verdict
             wait_for_signal(wait)
-            self._restarts += 1
+            self._restarts.count += 1
             if verdict.lost:
                 self._lost.append(lost_ranks(verdict.lost, verdict.ranks))
             place = after
@@ -123,16 +125,15 @@ class Session:
         return self._again(verdict, f"{', '.join(silent)} could not be reached") if silent else (None, "")
 
     def _again(self, verdict: Verdict, reason: str) -> tuple[Placement | None, str]:
-        limit = self._limits.restarts
-        if limit is not None and self._restarts >= limit:
-            return None, f"{reason}; --reset-limit {limit} lets the job start again no more"
+        if refusal := self._restarts.refusal():
+            return None, f"{reason}; {refusal}"
         return self._to(self._wait_for_hosts(verdict), reason)
 
     def _to(self, after: Placement, reason: str) -> tuple[Placement | None, str]:
         if lacks := self._pool.too_few(after):
             return None, f"{reason}; {lacks}"
         number = processes(after.processes)
-        return after, f"{reason}; starting again with {number}, restart {self._restarts + 1}"
+        return after, f"{reason}; starting again with {number}, restart {self._restarts.count + 1}"
 
     def _wait_for_hosts(self, verdict: Verdict) -> Placement:
         """Waits until enough hosts are there, a signal comes, or the wait is too long.
