@@ -184,6 +184,26 @@ if size == 3:
     ]
 
 
+def test_a_host_leaves_while_tfddlrun_ends_the_ranks_after_a_loss(tmp_path):
+    program = """
+def notice(*_):
+    os.kill(os.getppid(), signal.SIGTERM)
+    time.sleep(0.5)
+    os._exit(0)
+
+if size == 2 and not os.path.exists(hosts + str(rank)):
+    signal.signal(signal.SIGTERM, notice)
+    open(hosts + str(rank), "w").close()
+    while rank == 0 or not os.path.exists(hosts + "0"):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    options = ["--elastic", "--replace", "-H", "localhost:1,127.0.0.1:1"]
+    ended = tfddlrun(*options, sys.executable, "-c", PROGRAM + program, str(tmp_path / "up"), limit=60.0)
+    assert ended.code == 0, ended.stderr
+    assert "rank 1 of 2 was lost; starting again with 1 process, restart 1" in ended.stderr
+
+
 SUPERVISOR = """
 import glob, os, socket, sys, threading, time
 from tfddl.launch import rank_shim
@@ -231,10 +251,11 @@ def test_a_host_that_leaves_without_a_commit_is_a_loss(tmp_path):
 
 
 def test_a_rank_that_hears_sigterm_is_killed_at_once(tmp_path):
-    """Else tfddlrun would wait for its grace time."""
+    """Else tfddlrun would wait for its grace time. The rank does not take the signal for a notice."""
     note = f"echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/j-catches-$$"
-    program = f"trap : TERM; {note}; while :; do sleep 0.1; done"
+    program = f"trap 'kill -TERM $PPID' TERM; {note}; while :; do :; done"
     lines, seconds = supervised(tmp_path, program, "terminate")
+    assert "V " not in lines
     assert '"status": -9, "stopped": true' in lines[-1]
     assert seconds < 4
 

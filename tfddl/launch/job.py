@@ -271,7 +271,7 @@ class Job:
                 case Waits():
                     self._waiting.append(self._ranks[link.rank])
                     self._stop()
-                case Leaves() if self._hand_over is not None and not self._stopping:
+                case Leaves() if self._hand_over is not None:
                     self._hand_over.leaves(self._ranks[link.rank])
                 case GoesOn(ranks):
                     self._on_going_on(self._ranks[link.rank], ranks)

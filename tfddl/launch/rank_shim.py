@@ -365,9 +365,9 @@ class Supervisor:
         if now >= self._terminate_at and not self._terminated:
             self._terminated = True
             self._frozen = _is_frozen(self._pid)
-            _signal_group(self._pid, signal.SIGTERM)
             if self._elastic:
                 self._kill_if_it_catches()
+            _signal_group(self._pid, signal.SIGTERM)
         if now >= self._kill_at:
             self._terminated = True
             _signal_group(self._pid, signal.SIGKILL)
