@@ -2,10 +2,12 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from tests.harness import run_script
 from tests.launch.support import running, tfddlrun
 from tfddl.launch.mpirun import can_survive, find_mpirun
 
+PAGE = Path(__file__).parents[2] / "docs/guides/elastic-hosts.md"
 # A rank that hands over when tfddlrun asks for it, as `tfddl.elastic.hand_over` does.
 PROGRAM = """
 import os, signal, sys, time
@@ -202,6 +205,26 @@ if size == 2 and not os.path.exists(hosts + str(rank)):
     ended = tfddlrun(*options, sys.executable, "-c", PROGRAM + program, str(tmp_path / "up"), limit=60.0)
     assert ended.code == 0, ended.stderr
     assert "rank 1 of 2 was lost; starting again with 1 process, restart 1" in ended.stderr
+
+
+@pytest.mark.skipif(shutil.which("pgrep") is None, reason="needs pgrep")
+def test_the_processes_that_get_the_notice():
+    """The command of the documentation finds the two processes above a rank, but neither workers of the rank nor mpirun."""
+    (pattern,) = re.findall("pkill -TERM -f '(.*)'", PAGE.read_text())
+    program = f"""
+import subprocess
+
+def parent(process):
+    return int(open(f"/proc/{{process}}/stat").read().rpartition(")")[2].split()[1])
+
+worker = os.fork() or time.sleep(60)
+mpirun = parent(parent(os.getppid()))
+found = subprocess.run(["pgrep", "-f", {pattern!r}], capture_output=True, text=True).stdout.split()
+print(*[str(each) in found for each in (worker, os.getpid(), os.getppid(), parent(os.getppid()), mpirun, parent(mpirun))])
+os.kill(worker, signal.SIGKILL)
+"""
+    ended = tfddlrun("--elastic", "-np", "1", sys.executable, "-c", PROGRAM + program, "", limit=60.0)
+    assert ended.stdout.splitlines()[1] == "[0] False False True True False False", ended
 
 
 SUPERVISOR = """
