@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tests.harness import on_ranks
 from tfddl import data
+from tfddl.data import order
 
 Point = collections.namedtuple("Point", "x more")
 CARDINALITIES = ("known", "unknown")
@@ -259,6 +260,32 @@ def test_an_unordered_step_is_refused(kind):
         data.shard(UNORDERED[kind](False), rank=0, size=2)
     for ordered in (None, True):
         data.shard(UNORDERED[kind](ordered), rank=0, size=2)
+
+
+def test_an_order_behind_large_arrays_is_refused(monkeypatch):
+    """To look at it would take seconds and twice the memory, and fail beyond 2 GiB."""
+    monkeypatch.setattr(order, "_LARGE", 1000)
+    large = tf.constant(np.zeros([1, 1001]), tf.int8)
+    rows, captured = (
+        tf.data.Dataset.from_tensor_slices(large),
+        numbers(9).map(lambda x: tf.gather(large, 0 * x)),
+    )
+    for dataset in (rows, captured):
+        with pytest.raises(ValueError, match=r"too large: shard before interleave.* more than 1000 bytes"):
+            data.shard(dataset.interleave(each, num_parallel_calls=2, deterministic=False), rank=0, size=2)
+        data.shard(dataset.flat_map(each), rank=0, size=2)
+    unknown = tf.data.experimental.from_variant(tf.data.experimental.to_variant(rows), rows.element_spec)
+    monkeypatch.setattr(type(unknown), "_as_serialized_graph", too_large)
+    with pytest.raises(ValueError, match=r"too large: shard before interleave.* 2 GiB"):
+        data.shard(unknown, rank=0, size=2)
+
+
+def each(x):
+    return tf.data.Dataset.from_tensors(x)
+
+
+def too_large(*_, **options):
+    raise tf.errors.InvalidArgumentError(None, None, "more than 2 GiB")
 
 
 def test_random_numbers_that_leave_elements_in_their_places():

@@ -31,6 +31,9 @@ _CHOOSERS = ("predicate", "key_func")
 # Random numbers may be values in elements of these datasets. The op moves elements.
 _MOVED_BY = {"TensorDataset": None, "TensorSliceDataset": "RandomShuffle"}
 
+# Larger datasets are not serialized: that takes seconds, and twice their memory.
+_LARGE = 100 * 2**20
+
 _Nodes = dict[str, Any]
 
 
@@ -52,7 +55,7 @@ def check_deterministic(dataset: tf.data.Dataset) -> None:
     """Checks the order of this rank's dataset.
 
     Raises:
-        ValueError: The dataset was shuffled without a seed, or may be out of order.
+        ValueError: The dataset was shuffled without a seed, may be out of order, or is too large to see its order.
     """
     steps = list(pipeline(dataset))
     if dataset.options().deterministic is False or any(_unordered(step) for step in steps):
@@ -81,9 +84,13 @@ def check_same(dataset: tf.data.Dataset, count: int, process_set: ProcessSet = g
     Raises:
         ValueError: On every rank, if the ranks shuffle with different seeds, or have different lengths or rows.
     """
-    seeds = [
-        f"shuffle {number} with seeds {seeds}" for number, seeds in enumerate(_seeds(pipeline(dataset)), 1)
-    ]
+    try:
+        seeds = [
+            f"shuffle {number} with seeds {seeds}"
+            for number, seeds in enumerate(_seeds(pipeline(dataset)), 1)
+        ]
+    except ValueError as error:  # if it is the same on all ranks, `check_deterministic` raises it
+        seeds = [str(error)]
     check_same_lines(
         [f"cardinality {count}", *seeds],
         f"hvd.data.shard needs the same dataset, in the same order, on all ranks. {_ADVICE}",
@@ -123,14 +130,38 @@ def _graphs(step: tf.data.Dataset) -> Iterator[_Graph]:
 
 
 def _hidden_graphs(step: tf.data.Dataset) -> Iterator[_Graph]:
-    """The graphs of a step that does not name the datasets it is made from, such as the selector of choose_from_datasets."""
+    """The graphs of a step that does not name the datasets it is made from, such as the selector of choose_from_datasets.
+
+    Raises:
+        ValueError: The dataset cannot be serialized, or only with much time and memory.
+    """
     try:
+        if _bytes(step) > _LARGE:
+            raise tf.errors.ResourceExhaustedError(None, None, f"more than {_LARGE} bytes")
         text = step._as_serialized_graph(
             external_state_policy=tf.data.experimental.ExternalStatePolicy.IGNORE
         ).numpy()
-    except tf.errors.OpError:  # larger than a message may be, or an op that no graph can hold
-        return
+    except tf.errors.OpError as error:  # also arrays of more than 2 GiB that _bytes has not found
+        raise ValueError(
+            "hvd.data.shard cannot see whether all ranks have the elements in one order, since arrays in the dataset are "
+            "too large: shard before interleave and choose_from_datasets. "
+            f"Received: {step!r}, {error.message[:200]}"
+        ) from None
     yield from _split(tf.compat.v1.GraphDef.FromString(text), chooses=False)
+
+
+def _bytes(dataset: tf.data.Dataset) -> int:
+    """How large the tensors are that the dataset is made from."""
+    tensors = [
+        tensor
+        for step in pipeline(dataset)
+        for group in (
+            getattr(step, "_tensors", ()),
+            *(function.function.captured_inputs for function in step._functions()),
+        )
+        for tensor in group
+    ]
+    return sum((tensor.shape.num_elements() or 0) * tensor.dtype.size for tensor in tensors)
 
 
 def _split(graph: Any, chooses: bool) -> Iterator[_Graph]:
@@ -204,7 +235,7 @@ def _unordered(step: tf.data.Dataset) -> bool:
     """Whether the step, or a step in one of its functions, has deterministic=False."""
     graphs = list(_graphs(step))
     if type(step).__name__ == "_ParallelInterleaveDataset":  # only its node has the option
-        graphs += [next(_hidden_graphs(step), _Graph({}, {}, False))]
+        graphs += [next(_hidden_graphs(step))]
     return getattr(step, "_deterministic", "default") == "false" or any(
         node.attr["deterministic"].s == b"false" for graph in graphs for node in graph.nodes.values()
     )
