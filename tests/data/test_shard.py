@@ -209,6 +209,11 @@ INSIDE = {
             tf.cond(x[0] > 1, lambda: drawn(**options), lambda: tf.constant(2, tf.int64))
         )
     ),
+    "either": lambda dataset, **options: dataset.flat_map(
+        lambda x: tf.cond(
+            drawn(**options) == 0, lambda: numbers(2), lambda: numbers(2).concatenate(numbers(1))
+        )
+    ),
     "rows": lambda dataset, **options: dataset.batch(4).flat_map(
         lambda x: tf.data.Dataset.from_tensor_slices((x, tf.random.shuffle(x, **options)))
     ),
@@ -296,7 +301,9 @@ def test_random_numbers_that_leave_elements_in_their_places():
     values = dataset.batch(2).flat_map(lambda x: tf.data.Dataset.from_tensor_slices(augmented(x)).take(2))
     inside = dataset.group_by_window(lambda x: x, lambda key, group: group.map(augmented), window_size=4)
     noise = inside.flat_map(
-        lambda x: capturing(x, drawn()).concatenate(tf.data.Dataset.from_tensors(drawn()))
+        lambda x: tf.cond(x > 1, lambda: capturing(x, drawn()), lambda: capturing(x, drawn())).concatenate(
+            tf.data.Dataset.from_tensors(drawn())
+        )
     )
     data.shard(values.concatenate(noise), rank=0, size=2)
 

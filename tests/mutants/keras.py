@@ -191,8 +191,14 @@ FAULTS = {
     ),
     "random numbers of elements without a seed pass": Fault(
         "tfddl/data/order.py",
-        '        if "Dataset" in node.op:',
-        '        if "Dataset" not in node.op:',
+        "        if _makes_dataset(node):",
+        "        if not _makes_dataset(node):",
+        "tests/data/test_shard.py::test_an_uncertain_order_inside_of_a_function_is_refused",
+    ),
+    "a random choice of datasets passes": Fault(
+        "tfddl/data/order.py",
+        "    return branches or ",
+        "    return ",
         "tests/data/test_shard.py::test_an_uncertain_order_inside_of_a_function_is_refused",
     ),
     "ranks share the file of a cache for their shards": Fault(

@@ -28,6 +28,8 @@ _SEED_INPUTS = {
 }
 # Functions by whose result a step keeps, drops or groups elements: `filter`, `take_while`, `group_by_window`.
 _CHOOSERS = ("predicate", "key_func")
+# Ops that return one of several datasets, by the result of their first input.
+_BRANCHES = ("Case", "If", "StatelessCase", "StatelessIf")
 # Random numbers may be values in elements of these datasets. The op moves elements.
 _MOVED_BY = {"TensorDataset": None, "TensorSliceDataset": "RandomShuffle"}
 
@@ -180,8 +182,13 @@ def _seeds_inside(graph: _Graph) -> Iterator[_Seeds]:
     for node in graph.nodes.values():
         if (first := _SEED_INPUTS.get(node.op)) is not None:
             yield _seed(graph.nodes, node.input[first]), _seed(graph.nodes, node.input[first + 1])
-        if "Dataset" in node.op:
+        if _makes_dataset(node):
             yield from _seeds_of(_deciding(node, graph))
+
+
+def _makes_dataset(node: Any) -> bool:
+    branches = node.op in _BRANCHES and tf.variant.as_datatype_enum in node.attr["Tout"].list.type
+    return branches or "Dataset" in node.op
 
 
 def _seeds_of(nodes: Iterable[Any]) -> Iterator[_Seeds]:
@@ -195,7 +202,8 @@ def _deciding(node: Any, graph: _Graph) -> Iterator[Any]:
     """The nodes that determine how many elements the dataset of a node has, or their order."""
     for name in _CHOOSERS:
         yield from _called(node.attr[name].func.name, graph.functions)
-    captured = len(node.attr["Targuments"].list.type)  # by the step's function, behind the source dataset
+    # Functions of the step, or branches, capture these inputs, behind the source dataset or condition.
+    captured = sum(len(node.attr[name].list.type) for name in ("Targuments", "Tin"))
     sources = _computed_from([*node.input[:1], *node.input[1 + captured :]], graph)
     if node.op in _MOVED_BY:
         sources = (each for each in sources if each.op == _MOVED_BY[node.op])
@@ -207,7 +215,7 @@ def _computed_from(inputs: list[str], graph: _Graph) -> Iterator[Any]:
     seen = set()
     while inputs:
         node = graph.nodes.get(inputs.pop().partition(":")[0])
-        if node is not None and node.name not in seen and "Dataset" not in node.op:
+        if node is not None and node.name not in seen and not _makes_dataset(node):
             seen.add(node.name)
             yield node
             inputs += node.input
