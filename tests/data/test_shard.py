@@ -179,6 +179,14 @@ def drawn(**options):
     return tf.random.uniform((), maxval=2, dtype=tf.int64, **options)
 
 
+def capturing_filter(number):
+    return numbers(9).filter(lambda y: y > number)
+
+
+def capturing_key(number):
+    return numbers(9).group_by_window(lambda y: y * number, lambda key, group: group, window_size=4)
+
+
 def augmented(x):
     return x + drawn()
 
@@ -219,6 +227,11 @@ INSIDE = {
     ),
     "group_by_window": lambda dataset, **options: dataset.group_by_window(
         lambda x: drawn(**options), lambda key, group: group.map(augmented), window_size=4
+    ),
+    "captured": lambda dataset, **options: dataset.flat_map(lambda x: capturing_filter(drawn(**options))),
+    "key": lambda dataset, **options: dataset.flat_map(lambda x: capturing_key(drawn(**options))),
+    "window_size": lambda dataset, **options: dataset.group_by_window(
+        lambda x: x, lambda key, group: group, window_size_func=lambda key: 1 + drawn(**options)
     ),
     "nested_filter": lambda dataset, **options: dataset.flat_map(
         lambda x: numbers(9).filter(lambda y: drawn(**options) == 0)
@@ -309,7 +322,8 @@ def test_random_numbers_that_leave_elements_in_their_places():
 
 
 def capturing(x, value):
-    return numbers(2).map(lambda y: x + y + value)
+    moved = numbers(2).map(lambda y: x + y + value)
+    return moved.group_by_window(lambda y: y, lambda key, group: group.map(lambda y: y + value), 4)
 
 
 @on_ranks(2)

@@ -27,7 +27,7 @@ _SEED_INPUTS = {
     "ShuffleDatasetV3": 2,
 }
 # Functions by whose result a step keeps, drops or groups elements: `filter`, `take_while`, `group_by_window`.
-_CHOOSERS = ("predicate", "key_func")
+_CHOOSERS = ("predicate", "key_func", "window_size_func")
 # Ops that return one of several datasets, by the result of their first input.
 _BRANCHES = ("Case", "If", "StatelessCase", "StatelessIf")
 # Random numbers may be values in elements of these datasets. The op moves elements.
@@ -202,12 +202,23 @@ def _deciding(node: Any, graph: _Graph) -> Iterator[Any]:
     """The nodes that determine how many elements the dataset of a node has, or their order."""
     for name in _CHOOSERS:
         yield from _called(node.attr[name].func.name, graph.functions)
-    # Functions of the step, or branches, capture these inputs, behind the source dataset or condition.
-    captured = sum(len(node.attr[name].list.type) for name in ("Targuments", "Tin"))
-    sources = _computed_from([*node.input[:1], *node.input[1 + captured :]], graph)
+    first, last = _captured(node)
+    sources = _computed_from([*node.input[:first], *node.input[last:]], graph)
     if node.op in _MOVED_BY:
         sources = (each for each in sources if each.op == _MOVED_BY[node.op])
     yield from sources
+
+
+def _captured(node: Any) -> tuple[int, int]:
+    """The first of the inputs that functions which do not choose, or branches, capture, and the place behind the last."""
+
+    def count(name: str) -> int:
+        return len(node.attr[name].list.type)
+
+    if node.attr["predicate"].func.name:
+        return len(node.input), len(node.input)
+    first = 1 + count("Tkey_func_other_arguments")
+    return first, first + sum(map(count, ("Targuments", "Tin", "Treduce_func_other_arguments")))
 
 
 def _computed_from(inputs: list[str], graph: _Graph) -> Iterator[Any]:
