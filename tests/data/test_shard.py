@@ -306,6 +306,22 @@ def too_large(*_, **options):
     raise tf.errors.InvalidArgumentError(None, None, "more than 2 GiB")
 
 
+def test_a_shuffle_in_the_reader_of_a_saved_dataset_is_refused(tmp_path):
+    tf.random.set_seed(None)
+    numbers(4).save(str(tmp_path), shard_func=lambda x: x)
+
+    def loaded(**options):
+        return tf.data.Dataset.load(
+            str(tmp_path), reader_func=lambda shards: shards.shuffle(4, **options).flat_map(lambda each: each)
+        )
+
+    for dataset in (loaded(), numbers(2).flat_map(lambda x: loaded())):
+        with pytest.raises(ValueError, match="shuffled without a seed"):
+            data.shard(dataset, rank=0, size=2)
+    data.shard(loaded(seed=1), rank=0, size=2)
+    data.shard(tf.data.Dataset.load(str(tmp_path)), rank=0, size=2)
+
+
 def test_random_numbers_that_leave_elements_in_their_places():
     tf.random.set_seed(None)
     dataset = numbers(9).map(augmented).flat_map(lambda x: numbers(2).map(augmented))

@@ -124,11 +124,17 @@ def _graphs(step: tf.data.Dataset) -> Iterator[_Graph]:
     if type(step).__name__ == "_VariantDataset":
         yield from _hidden_graphs(step)
     choosers = [getattr(step, f"_{name}", None) for name in _CHOOSERS]
-    for function in step._functions():
+    for function in _functions(step):
         results = tf.nest.flatten(function.output_structure)
         chooses = function in choosers
         if chooses or any(isinstance(each, tf.data.DatasetSpec) for each in results):
             yield from _split(function.function.graph.as_graph_def(), chooses)
+
+
+def _functions(step: tf.data.Dataset) -> list[Any]:
+    """The functions of a step. `Dataset.load` does not name its own."""
+    named: list[Any] = step._functions()
+    return [step._reader_func] if type(step).__name__ == "_LoadDataset" else named
 
 
 def _hidden_graphs(step: tf.data.Dataset) -> Iterator[_Graph]:
@@ -159,7 +165,7 @@ def _bytes(dataset: tf.data.Dataset) -> int:
         for step in pipeline(dataset)
         for group in (
             getattr(step, "_tensors", ()),
-            *(function.function.captured_inputs for function in step._functions()),
+            *(function.function.captured_inputs for function in _functions(step)),
         )
         for tensor in group
     ]
