@@ -223,7 +223,13 @@ INSIDE = {
         )
     ),
     "rows": lambda dataset, **options: dataset.batch(4).flat_map(
-        lambda x: tf.data.Dataset.from_tensor_slices((x, tf.random.shuffle(x, **options)))
+        lambda x: tf.data.Dataset.from_tensor_slices(tf.random.shuffle(x, **options) + 1)
+    ),
+    "mask": lambda dataset, **options: dataset.batch(4).flat_map(
+        lambda x: tf.data.Dataset.from_tensor_slices(tf.boolean_mask(x, x < drawn(**options)))
+    ),
+    "first_rows": lambda dataset, **options: dataset.batch(4).flat_map(
+        lambda x: tf.data.Dataset.from_tensor_slices(x[: drawn(**options)])
     ),
     "group_by_window": lambda dataset, **options: dataset.group_by_window(
         lambda x: drawn(**options), lambda key, group: group.map(augmented), window_size=4
@@ -327,7 +333,10 @@ def test_random_numbers_that_leave_elements_in_their_places():
     dataset = numbers(9).map(augmented).flat_map(lambda x: numbers(2).map(augmented))
     order = dataset.map(lambda x: tf.random.shuffle([x, x])).flat_map(lambda x: shuffled(x[0], seed=x[1]))
     data.shard(order, rank=0, size=2)
-    values = dataset.batch(2).flat_map(lambda x: tf.data.Dataset.from_tensor_slices(augmented(x)).take(2))
+    values = dataset.batch(2).flat_map(
+        lambda x: tf.data.Dataset.from_tensor_slices((augmented(x), tf.random.shuffle(x))).take(2)
+    )
+    values = values.map(lambda x, partner: x + partner)
     inside = dataset.group_by_window(lambda x: x, lambda key, group: group.map(augmented), window_size=4)
     noise = inside.flat_map(
         lambda x: tf.cond(x > 1, lambda: capturing(x, drawn()), lambda: capturing(x, drawn())).concatenate(

@@ -207,6 +207,12 @@ FAULTS = {
         "    return [] if",
         "tests/data/test_shard.py::test_a_shuffle_in_the_reader_of_a_saved_dataset_is_refused",
     ),
+    "a random mask of rows passes": Fault(
+        "tfddl/data/order.py",
+        ', "Where": 0}',
+        "}",
+        "tests/data/test_shard.py::test_an_uncertain_order_inside_of_a_function_is_refused",
+    ),
     "a random choice of datasets passes": Fault(
         "tfddl/data/order.py",
         "    return branches or ",

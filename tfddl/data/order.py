@@ -1,5 +1,6 @@
 """Checks that all ranks see the elements of a tf.data.Dataset in one order; else shards would overlap and miss elements."""
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -30,9 +31,8 @@ _SEED_INPUTS = {
 _CHOOSERS = ("predicate", "key_func", "window_size_func")
 # Ops that return one of several datasets, by the result of their first input.
 _BRANCHES = ("Case", "If", "StatelessCase", "StatelessIf")
-# Random numbers may be values in elements of these datasets. The op moves elements.
-_MOVED_BY = {"TensorDataset": None, "TensorSliceDataset": "RandomShuffle"}
-
+# The input of an op that determines how many rows its result has: `tf.boolean_mask`, `tf.repeat`, `rows[:n]`.
+_COUNT_INPUTS = {"StridedSlice": 2, "Where": 0}
 # Larger datasets are not serialized: that takes seconds, and twice their memory.
 _LARGE = 100 * 2**20
 
@@ -208,11 +208,25 @@ def _deciding(node: Any, graph: _Graph) -> Iterator[Any]:
     """The nodes that determine how many elements the dataset of a node has, or their order."""
     for name in _CHOOSERS:
         yield from _called(node.attr[name].func.name, graph.functions)
-    first, last = _captured(node)
-    sources = _computed_from([*node.input[:first], *node.input[last:]], graph)
-    if node.op in _MOVED_BY:
-        sources = (each for each in sources if each.op == _MOVED_BY[node.op])
-    yield from sources
+    if node.op == "TensorSliceDataset":
+        yield from _moving_rows(node, graph)
+    elif node.op != "TensorDataset":  # one element, and its values may be random numbers
+        first, last = _captured(node)
+        yield from _computed_from([*node.input[:first], *node.input[last:]], graph)
+
+
+def _moving_rows(node: Any, graph: _Graph) -> Iterator[Any]:
+    """The nodes that move or count the rows of all components: next to a component in its order, values may move."""
+    components = []
+    for component in node.input:
+        nodes = list(_computed_from([component], graph))
+        moving = [each for each in nodes if each.op == "RandomShuffle"]
+        for each in nodes:
+            if each.op in _COUNT_INPUTS and graph.nodes.get(each.name) == each:
+                moving += _computed_from([each.input[_COUNT_INPUTS[each.op]]], graph)
+        components.append([each for each in moving if "seed2" in each.attr])
+    if all(components):
+        yield from itertools.chain.from_iterable(components)
 
 
 def _captured(node: Any) -> tuple[int, int]:
