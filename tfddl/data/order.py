@@ -11,7 +11,8 @@ from tfddl.ops.exchange import check_same as check_same_lines
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
 _ADVICE = (
-    "Shard first and shuffle afterwards, each rank in an order of its own: shard(dataset).shuffle(n). Or give "
+    "Shard first and shuffle afterwards, each rank in an order of its own: shard(dataset).shuffle(n), also for "
+    "keras.utils.image_dataset_from_directory(..., batch_size=None, shuffle=False) and its like. Or give "
     "all ranks the same seed, shuffle(n, seed=...), before tf.random.set_seed or keras.utils.set_random_seed is "
     "called with a seed that differs from rank to rank: it changes the order of a seeded shuffle too."
 )
@@ -60,18 +61,19 @@ def check_deterministic(dataset: tf.data.Dataset) -> None:
         ValueError: The dataset was shuffled without a seed, may be out of order, or is too large to see its order.
     """
     steps = list(pipeline(dataset))
-    if dataset.options().deterministic is False or any(_unordered(step) for step in steps):
+    unordered = [dataset] if dataset.options().deterministic is False else filter(_unordered, steps)
+    if (step := next(iter(unordered), None)) is not None:
         raise ValueError(
             "Each rank may get the elements in another order, and shards would overlap: shard before the steps "
             "that have deterministic=False, perhaps in a function of flat_map or interleave. "
-            f"Received: {dataset!r}"
+            f"Received: {step!r}"
         )
-    if (0, 0) in _seeds(steps):
+    if (step := next((step for step, seeds in _seeds(steps) if seeds == (0, 0)), None)) is not None:
         raise ValueError(
             "The dataset is shuffled without a seed, perhaps in a function of flat_map or interleave, or random "
             "numbers choose, repeat or move its elements (tf.data.Dataset.list_files shuffles too), so that the "
             "ranks' shards would overlap. "
-            f"{_ADVICE} Received: {dataset!r}"
+            f"{_ADVICE} Received: {step!r}"
         )
 
 
@@ -88,31 +90,32 @@ def check_same(dataset: tf.data.Dataset, count: int, process_set: ProcessSet = g
     """
     try:
         seeds = [
-            f"shuffle {number} with seeds {seeds}"
-            for number, seeds in enumerate(_seeds(pipeline(dataset)), 1)
+            f"{number}. {type(step).__name__.strip('_')} with seeds {seeds}"
+            for number, (step, seeds) in enumerate(_seeds(pipeline(dataset)), 1)
         ]
     except ValueError as error:  # if it is the same on all ranks, `check_deterministic` raises it
         seeds = [str(error)]
     check_same_lines(
         [f"cardinality {count}", *seeds],
-        f"hvd.data.shard needs the same dataset, in the same order, on all ranks. {_ADVICE}",
+        "hvd.data.shard needs the same dataset, in the same order, on all ranks: the same number of elements, and the same "
+        "seeds of each shuffle and of random numbers that choose, repeat or move elements. "
+        f"{_ADVICE}",
         "data.shard",
         process_set,
     )
     check_samples(samples_in(dataset), "data.shard.rows", process_set)
 
 
-def _seeds(steps: Iterable[tf.data.Dataset]) -> list[_Seeds]:
-    """The seeds of each shuffle, and of random numbers that choose, repeat or move elements.
+def _seeds(steps: Iterable[tf.data.Dataset]) -> list[tuple[tf.data.Dataset, _Seeds]]:
+    """Each shuffling step with its seeds, and those whose random numbers choose, repeat or move elements.
 
     Two numbers each: the graph's seed and the op's; both are 0 without a seed.
     """
-    found: list[_Seeds] = []
+    found: list[tuple[tf.data.Dataset, _Seeds]] = []
     for step in steps:
         if hasattr(step, "_seed2"):
-            found.append((int(step._seed), int(step._seed2)))
-        for graph in _graphs(step):
-            found += _seeds_inside(graph)
+            found.append((step, (int(step._seed), int(step._seed2))))
+        found += [(step, seeds) for graph in _graphs(step) for seeds in _seeds_inside(graph)]
     return found
 
 
