@@ -447,6 +447,21 @@ def test_other_data_is_refused(given, text):
         data.shard(*given, rank=0, size=2)
 
 
+@pytest.mark.parametrize(
+    ("given", "kind", "known"),
+    [
+        (np.zeros(4), "arrays", "rank, size, process_set"),
+        (numbers(4), "tf.data.Dataset", "remainder, rank, size, process_set"),
+        (Batches(), "PyDataset", "shuffle, seed, remainder, .*process_set"),
+    ],
+)
+def test_other_options_are_refused(given, kind, known):
+    with pytest.raises(
+        TypeError, match=f"shard of {kind} has no option rest: use one of {known}. Received: "
+    ):
+        data.shard(given, rest="repeat", rank=0, size=2)
+
+
 def gathered(hvd, shard):
     """Every rank's elements, in the order of ranks; equally many."""
     mine = np.array(list(shard.as_numpy_iterator()))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +12,12 @@ from tfddl import _compat
 from tfddl.data.arrays import is_dict, is_scipy_sparse, shard_arrays
 from tfddl.data.dataset import shard_dataset
 from tfddl.data.py_dataset import ShardedPyDataset
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "tf.data.Dataset": shard_dataset,
+    "PyDataset": ShardedPyDataset,
+    "arrays": shard_arrays,
+}
 
 
 def shard(*data: Any, **options: Any) -> Any:
@@ -35,7 +42,7 @@ def shard(*data: Any, **options: Any) -> Any:
         arrays every `size`-th row: one array, or a tuple; of a dict a dict.
 
     Raises:
-        TypeError: The data is nothing of these, or a dataset beside something else.
+        TypeError: The data is nothing of these, or a dataset beside something else, or has no such option.
         ValueError: See `shard_dataset`, `ShardedPyDataset` and `shard_arrays`.
 
     Example:
@@ -50,15 +57,19 @@ def shard(*data: Any, **options: Any) -> Any:
         raise TypeError(
             f"hvd.data.shard takes one {found[0]}, or arrays: call it once for each. Received: {_types(data)}"
         )
-    if found:
-        return (
-            shard_dataset(*data, **options)
-            if found == ["tf.data.Dataset"]
-            else ShardedPyDataset(*data, **options)
+    if not found:
+        for each in data:
+            _check_array(each)
+    kind = found[0] if found else "arrays"
+    function = _FUNCTIONS[kind]
+    parameters = inspect.signature(function).parameters.values()
+    known = [each.name for each in parameters if each.default is not each.empty]
+    if wrong := options.keys() - known:
+        raise TypeError(
+            f"hvd.data.shard of {kind} has no option {', '.join(sorted(wrong))}: use one of {', '.join(known)}. "
+            f"Received: {options}"
         )
-    for each in data:
-        _check_array(each)
-    return shard_arrays(*data, **options)
+    return function(*data, **options)
 
 
 def _check_array(value: Any) -> None:
