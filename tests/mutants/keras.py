@@ -190,13 +190,13 @@ FAULTS = {
         "tests/data/test_arrays.py::test_other_rows_are_refused_when_training_begins",
     ),
     "random numbers of elements without a seed pass": Fault(
-        "tfddl/data/order.py",
+        "tfddl/data/graphs.py",
         "        if _makes_dataset(node):",
         "        if not _makes_dataset(node):",
         "tests/data/test_shard.py::test_an_uncertain_order_inside_of_a_function_is_refused",
     ),
     "a filter by a captured random number passes": Fault(
-        "tfddl/data/order.py",
+        "tfddl/data/graphs.py",
         '    if node.attr["predicate"].func.name:',
         "    if False:",
         "tests/data/test_shard.py::test_an_uncertain_order_inside_of_a_function_is_refused",
@@ -208,13 +208,13 @@ FAULTS = {
         "tests/data/test_shard.py::test_a_shuffle_in_the_reader_of_a_saved_dataset_is_refused",
     ),
     "a random mask of rows passes": Fault(
-        "tfddl/data/order.py",
+        "tfddl/data/graphs.py",
         ', "Where": 0}',
         "}",
         "tests/data/test_shard.py::test_an_uncertain_order_inside_of_a_function_is_refused",
     ),
     "a random choice of datasets passes": Fault(
-        "tfddl/data/order.py",
+        "tfddl/data/graphs.py",
         "    return branches or ",
         "    return ",
         "tests/data/test_shard.py::test_an_uncertain_order_inside_of_a_function_is_refused",

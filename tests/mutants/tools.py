@@ -46,7 +46,7 @@ FAULTS = {
         "tests/data/test_shard.py::test_repeat_covers_everything",
     ),
     "a shuffle in a nested function stays unseen": Fault(
-        "tfddl/data/order.py",
+        "tfddl/data/graphs.py",
         "({node.name: node for node in graph.node}, *functions.values())",
         "({node.name: node for node in graph.node},)",
         "tests/data/test_shard.py::test_an_uncertain_order_inside_of_a_function_is_refused",

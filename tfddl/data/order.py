@@ -1,11 +1,11 @@
 """Checks that all ranks see the elements of a tf.data.Dataset in one order; else shards would overlap and miss elements."""
 
-import itertools
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
+from tfddl.data.graphs import CHOOSERS, Graph, Seeds, seeds_inside, split
 from tfddl.keras.consistency.rows_check import check_samples, pipeline, samples_in
 from tfddl.ops.exchange import check_same as check_same_lines
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
@@ -17,41 +17,8 @@ _ADVICE = (
     "called with a seed that differs from rank to rank: it changes the order of a seeded shuffle too."
 )
 
-_Seeds = tuple[int | None, int | None]
-_NOT_0 = 2**31 - 1
-# The first of the two inputs that are seeds.
-_SEED_INPUTS = {
-    "RandomDataset": 0,
-    "RandomDatasetV2": 0,
-    "ShuffleAndRepeatDataset": 2,
-    "ShuffleAndRepeatDatasetV2": 2,
-    "ShuffleDataset": 2,
-    "ShuffleDatasetV3": 2,
-}
-# Functions by whose result a step keeps, drops or groups elements: `filter`, `take_while`, `group_by_window`.
-_CHOOSERS = ("predicate", "key_func", "window_size_func")
-# Ops that return one of several datasets, by the result of their first input.
-_BRANCHES = ("Case", "If", "StatelessCase", "StatelessIf")
-# The input of an op that determines how many rows its result has: `tf.boolean_mask`, `tf.repeat`, `rows[:n]`.
-_COUNT_INPUTS = {"StridedSlice": 2, "Where": 0}
 # Larger datasets are not serialized: that takes seconds, and twice their memory.
 _LARGE = 100 * 2**20
-
-_Nodes = dict[str, Any]
-
-
-class _Graph(NamedTuple):
-    """The nodes, by name, of a graph or of one of its functions.
-
-    Attributes:
-        nodes: The nodes.
-        functions: The nodes of each function that a node may call.
-        chooses: Whether a step keeps, drops or groups elements by the result.
-    """
-
-    nodes: _Nodes
-    functions: dict[str, _Nodes]
-    chooses: bool
 
 
 def check_deterministic(dataset: tf.data.Dataset) -> None:
@@ -106,32 +73,32 @@ def check_same(dataset: tf.data.Dataset, count: int, process_set: ProcessSet = g
     check_samples(samples_in(dataset), "data.shard.rows", process_set)
 
 
-def _seeds(steps: Iterable[tf.data.Dataset]) -> list[tuple[tf.data.Dataset, _Seeds]]:
+def _seeds(steps: Iterable[tf.data.Dataset]) -> list[tuple[tf.data.Dataset, Seeds]]:
     """Each shuffling step with its seeds, and those whose random numbers choose, repeat or move elements.
 
     Two numbers each: the graph's seed and the op's; both are 0 without a seed.
     """
-    found: list[tuple[tf.data.Dataset, _Seeds]] = []
+    found: list[tuple[tf.data.Dataset, Seeds]] = []
     for step in steps:
         if hasattr(step, "_seed2"):
             found.append((step, (int(step._seed), int(step._seed2))))
-        found += [(step, seeds) for graph in _graphs(step) for seeds in _seeds_inside(graph)]
+        found += [(step, seeds) for graph in _graphs(step) for seeds in seeds_inside(graph)]
     return found
 
 
-def _graphs(step: tf.data.Dataset) -> Iterator[_Graph]:
+def _graphs(step: tf.data.Dataset) -> Iterator[Graph]:
     """The graphs of those functions of a step that determine the order of elements.
 
     These functions return datasets, or choose. Other functions, such as an augmentation, do not move elements.
     """
     if type(step).__name__ == "_VariantDataset":
         yield from _hidden_graphs(step)
-    choosers = [getattr(step, f"_{name}", None) for name in _CHOOSERS]
+    choosers = [getattr(step, f"_{name}", None) for name in CHOOSERS]
     for function in _functions(step):
         results = tf.nest.flatten(function.output_structure)
         chooses = function in choosers
         if chooses or any(isinstance(each, tf.data.DatasetSpec) for each in results):
-            yield from _split(function.function.graph.as_graph_def(), chooses)
+            yield from split(function.function.graph.as_graph_def(), chooses)
 
 
 def _functions(step: tf.data.Dataset) -> list[Any]:
@@ -140,7 +107,7 @@ def _functions(step: tf.data.Dataset) -> list[Any]:
     return [step._reader_func] if type(step).__name__ == "_LoadDataset" else named
 
 
-def _hidden_graphs(step: tf.data.Dataset) -> Iterator[_Graph]:
+def _hidden_graphs(step: tf.data.Dataset) -> Iterator[Graph]:
     """The graphs of a step that does not name the datasets it is made from, such as the selector of choose_from_datasets.
 
     Raises:
@@ -158,7 +125,7 @@ def _hidden_graphs(step: tf.data.Dataset) -> Iterator[_Graph]:
             "too large: shard before interleave and choose_from_datasets. "
             f"Received: {step!r}, {error.message[:200]}"
         ) from None
-    yield from _split(tf.compat.v1.GraphDef.FromString(text), chooses=False)
+    yield from split(tf.compat.v1.GraphDef.FromString(text), chooses=False)
 
 
 def _bytes(dataset: tf.data.Dataset) -> int:
@@ -173,104 +140,6 @@ def _bytes(dataset: tf.data.Dataset) -> int:
         for tensor in group
     ]
     return sum((tensor.shape.num_elements() or 0) * tensor.dtype.size for tensor in tensors)
-
-
-def _split(graph: Any, chooses: bool) -> Iterator[_Graph]:
-    """The graph itself, and each of its functions."""
-    functions = {
-        each.signature.name: {node.name: node for node in each.node_def} for each in graph.library.function
-    }
-    for nodes in ({node.name: node for node in graph.node}, *functions.values()):
-        yield _Graph(nodes, functions, chooses)
-
-
-def _seeds_inside(graph: _Graph) -> Iterator[_Seeds]:
-    """The seeds of each shuffle in a graph, and of the random numbers that choose, repeat or move elements."""
-    if graph.chooses:
-        yield from _seeds_of(graph.nodes.values())
-    for node in graph.nodes.values():
-        if (first := _SEED_INPUTS.get(node.op)) is not None:
-            yield _seed(graph.nodes, node.input[first]), _seed(graph.nodes, node.input[first + 1])
-        if _makes_dataset(node):
-            yield from _seeds_of(_deciding(node, graph))
-
-
-def _makes_dataset(node: Any) -> bool:
-    branches = node.op in _BRANCHES and tf.variant.as_datatype_enum in node.attr["Tout"].list.type
-    return branches or "Dataset" in node.op
-
-
-def _seeds_of(nodes: Iterable[Any]) -> Iterator[_Seeds]:
-    """The seeds of the nodes with random numbers."""
-    for node in nodes:
-        if "seed2" in node.attr:
-            yield node.attr["seed"].i, node.attr["seed2"].i
-
-
-def _deciding(node: Any, graph: _Graph) -> Iterator[Any]:
-    """The nodes that determine how many elements the dataset of a node has, or their order."""
-    for name in _CHOOSERS:
-        yield from _called(node.attr[name].func.name, graph.functions)
-    if node.op == "TensorSliceDataset":
-        yield from _moving_rows(node, graph)
-    elif node.op != "TensorDataset":  # one element, and its values may be random numbers
-        first, last = _captured(node)
-        yield from _computed_from([*node.input[:first], *node.input[last:]], graph)
-
-
-def _moving_rows(node: Any, graph: _Graph) -> Iterator[Any]:
-    """The nodes that move or count the rows of all components: next to a component in its order, values may move."""
-    components = []
-    for component in node.input:
-        nodes = list(_computed_from([component], graph))
-        moving = [each for each in nodes if each.op == "RandomShuffle"]
-        for each in nodes:
-            if each.op in _COUNT_INPUTS and graph.nodes.get(each.name) == each:
-                moving += _computed_from([each.input[_COUNT_INPUTS[each.op]]], graph)
-        components.append([each for each in moving if "seed2" in each.attr])
-    if all(components):
-        yield from itertools.chain.from_iterable(components)
-
-
-def _captured(node: Any) -> tuple[int, int]:
-    """The first of the inputs that functions which do not choose, or branches, capture, and the place behind the last."""
-
-    def count(name: str) -> int:
-        return len(node.attr[name].list.type)
-
-    if node.attr["predicate"].func.name:
-        return len(node.input), len(node.input)
-    first = 1 + count("Tkey_func_other_arguments")
-    return first, first + sum(map(count, ("Targuments", "Tin", "Treduce_func_other_arguments")))
-
-
-def _computed_from(inputs: list[str], graph: _Graph) -> Iterator[Any]:
-    """The nodes that these inputs are computed from, up to datasets."""
-    seen = set()
-    while inputs:
-        node = graph.nodes.get(inputs.pop().partition(":")[0])
-        if node is not None and node.name not in seen and not _makes_dataset(node):
-            seen.add(node.name)
-            yield node
-            inputs += node.input
-            for each in node.attr.values():
-                yield from _called(each.func.name, graph.functions)
-
-
-def _called(function: str, functions: dict[str, _Nodes]) -> Iterator[Any]:
-    """The nodes of a function, and of those that it calls; none if there is no such function."""
-    nodes = functions.get(function, {})
-    yield from _computed_from(list(nodes), _Graph(nodes, functions, False))
-
-
-def _seed(nodes: _Nodes, name: str) -> int | None:
-    """The seed that an input of a node is; None if the function computes it."""
-    node = nodes.get(name.partition(":")[0])
-    if node is not None and node.op == "SelectV2":  # TensorFlow has another number for the seeds 0 and 0
-        return _seed(nodes, node.input[2]) or _NOT_0
-    return (
-        int(tf.make_ndarray(node.attr["value"].tensor)) if node is not None and node.op == "Const" else None
-    )
 
 
 def _unordered(step: tf.data.Dataset) -> bool:
