@@ -108,8 +108,8 @@ def check_samples(calls: list[list[_Sample]], name: str, process_set: ProcessSet
 def note_fit(arguments: Mapping[str, Any]) -> None:
     """Notes a few values of the arrays that `fit` goes through once in each epoch, for `warn_of_same`."""
     arrays = tf.nest.flatten(arguments.get("x"))
-    whole = arguments.get("steps_per_epoch") is None and all(hasattr(each, "shape") for each in arrays)
-    _of_fit[:] = samples_of(arrays) if whole else []
+    dense = all(isinstance(each, (np.ndarray, tf.Tensor)) and len(each.shape) > 0 for each in arrays)
+    _of_fit[:] = samples_of(arrays) if dense and arguments.get("steps_per_epoch") is None else []
 
 
 def warn_of_same(name: str, process_set: ProcessSet) -> None:
