@@ -14,6 +14,13 @@ def passes(comm):
 
 
 @on_ranks(2)
+def changes_what_others_see(comm, monkeypatch):
+    assert "TFDDL_PLANTED" not in os.environ and os.getpid is not None
+    monkeypatch.setenv("TFDDL_PLANTED", "1")
+    monkeypatch.setattr(os, "getpid", None)
+
+
+@on_ranks(2)
 def fails_on_rank_1(comm):
     expected = 5
     if comm.rank == 1:

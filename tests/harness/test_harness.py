@@ -116,6 +116,11 @@ def test_a_good_group_is_kept_and_ends_cleanly(group):
     assert not alive(pids.values())
 
 
+def test_a_monkeypatch_ends_with_its_test(group, monkeypatch):
+    for _ in range(2):
+        assert kinds(run(group, "changes_what_others_see", monkeypatch=monkeypatch)) == [PASSED, PASSED]
+
+
 def test_a_failure_is_quoted_with_its_variables_and_the_group_replaced(group):
     outcomes = run(group, "fails_on_rank_1")
     assert kinds(outcomes) == [PASSED, FAILED]

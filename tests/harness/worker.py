@@ -14,6 +14,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
+import pytest
 import tensorflow as tf
 from mpi4py import MPI
 
@@ -46,6 +47,9 @@ def run(case: Case, rank: int) -> Outcome:
     except BaseException as error:  # pytest.skip and SystemExit are no Exception.
         skipped = type(error).__name__ == "Skipped"
         kind, text = (SKIPPED, str(error)) if skipped else (FAILED, describe(error))
+    for argument in case.arguments.values():
+        if isinstance(argument, pytest.MonkeyPatch):  # a copy, whose changes pytest does not see
+            argument.undo()
     sys.stdout.flush()
     return Outcome(rank, kind, text, time.monotonic() - start)
 
