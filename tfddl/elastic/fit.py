@@ -69,7 +69,8 @@ class ElasticCallback(PreparingCallback):
             raise ValueError(f"commit_every must be 1 or more: pass one. Received: {commit_every!r}")
         self._commit_every, self._scales, self._seed = commit_every, scale_learning_rate, seed
         self._training: Training | None = None
-        # Of the call of `fit` that is under way:
+        self.is_automatic = False
+        # The rest belongs to the call of `fit` that is under way.
         self._found = False  # a commit of it
         self._data = fit_data.FitData()
         self._others: list[Any] = []
@@ -79,7 +80,6 @@ class ElasticCallback(PreparingCallback):
         self._factor = 1.0
         self._steps: int | None = None
         self._since = self._last = 0  # batches: since the last commit, and done in the epoch
-        self.is_automatic = False
         callback_list.watch()
         if may_survive():
             patches.repeat_fits(_goes_on)

@@ -107,16 +107,18 @@ class BestModelCheckpoint(ModelCheckpoint):
     def _save(self, epoch: int, logs: dict[str, Any]) -> None:
         best, path = self.best, super()._get_file_path(epoch, None, logs)
         part = self._get_file_path(epoch, None, logs)
+        replaces = self._writes() and part != path
         try:
             super().on_epoch_end(epoch, logs)
-            if self._writes() and part != path and tf.io.gfile.exists(part):
+            if replaces and tf.io.gfile.exists(part):
                 tf.io.gfile.rename(part, path, overwrite=True)
         except Exception as error:
-            if self._writes() and part != path and tf.io.gfile.exists(part):
-                tf.io.gfile.remove(part)
-            error.add_note(
-                f"BestModelCheckpoint could not write '{path}'. The file that was there before is whole."
-            )
+            if replaces:
+                error.add_note(
+                    f"BestModelCheckpoint could not write '{path}'. The file that was there before is whole."
+                )
+                if tf.io.gfile.exists(part):
+                    tf.io.gfile.remove(part)
             raise
         if self._prints and self._writes() and self.monitor in logs:
             better = (

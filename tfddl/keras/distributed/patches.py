@@ -1,6 +1,6 @@
 """The methods of Keras that tfddl replaces or overrides at run time, for which Keras has no hook.
 
-Those that only programs with `import horovod` get are in `compat/horovod/keras2_spellings.py`.
+`compat/horovod/keras2_spellings.py` has the methods that it replaces only in programs with `import horovod`.
 
 Keras 3 means 3.4 to 3.15, Keras 2 means 2.15 to 2.21. This file replaces these methods in Keras' own classes. They do the
 same as before for programs without tfddl's optimizers and callbacks:
