@@ -222,6 +222,23 @@ INSIDE = {
             drawn(**options) == 0, lambda: numbers(2), lambda: numbers(2).concatenate(numbers(1))
         )
     ),
+    "branch": lambda dataset, **options: dataset.flat_map(
+        lambda x: tf.switch_case(
+            tf.cast(x % 2, tf.int32),
+            [lambda: numbers(2), lambda: numbers(3).filter(lambda y: drawn(**options) == 0)],
+        )
+    ),
+    "helper": lambda dataset, **options: dataset.flat_map(
+        lambda x: numbers(2).repeat(1 + tf.function(drawn)(**options))
+    ),
+    "beside": lambda dataset, **options: dataset.batch(4).flat_map(
+        lambda x: tf.data.Dataset.from_tensor_slices((tf.random.shuffle(x, **options), tf.constant([7] * 4)))
+    ),
+    "argsort": lambda dataset, **options: dataset.batch(4).flat_map(
+        lambda x: tf.data.Dataset.from_tensor_slices(
+            tf.gather(x, tf.argsort(tf.random.uniform(tf.shape(x), **options)))
+        )
+    ),
     "rows": lambda dataset, **options: dataset.batch(4).flat_map(
         lambda x: tf.data.Dataset.from_tensor_slices(tf.random.shuffle(x, **options) + 1)
     ),
@@ -333,22 +350,13 @@ def test_random_numbers_that_leave_elements_in_their_places():
     dataset = numbers(9).map(augmented).flat_map(lambda x: numbers(2).map(augmented))
     order = dataset.map(lambda x: tf.random.shuffle([x, x])).flat_map(lambda x: shuffled(x[0], seed=x[1]))
     data.shard(order, rank=0, size=2)
-    values = dataset.batch(2).flat_map(
-        lambda x: tf.data.Dataset.from_tensor_slices((augmented(x), tf.random.shuffle(x))).take(2)
-    )
-    values = values.map(lambda x, partner: x + partner)
     inside = dataset.group_by_window(lambda x: x, lambda key, group: group.map(augmented), window_size=4)
-    noise = inside.flat_map(
-        lambda x: tf.cond(x > 1, lambda: capturing(x, drawn()), lambda: capturing(x, drawn())).concatenate(
-            tf.data.Dataset.from_tensors(drawn())
-        )
+    branches = inside.flat_map(
+        lambda x: tf.cond(x > 1, lambda: numbers(2).map(augmented), lambda: numbers(3).map(augmented))
     )
-    data.shard(values.concatenate(noise), rank=0, size=2)
-
-
-def capturing(x, value):
-    moved = numbers(2).map(lambda y: x + y + value)
-    return moved.group_by_window(lambda y: y, lambda key, group: group.map(lambda y: y + value), 4)
+    data.shard(branches, rank=0, size=2)
+    selector = numbers(2).repeat(4)
+    data.shard(tf.data.Dataset.choose_from_datasets([branches, dataset], selector), rank=0, size=2)
 
 
 @on_ranks(2)

@@ -47,8 +47,8 @@ FAULTS = {
     ),
     "a shuffle in a nested function stays unseen": Fault(
         "tfddl/data/graphs.py",
-        "({node.name: node for node in graph.node}, *functions.values())",
-        "({node.name: node for node in graph.node},)",
+        "                waiting.append(functions.pop(name).node_def)",
+        "                functions.pop(name)",
         "tests/data/test_shard.py::test_an_uncertain_order_inside_of_a_function_is_refused",
     ),
     "a loop over a closed loader waits without end": Fault(
@@ -65,20 +65,20 @@ FAULTS = {
     ),
     "an unordered interleave stays unseen": Fault(
         "tfddl/data/order.py",
-        "        graphs += [next(_hidden_graphs(step))]\n",
-        "        pass\n",
+        "            graphs.append(next(split(_serialized(self.dataset))))\n",
+        "            pass\n",
         "tests/data/test_shard.py::test_an_unordered_step_is_refused",
     ),
     "an order that cannot be seen passes": Fault(
         "tfddl/data/order.py",
-        '        raise ValueError(\n            "hvd.data.shard cannot see',
-        '        return\n        raise ValueError(\n            "hvd.data.shard cannot see',
+        '    raise ValueError(\n        "hvd.data.shard cannot see',
+        '    return tf.compat.v1.GraphDef()\n    raise ValueError(\n        "hvd.data.shard cannot see',
         "tests/data/test_shard.py::test_an_order_behind_large_arrays_is_refused",
     ),
     "an unseeded shuffle is shared out": Fault(
         "tfddl/data/order.py",
-        "if seeds == (0, 0)",
-        "if False",
+        "        if (0, 0) in step.seeds():",
+        "        if False:",
         "tests/data/test_shard.py::test_uncertain_order_is_refused",
     ),
     "an epoch has a step too many": Fault(

@@ -61,9 +61,7 @@ def shard_dataset(
             f"tf.function. Received: {dataset!r}"
         )
     count = int(dataset.cardinality())
-    if whole_job:
-        order.check_same(dataset, count, process_set)
-    order.check_deterministic(dataset)
+    order.check(dataset, count, process_set if whole_job else None)
     if count == tf.data.INFINITE_CARDINALITY:
         return dataset.shard(size, rank)
     if count == tf.data.UNKNOWN_CARDINALITY:

@@ -1,14 +1,14 @@
 """Checks that all ranks see the elements of a tf.data.Dataset in one order; else shards would overlap and miss elements."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import tensorflow as tf
 
-from tfddl.data.graphs import CHOOSERS, Graph, Seeds, seeds_inside, split
+from tfddl.data.graphs import CHOOSERS, Nodes, Seeds, seeds_in, split
 from tfddl.keras.consistency.rows_check import check_samples, pipeline, samples_in
-from tfddl.ops.exchange import check_same as check_same_lines
-from tfddl.runtime.process_sets import ProcessSet, global_process_set
+from tfddl.ops.exchange import check_same
+from tfddl.runtime.process_sets import ProcessSet
 
 _ADVICE = (
     "Shard first and shuffle afterwards, each rank in an order of its own: shard(dataset).shuffle(n), also for "
@@ -21,84 +21,111 @@ _ADVICE = (
 _LARGE = 100 * 2**20
 
 
-def check_deterministic(dataset: tf.data.Dataset) -> None:
-    """Checks the order of this rank's dataset.
+class _Step(NamedTuple):
+    """A step of a pipeline.
 
-    Raises:
-        ValueError: The dataset was shuffled without a seed, may be out of order, or is too large to see its order.
+    Attributes:
+        dataset: The step.
+        graphs: The nodes of its functions that determine the order of elements.
     """
-    steps = list(pipeline(dataset))
-    unordered = [dataset] if dataset.options().deterministic is False else filter(_unordered, steps)
-    if (step := next(iter(unordered), None)) is not None:
-        raise ValueError(
-            "Each rank may get the elements in another order, and shards would overlap: shard before the steps "
-            "that have deterministic=False, perhaps in a function of flat_map or interleave. "
-            f"Received: {step!r}"
-        )
-    if (step := next((step for step, seeds in _seeds(steps) if seeds == (0, 0)), None)) is not None:
-        raise ValueError(
-            "The dataset is shuffled without a seed, perhaps in a function of flat_map or interleave, or random "
-            "numbers choose, repeat or move its elements (tf.data.Dataset.list_files shuffles too), so that the "
-            "ranks' shards would overlap. "
-            f"{_ADVICE} Received: {step!r}"
+
+    dataset: tf.data.Dataset
+    graphs: list[Nodes]
+
+    def seeds(self) -> list[Seeds]:
+        """The seeds of shuffles and random numbers: the graph's seed and the op's, which are both 0 without a seed."""
+        own = [(int(self.dataset._seed), int(self.dataset._seed2))] if hasattr(self.dataset, "_seed2") else []
+        return own + [seeds for nodes in self.graphs for seeds in seeds_in(nodes)]
+
+    def is_unordered(self) -> bool:
+        """Whether the step, or a step in one of its functions, has deterministic=False."""
+        graphs = list(self.graphs)
+        if type(self.dataset).__name__ == "_ParallelInterleaveDataset":  # only its node has the option
+            graphs.append(next(split(_serialized(self.dataset))))
+        return getattr(self.dataset, "_deterministic", "default") == "false" or any(
+            node.attr["deterministic"].s == b"false" for nodes in graphs for node in nodes.values()
         )
 
 
-def check_same(dataset: tf.data.Dataset, count: int, process_set: ProcessSet = global_process_set) -> None:
-    """Compares the cardinality, the seeds and some rows in memory of the dataset over all ranks. All ranks call it.
+def check(dataset: tf.data.Dataset, count: int, process_set: ProcessSet | None) -> None:
+    """Checks the order of this rank's dataset, after a comparison of its cardinality, seeds and some rows over the ranks.
 
     Args:
         dataset: This rank's whole dataset.
         count: Its cardinality.
-        process_set: The ranks that share the dataset.
+        process_set: The ranks that share the dataset, all of which call the function. None compares nothing.
 
     Raises:
-        ValueError: On every rank, if the ranks shuffle with different seeds, or have different lengths or rows.
+        ValueError: On every rank, if the ranks shuffle with different seeds, or have different lengths or rows. On this
+            rank, if the dataset was shuffled without a seed, may be out of order, or is too large to see its order.
     """
+    unseen = None
     try:
-        seeds = [
-            f"{number}. {type(step).__name__.strip('_')} with seeds {seeds}"
-            for number, (step, seeds) in enumerate(_seeds(pipeline(dataset)), 1)
-        ]
-    except ValueError as error:  # if it is the same on all ranks, `check_deterministic` raises it
-        seeds = [str(error)]
-    check_same_lines(
-        [f"cardinality {count}", *seeds],
+        steps = [_Step(each, list(_graphs(each))) for each in pipeline(dataset)]
+    except ValueError as error:
+        steps, unseen = [], error
+    if process_set is not None:
+        lines = [f"cardinality {count}", *(unseen.args if unseen else _numbered(steps))]
+        _compare(dataset, lines, process_set)
+    if unseen is not None:
+        raise unseen
+    _check_deterministic(dataset, steps)
+
+
+def _numbered(steps: Iterable[_Step]) -> list[str]:
+    found = [(type(step.dataset).__name__.strip("_"), seeds) for step in steps for seeds in step.seeds()]
+    return [f"{number}. {name} with seeds {seeds}" for number, (name, seeds) in enumerate(found, 1)]
+
+
+def _compare(dataset: tf.data.Dataset, lines: list[str], process_set: ProcessSet) -> None:
+    check_same(
+        lines,
         "hvd.data.shard needs the same dataset, in the same order, on all ranks: the same number of elements, and the same "
-        "seeds of each shuffle and of random numbers that choose, repeat or move elements. "
-        f"{_ADVICE}",
+        f"seeds of each shuffle and of random numbers that choose elements. {_ADVICE}",
         "data.shard",
         process_set,
     )
     check_samples(samples_in(dataset), "data.shard.rows", process_set)
 
 
-def _seeds(steps: Iterable[tf.data.Dataset]) -> list[tuple[tf.data.Dataset, Seeds]]:
-    """Each shuffling step with its seeds, and those whose random numbers choose, repeat or move elements.
-
-    Two numbers each: the graph's seed and the op's; both are 0 without a seed.
-    """
-    found: list[tuple[tf.data.Dataset, Seeds]] = []
+def _check_deterministic(dataset: tf.data.Dataset, steps: list[_Step]) -> None:
+    if dataset.options().deterministic is False:
+        _refuse_unordered(dataset)
     for step in steps:
-        if hasattr(step, "_seed2"):
-            found.append((step, (int(step._seed), int(step._seed2))))
-        found += [(step, seeds) for graph in _graphs(step) for seeds in seeds_inside(graph)]
-    return found
+        if step.is_unordered():
+            _refuse_unordered(step.dataset)
+    for step in steps:
+        if (0, 0) in step.seeds():
+            raise ValueError(
+                "The dataset is shuffled without a seed, or a function that returns datasets or chooses elements, as of "
+                "flat_map, interleave and filter, draws random numbers without a seed (tf.data.Dataset.list_files "
+                "shuffles too), so that the ranks' shards would overlap. "
+                f"{_ADVICE} Received: {step.dataset!r}"
+            )
 
 
-def _graphs(step: tf.data.Dataset) -> Iterator[Graph]:
+def _refuse_unordered(dataset: tf.data.Dataset) -> NoReturn:
+    raise ValueError(
+        "Each rank may get the elements in another order, and shards would overlap: shard before the steps "
+        "that have deterministic=False, perhaps in a function of flat_map or interleave. "
+        f"Received: {dataset!r}"
+    )
+
+
+def _graphs(step: tf.data.Dataset) -> Iterator[Nodes]:
     """The graphs of those functions of a step that determine the order of elements.
 
     These functions return datasets, or choose. Other functions, such as an augmentation, do not move elements.
     """
-    if type(step).__name__ == "_VariantDataset":
-        yield from _hidden_graphs(step)
+    if (
+        type(step).__name__ == "_VariantDataset"
+    ):  # names no datasets that it is made from, as of choose_from_datasets
+        yield from split(_serialized(step))
     choosers = [getattr(step, f"_{name}", None) for name in CHOOSERS]
     for function in _functions(step):
         results = tf.nest.flatten(function.output_structure)
-        chooses = function in choosers
-        if chooses or any(isinstance(each, tf.data.DatasetSpec) for each in results):
-            yield from split(function.function.graph.as_graph_def(), chooses)
+        if function in choosers or any(isinstance(each, tf.data.DatasetSpec) for each in results):
+            yield from split(function.function.graph.as_graph_def())
 
 
 def _functions(step: tf.data.Dataset) -> list[Any]:
@@ -107,25 +134,24 @@ def _functions(step: tf.data.Dataset) -> list[Any]:
     return [step._reader_func] if type(step).__name__ == "_LoadDataset" else named
 
 
-def _hidden_graphs(step: tf.data.Dataset) -> Iterator[Graph]:
-    """The graphs of a step that does not name the datasets it is made from, such as the selector of choose_from_datasets.
+def _serialized(step: tf.data.Dataset) -> Any:
+    """The graph of a step and of all before it.
 
     Raises:
         ValueError: The dataset cannot be serialized, or only with much time and memory.
     """
-    try:
-        if _bytes(step) > _LARGE:
-            raise tf.errors.ResourceExhaustedError(None, None, f"more than {_LARGE} bytes")
-        text = step._as_serialized_graph(
-            external_state_policy=tf.data.experimental.ExternalStatePolicy.IGNORE
-        ).numpy()
-    except tf.errors.OpError as error:  # also arrays of more than 2 GiB that _bytes has not found
-        raise ValueError(
-            "hvd.data.shard cannot see whether all ranks have the elements in one order, since arrays in the dataset are "
-            "too large: shard before interleave and choose_from_datasets. "
-            f"Received: {step!r}, {error.message[:200]}"
-        ) from None
-    yield from split(tf.compat.v1.GraphDef.FromString(text), chooses=False)
+    reason = f"more than {_LARGE} bytes"
+    if _bytes(step) <= _LARGE:
+        ignore = tf.data.experimental.ExternalStatePolicy.IGNORE
+        try:
+            graph = step._as_serialized_graph(external_state_policy=ignore)
+            return tf.compat.v1.GraphDef.FromString(graph.numpy())
+        except tf.errors.OpError as error:  # arrays of more than 2 GiB that _bytes has not found
+            reason = error.message[:200]
+    raise ValueError(
+        "hvd.data.shard cannot see whether all ranks have the elements in one order, since arrays in the dataset are "
+        f"too large: shard before interleave and choose_from_datasets. Received: {step!r}, {reason}"
+    )
 
 
 def _bytes(dataset: tf.data.Dataset) -> int:
@@ -140,13 +166,3 @@ def _bytes(dataset: tf.data.Dataset) -> int:
         for tensor in group
     ]
     return sum((tensor.shape.num_elements() or 0) * tensor.dtype.size for tensor in tensors)
-
-
-def _unordered(step: tf.data.Dataset) -> bool:
-    """Whether the step, or a step in one of its functions, has deterministic=False."""
-    graphs = list(_graphs(step))
-    if type(step).__name__ == "_ParallelInterleaveDataset":  # only its node has the option
-        graphs += [next(_hidden_graphs(step))]
-    return getattr(step, "_deterministic", "default") == "false" or any(
-        node.attr["deterministic"].s == b"false" for graph in graphs for node in graph.nodes.values()
-    )
