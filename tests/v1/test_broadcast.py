@@ -99,7 +99,7 @@ def test_the_function_in_a_plain_session(hvd):
 
 @on_ranks(1)
 def test_where_there_are_no_global_variables(hvd):
-    with pytest.raises(RuntimeError, match=r"broadcast_variables\(model.variables"):
+    with pytest.raises(RuntimeError, match=r"broadcast_variables\(model.weights"):
         hvd.broadcast_global_variables(0)
     with pytest.raises(RuntimeError, match="broadcast_variables"):
         tf.function(lambda: hvd.broadcast_global_variables(0))()

@@ -132,7 +132,7 @@ def broadcast_variables(
     """
     if _compat.is_variable(variables) or not isinstance(variables, Iterable):
         raise TypeError(
-            "broadcast_variables takes a list of variables: pass [variable], or model.variables. "
+            "broadcast_variables takes a list of variables: pass [variable], or model.weights. "
             f"Received: variables={variables!r}"
         )
     group = "broadcast_variables"

@@ -27,7 +27,7 @@ def broadcast_global_variables(root_rank: int) -> tf.Operation:
     if tf.executing_eagerly() or v1.get_default_graph().building_function:
         raise RuntimeError(
             "broadcast_global_variables is for the graphs of TF1, which know their variables. Here use "
-            "broadcast_variables(model.variables, root_rank)."
+            "broadcast_variables(model.weights, root_rank)."
         )
     return broadcast_variables(v1.global_variables(), root_rank)
 
