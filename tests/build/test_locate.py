@@ -193,6 +193,14 @@ def test_a_failed_compile_quotes_its_first_error_and_keeps_the_log(
     assert not list(tmp_path.glob("*.so"))
 
 
+def test_the_part_of_a_killed_linker_is_linked_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "libtfddl.so").touch()
+    monkeypatch.setattr(compiling, "_definitions", lambda *_: [])
+    monkeypatch.setattr(compiling, "_find_tools", lambda _: "true")  # a make that finds the file finished
+    with pytest.raises(FileNotFoundError, match=r"libtfddl\.so"):
+        compile_library(None, OPEN_MPI, tmp_path / "out", tmp_path)
+
+
 def test_a_library_that_cannot_be_copied_leaves_no_half(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

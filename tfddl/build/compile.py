@@ -93,6 +93,8 @@ def _compile(
     with contextlib.nullcontext(build_dir) if build_dir else scratch_directory() as build:
         configure = [cmake, "-S", str(source_directory()), "-B", str(build), "-G", "Unix Makefiles"]
         make = [cmake, "--build", str(build), "--target", cmake_target, "--parallel", str(_jobs())]
+        built = build / f"lib{cmake_target}.so"
+        built.unlink(missing_ok=True)  # a linker that was killed leaves a part, which make takes for finished
         with log.open("w") as output:
             for command in (configure + definitions(), make):
                 print("$", " ".join(command), file=output, flush=True)
@@ -107,7 +109,7 @@ def _compile(
         # The build directory may be on another file system: copy, then rename, which is atomic.
         partial = output_dir / f".{library.name}.{os.getpid()}"
         try:
-            shutil.copyfile(build / f"lib{cmake_target}.so", partial)
+            shutil.copyfile(built, partial)
             partial.replace(library)
         except BaseException:
             partial.unlink(missing_ok=True)
