@@ -57,12 +57,17 @@ for error, call in (
     (NotImplementedError, lambda: hvd.allreduce(slices, op=hvd.Max)),
     (NotImplementedError, lambda: hvd.grouped_allreduce([x, slices], prescale_factor=2.0)),
     (ValueError, lambda: hvd.allreduce(x, average=True, op=hvd.Sum)),
+    (TypeError, lambda: hvd.grouped_allgather(tf.ones([3, 4]))),
+    (TypeError, lambda: hvd.grouped_reducescatter(tf.ones([3, 4]))),
 ):
     try:
         call()
     except error:
         continue
     raise AssertionError(f"no {error.__name__}")
+
+named = tf.function(lambda: hvd.mpi_ops._grouped_reducescatter([x, x], name="mine")).get_concrete_function()
+assert any("mine" in str(operation.node_def) for operation in named.graph.get_operations())
 
 # Both in one step, with a local layer.
 layer, other = tf.Variable(1.0), tf.Variable(1.0)

@@ -110,6 +110,7 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """See `tfddl.grouped_allgather`. The gradient is the average of the ranks' cotangents, not their sum."""
+    check_list("grouped_allgather", tensors)
     scaled = [_with_gradient_over_size(tensor, process_set) for tensor in tensors]
     return gather.grouped_allgather(scaled, name, ignore_name_scope, process_set)
 
@@ -169,11 +170,20 @@ def grouped_reducescatter(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    ignore_name_scope: bool = False,
+    name: str | None = None,
 ) -> list[Any]:
     """See `tfddl.grouped_reducescatter`. The gradient is larger by a factor of the number of ranks."""
-    scaled = [_with_gradient_times_size(tensor, process_set) for tensor in tensors]
+    check_list("grouped_reducescatter", tensors)
     return scatter.grouped_reducescatter(
-        scaled, compression, op, process_set, prescale_factor, postscale_factor
+        [_with_gradient_times_size(tensor, process_set) for tensor in tensors],
+        compression,
+        op,
+        process_set,
+        prescale_factor,
+        postscale_factor,
+        ignore_name_scope,
+        name,
     )
 
 
@@ -203,13 +213,9 @@ def _reducescatter(tensor: Any, name: str | None = None, op: int = Sum, **option
 
 
 def _grouped_reducescatter(
-    tensors: Sequence[Any],
-    name: str | None = None,
-    op: int = Sum,
-    ignore_name_scope: bool = False,
-    **options: Any,
+    tensors: Sequence[Any], name: str | None = None, op: int = Sum, **options: Any
 ) -> Any:
-    return grouped_reducescatter(tensors, op=op, **options)
+    return grouped_reducescatter(tensors, name=name, op=op, **options)
 
 
 def _is_average(op: int | None, average: bool | None) -> bool:
