@@ -49,7 +49,7 @@ def train(state):
 
 train(state)
 left = residuals.of_the_job(compression)
-(unsent,) = [value for name, value in left.items() if name.split(".")[1] == residuals.UNSENT]
+(unsent,) = [value for name, value in left.items() if name.split(".")[-2] == residuals.UNSENT]
 unsent = unsent.ravel()[:1200].reshape(30, 40)
 true = sum(rows(each).mean(axis=0) for each in range(9))
 largest, difference = (float(np.abs(each).max()) for each in (unsent, weight + unsent - true))

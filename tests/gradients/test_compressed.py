@@ -1,6 +1,7 @@
 """Compressions that keep their errors, against their papers in NumPy; ranks that have joined."""
 
 import contextlib
+import functools
 import logging
 from unittest import mock
 
@@ -9,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.harness import on_ranks, run_script
+from tfddl.gradients import residuals
 
 STEPS = 20
 SHAPES = [(12, 10), (3, 3, 2, 6), (10,), (2, 2), ()]
@@ -283,6 +285,27 @@ def test_ranks_that_have_joined(hvd):
             with pytest.raises(tf.errors.InvalidArgumentError, match=r"some have called hvd\.join"):
                 step(tf.constant(matrix, tf.float32))
         hvd.join()
+
+
+@on_ranks(2, limit=60)
+def test_optimizers_that_share_a_compression(hvd):
+    """Residuals have the same names on all ranks, also if a rank traces the function of the second optimizer first."""
+    import keras
+
+    compression = hvd.Compression.int8()
+    steps = []
+    for name, rows in (("first", 300), ("second", 900)):
+        weight = keras.Variable(np.zeros(rows, np.float32))
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), name=name, compression=compression)
+        optimizer.build([weight])
+        steps.append(tf.function(functools.partial(optimizer.apply, [tf.ones(rows) / 3], [weight])))
+    for step in steps if hvd.rank() == 0 else reversed(steps):
+        step.get_concrete_function()
+    for step in steps:
+        step()
+    shapes = {name: value.shape for name, value in residuals.of_the_job(compression).items()}
+    assert hvd.allgather_object(shapes) == [shapes] * 2
+    assert [shape for name, shape in shapes.items() if ".unsent." in name] == [(2, 256), (4, 256)]
 
 
 DIFFERENT = """

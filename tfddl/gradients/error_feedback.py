@@ -12,6 +12,7 @@ of the steps that all ranks take. A step whose results are not finite on all ran
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -63,7 +64,7 @@ class State:
     """The state of a compression for the gradients of one owner.
 
     Attributes:
-        name: Tells it from the other states of the compression, also when the program runs again.
+        name: Tells it from the other states of the compression, also on other ranks and when the program runs again.
         initial: Returns the first values of the variables.
         variables: This rank's own variables, by names that say what they hold: see `residuals`.
         shape: On which number of ranks, and on what else beside the gradients, their shapes depend; empty if on nothing.
@@ -108,8 +109,7 @@ def state_of(
                     "eager mode or in a tf.function, or use Compression.fp16 or bf16. "
                     f"Received: the graph of {reduction.owner}"
                 )
-            # A program that runs again makes its states in the same order.
-            name = str(len(compressor._states)) if state is None else state.name
+            name = _new_name(compressor, key[:2]) if state is None else state.name
             values = compressor.waiting_for(name, initial())
             variables = {each: tf.Variable(value, trainable=False) for each, value in values.items()}
         leave_own(list(variables.values()))
@@ -148,6 +148,19 @@ def traffic(reduction: Reduction, given: Sequence[tf.Tensor], plain: Sequence[tf
 
 def _bytes(tensors: Sequence[tf.Tensor]) -> int:
     return sum((each.shape.num_elements() or 0) * each.dtype.size for each in tensors)
+
+
+def _new_name(compressor: StatefulCompressor, owner: tuple[int, str]) -> str:
+    """A name such as `0.DistributedOptimizer.1`: the process set, the kind of owner, and a number among its states.
+
+    Owners of one kind make their states in one order on all ranks, and whenever the program runs.
+    """
+    states = [_kind(*each[:2]) for each in compressor._states]
+    return f"{_kind(*owner)}.{states.count(_kind(*owner))}"
+
+
+def _kind(process_set: int, owner: str) -> str:
+    return f"{process_set}.{re.sub(r'[.][0-9]+(?=/|$)', '', owner)}"
 
 
 def _identities(reduction: Reduction) -> list[Any]:

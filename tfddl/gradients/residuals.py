@@ -39,7 +39,7 @@ def for_any_ranks(
     """The values with which each rank may go on, whatever the number of ranks.
 
     Args:
-        own: This rank's values, by names such as `0.unsent.0`, in an order that all ranks share.
+        own: This rank's values, by names such as `0.DistributedOptimizer.0.unsent.0`, in an order that all ranks share.
         mean: Returns the mean over the ranks of the values of a name.
         joined: Returns the values of a name of all ranks, one after the other.
 
@@ -48,7 +48,7 @@ def for_any_ranks(
     """
     found = {}
     for name, value in own.items():
-        state, kind, index = name.split(".")
+        state, kind, index = name.rsplit(".", 2)
         slices = f"{state}.{UNSENT_MEANS}.{index}"
         if kind == UNSENT:
             found[name] = mean(name) + (joined(slices) if slices in own else 0.0)
