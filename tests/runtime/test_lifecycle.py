@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.harness import on_ranks
+from tests.harness import on_ranks, run_script
 from tests.ops.support import at_once, check, in_threads
 
 
@@ -69,6 +69,22 @@ def test_again_after_shutdown(hvd):
         hvd.init()
         assert hvd.is_initialized()
     sum_of_ones(hvd)
+
+
+def test_functions_at_exit_run_before_the_job_ends():
+    """Also those that were registered before a second init(), as after a recovery."""
+    script = """
+        import atexit
+        import tfddl as hvd
+
+        hvd.init()
+        atexit.register(lambda: print(f"rank {hvd.rank()} ends"))
+        hvd.shutdown()
+        hvd.init()
+    """
+    result = run_script(2, script, limit=60)
+    assert result.code == 0, result.output
+    assert all(f"rank {rank} ends" in result.output for rank in (0, 1))
 
 
 @on_ranks(1, 2)

@@ -215,8 +215,11 @@ def _start(comm: Any, sets: Any) -> None:
     if job.rank == 0:
         _warn_about_one_core(job)
         _warn_about_untested()
-    atexit.unregister(_at_exit)
-    atexit.register(_at_exit, (*limits, exit_limit))
+    if (
+        not process.exit_limits
+    ):  # once, so that functions registered since the first init() still run before the job ends
+        atexit.register(_at_exit)
+    process.exit_limits = (*limits, exit_limit)
     threads.limit(job)
     processors.limit_xla(job)
 
@@ -315,7 +318,7 @@ def _warn_about_untested() -> None:
         print(f"tfddl: {text}", file=sys.stderr)
 
 
-def _at_exit(limits: tuple[float, float, float]) -> None:
+def _at_exit() -> None:
     """Leaves the job before MPI is finalized. The engine must not use MPI then, and no peer may be dead."""
     code = process.exit_code
     if fork.is_child():
@@ -324,7 +327,7 @@ def _at_exit(limits: tuple[float, float, float]) -> None:
     if process.survives:
         library.native().tfddl_bound_finalize(_FINALIZE_LIMIT)
     else:
-        exit_watchdog.begin(*limits)
+        exit_watchdog.begin(*process.exit_limits)
     if process.job is not None and process.job.size > 1:
         reason = library.native().tfddl_failure().decode()
         if reason or code:

@@ -64,6 +64,7 @@ class Process:
         job: The running job, or None.
         forked: Whether this process was forked from a rank. It is no rank then.
         exit_code: The code with which the program ends, as far as it is known.
+        exit_limits: Seconds of the exit watchdog, as `exit_watchdog.begin` takes them; empty before the first `init()`.
         unanswered: Whether peers did not answer the last `shutdown()`. Then MPI_Finalize might wait for ever.
         finalizes_mpi: Whether tfddl does what mpi4py would do at the end of Python.
         pinning_is_done: Whether `init()` has looked for a GPU of this process: `runtime/gpu.py`.
@@ -76,6 +77,7 @@ class Process:
     job: Job | None = None
     forked: bool = False
     exit_code: int = 0
+    exit_limits: tuple[float, ...] = ()
     unanswered: bool = False
     finalizes_mpi: bool = False
     pinning_is_done: bool = False
