@@ -141,9 +141,10 @@ def another_job_saves(base: Path) -> bool:
     if base in _locks:
         return False
     try:
-        base.mkdir(parents=True, exist_ok=True)
-        lock = (base / ".lock").open("w")
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.ExitStack() as stack:
+            lock = stack.enter_context((base / ".lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.pop_all()
     except BlockingIOError:
         return True
     except OSError:
