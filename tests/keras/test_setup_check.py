@@ -1,7 +1,5 @@
 """Ranks whose optimizers or callbacks differ in what no collective would notice."""
 
-import time
-
 import keras
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ from tests.keras import support
 from tests.sets.support import added
 from tfddl.keras.consistency import callback_list
 from tfddl.keras.consistency.adapted_check import check_adapted
-from tfddl.runtime import basics
 from tfddl.runtime.process_sets import global_process_set
 
 
@@ -138,25 +135,13 @@ class OwnSGD(keras.optimizers.SGD):
         raise NotImplementedError
 
 
-class Lookahead(OwnSGD):
-    """Holds an optimizer that holds it, and numbers of this rank."""
-
-    def __init__(self, inner, every, **options):
-        super().__init__(**options)
-        self.inner, self._every, self.start, self.rank = inner, every, time.time(), basics.rank()
-        inner.inner = inner.outer = self
-
-
 @on_ranks(2)
 def test_a_schedule_and_an_optimizer_without_a_configuration(hvd):
+    """Their classes are compared."""
     train(hvd, keras.optimizers.LossScaleOptimizer(OwnSGD(Warmup(64, 4))))
-    with pytest.raises(ValueError, match=r"rank 0: learning_rate\.steps=4; rank 1: learning_rate\.steps=5"):
-        train(hvd, keras.optimizers.SGD(Warmup(64, 4 + hvd.rank())))
-    with pytest.raises(ValueError, match=r"rank 0: momentum=0\.5; rank 1: momentum=0\.75"):
-        train(hvd, OwnSGD(0.1, momentum=0.5 + 0.25 * hvd.rank()))
-    train(hvd, Lookahead(Lookahead(OwnSGD(0.1), 5), 6, momentum=0.5))
-    with pytest.raises(ValueError, match=r"rank 0: every=5; rank 1: every=6"):
-        train(hvd, Lookahead(OwnSGD(0.1), 5 + hvd.rank()))
+    train(hvd, keras.optimizers.SGD(Warmup(64, 4)))
+    with pytest.raises(ValueError, match=r"rank 0: optimizer=SGD.*; rank 1: optimizer=OwnSGD"):
+        train(hvd, [keras.optimizers.SGD, OwnSGD][hvd.rank()](0.1))
 
 
 def two_layers(frozen):

@@ -4,8 +4,6 @@ A different momentum or a different frozen layer on one rank would silently chan
 slot. A callback that one rank lacks would leave the others waiting in it.
 """
 
-import contextlib
-import inspect
 import math
 import numbers
 import re
@@ -189,75 +187,40 @@ def _hyperparameters(optimizer: Any) -> Iterator[str]:
     tf1 = _compat.tf1_optimizer(optimizer)
     yield f"optimizer={type(tf1 or _compat.innermost(optimizer)).__name__}"
     config = {} if tf1 else _config(optimizer)  # a TF1 optimizer does not list its own
-    yield from _numbers(config, "", holders=(optimizer,))
+    yield from _numbers(config, "")
 
 
 def _config(value: Any) -> Mapping[str, Any]:
-    """The configuration of an optimizer or a schedule; without one, its hyperparameters among its attributes.
+    """The configuration of an optimizer; empty without one.
 
-    Keras asks for a configuration only when it saves. So a class of the user's own may have none. Then the attributes are
-    compared that have the name of a parameter of `__init__`: another one may be the number of the rank, or a time.
+    Keras asks for a configuration only when it saves. So a class of the user's own may have none.
     """
     try:
         config: Mapping[str, Any] = value.get_config()
         return config
     except Exception:  # whatever code of the user's own raises
-        hyper = vars(value).get("_hyper") or {}  # legacy optimizers of Keras 2 have it
-        held = {**vars(value), **hyper}
-        parameters = _parameters(type(value))
-        named = {name.removeprefix("_"): each for name, each in held.items()}
-        chosen = {name: each for name, each in named.items() if name in parameters}
-        rate = held.get("_learning_rate", held.get(_RATE))
-        candidates = {**chosen, **hyper, _RATE: rate, "members": held.get("_inner_optimizers")}
-        return {name: each for name, each in candidates.items() if _is_compared(each)}
+        return {}
 
 
-def _parameters(kind: type) -> set[str]:
-    """The names of the parameters of `__init__`, in the parent classes too: `**options` passes theirs on."""
-    found: set[str] = set()
-    for each in kind.__mro__:
-        with contextlib.suppress(ValueError, TypeError):  # a function that is not Python's
-            found.update(inspect.signature(each.__init__).parameters)  # type: ignore[misc]
-    return found
-
-
-def _is_compared(value: Any) -> bool:
-    """Whether a value among attributes is a hyperparameter: texts may be paths, which differ by rank."""
-    if isinstance(value, list):
-        return bool(value) and all(map(_compat.is_keras_optimizer, value))
-    schedule = _compat.keras().optimizers.schedules.LearningRateSchedule
-    return isinstance(value, (numbers.Number, schedule)) or value is None or _compat.is_keras_optimizer(value)
-
-
-def _numbers(
-    config: Mapping[str, Any], prefix: str, rates: bool = False, holders: tuple[Any, ...] = ()
-) -> Iterator[str]:
-    """The numbers and strings of a configuration, without what is among its holders: optimizers may hold each other.
+def _numbers(config: Mapping[str, Any], prefix: str, rates: bool = False) -> Iterator[str]:
+    """The numbers and strings of a configuration.
 
     With `rates` a plain learning rate is among them. That of the model's optimizer is not: the broadcast makes it equal,
     and StopTogetherCallback compares it later.
     """
     for key, value in config.items():
-        schedule = key == _RATE and (isinstance(value, Mapping) or _has_config(value))
-        if key not in _NAMES and (rates or schedule or key != _RATE):
-            yield from _value(value, f"{prefix}{key}", rates, holders)
+        if key not in _NAMES and (rates or isinstance(value, Mapping) or key != _RATE):
+            yield from _value(value, f"{prefix}{key}", rates)
 
 
-def _has_config(value: Any) -> bool:
-    return callable(getattr(value, "get_config", None))
-
-
-def _value(value: Any, name: str, rates: bool, holders: tuple[Any, ...]) -> Iterator[str]:
-    if any(value is each for each in holders):
-        return
-    if _has_config(value):  # a member of a MultiOptimizer of TensorFlow Addons, or what `_config` has found
-        holders = (*holders, value)
+def _value(value: Any, name: str, rates: bool) -> Iterator[str]:
+    if callable(getattr(value, "get_config", None)):  # a member of a MultiOptimizer of TensorFlow Addons
         value = {"class_name": type(_compat.innermost(value)).__name__, **_config(value)}
     if isinstance(value, Mapping):
-        yield from _numbers(value, f"{name}.", rates, holders)
+        yield from _numbers(value, f"{name}.", rates)
     elif isinstance(value, (list, tuple)):
         for index, each in enumerate(value):
-            yield from _value(each, f"{name}[{index}]", True, holders)
+            yield from _value(each, f"{name}[{index}]", True)
     elif value is None or isinstance(value, (str, numbers.Number)):
         yield f"{name}={_text(value)}"
 
