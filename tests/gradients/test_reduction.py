@@ -40,7 +40,7 @@ def test_only_what_is_not_marked_is_reduced(hvd):
         [tf.constant(1.0 + hvd.rank())], owner="some", options=GradientOptions(op=hvd.Sum)
     )
     both = reduction.reduce_missing(
-        [first[0], None, tf.constant(1.0)], owner="some", options=GradientOptions(op=hvd.Sum)
+        [first[0], None, tf.constant(1.0)], None, owner="some", options=GradientOptions(op=hvd.Sum)
     )
     assert both[0] is first[0] and both[1] is None
     np.testing.assert_allclose([both[0], both[2]], [3.0, 2.0])

@@ -52,7 +52,7 @@ exec nsenter --target $holder --mount --net --uts --ipc -- \\
 """
 
 
-def lab_command(directory: Path, rate: str = "-", delay: str = "", hosts: int = 2) -> list[str]:
+def lab_command(directory: Path, rate: str, delay: str, hosts: int) -> list[str]:
     """The command line in front of one that is to run on host A."""
     return [sys.executable, "-S", __file__, str(directory), network_text(rate, delay, hosts)]
 

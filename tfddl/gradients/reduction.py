@@ -80,9 +80,7 @@ def reduce_gradients(
     return results
 
 
-def reduce_missing(
-    gradients: Sequence[Any], variables: Sequence[Any] | None = None, **options: Any
-) -> list[Any]:
+def reduce_missing(gradients: Sequence[Any], variables: Sequence[Any] | None, **options: Any) -> list[Any]:
     """Reduces the gradients that are not marked as reduced. The arguments are those of `reduce_gradients`."""
     waiting = [None if gradient is None or is_reduced(gradient) else gradient for gradient in gradients]
     reduced = reduce_gradients(waiting, variables, **options)

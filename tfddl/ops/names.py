@@ -33,12 +33,12 @@ def owner_index(kind: str, process_set: int = 0) -> int:
     return process.owners[key] - 1
 
 
-def new_owner(kind: str, process_set: int = 0) -> str:
+def new_owner(kind: str, process_set: int) -> str:
     """The name of a new owner of this kind, for example of one of several optimizers."""
     return f"{kind}.{owner_index(kind, process_set)}"
 
 
-def unique(base: str, process_set: int = 0) -> str:
+def unique(base: str, process_set: int) -> str:
     """A name for a call that the user did not name.
 
     In a tf.function the name is `<function>/<base>`, the second one in the same function `<function>/<base>.1`, and so on.
@@ -49,7 +49,7 @@ def unique(base: str, process_set: int = 0) -> str:
     return base if graph is None else numbered(f"{_function_name(graph)}/{base}", process_set)
 
 
-def numbered(name: str, process_set: int = 0) -> str:
+def numbered(name: str, process_set: int) -> str:
     """Returns the name at its first use in a tf.function, `<name>.1` at the second use, and so on.
 
     The branches of a cond or switch exclude each other. Therefore a name in two branches is the same collective, and ranks

@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from tfddl import _graphs
 from tfddl.ops import native
-from tfddl.ops.compression import Compression, run_compressed
+from tfddl.ops.compression import run_compressed
 from tfddl.ops.constants import NAMES, Average, Sum
 from tfddl.ops.dtypes import check_dtype, scaled
-from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
+from tfddl.runtime.process_sets import ProcessSet, id_of
 
 
 def allreduce_slices(
@@ -19,12 +19,12 @@ def allreduce_slices(
     op: int,
     name: str,
     *,
-    kind: str = "allreduce",
-    compression: Any = Compression.none,
-    prescale: float = 1.0,
-    postscale: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    context: str = "",
+    kind: str,
+    compression: Any,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    context: str,
     merge: bool = True,
 ) -> tf.IndexedSlices:
     """Gathers the rows of all ranks, and adds up rows of the same index.

@@ -48,9 +48,7 @@ class _Adapted(NamedTuple):
         return bool((np.abs(self.numbers[0] - numbers) <= _TOLERANCE * (np.abs(numbers) + scale)).all())
 
 
-def check_adapted(
-    model: Any, name: str, process_set: ProcessSet, keeps: Callable[[Any], bool] = lambda weight: False
-) -> None:
+def check_adapted(model: Any, name: str, process_set: ProcessSet, keeps: Callable[[Any], bool]) -> None:
     """Compares what the layers of a model have learned in `adapt`. All ranks call it.
 
     A layer is not compared if its weights are local. If a rank has any local weights, lookups and other layers that

@@ -175,7 +175,7 @@ def is_accumulator(variable: Any) -> bool:
     return _compat.path(variable).endswith("gradient_accumulator")
 
 
-def compressions_of(optimizers: Iterable[Any], given: Any = None) -> list[StatefulCompressor]:
+def compressions_of(optimizers: Iterable[Any], given: Any) -> list[StatefulCompressor]:
     """The compressions that keep errors: those of the optimizers, and one more."""
     used = [settings.options.compression for each in optimizers for settings in all_settings(each)]
     found = [*used, given]

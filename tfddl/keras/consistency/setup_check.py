@@ -52,9 +52,7 @@ def check_optimizer(model: Any, name: str, process_set: ProcessSet) -> None:
     )
 
 
-def check_roles(
-    model: Any, name: str, process_set: ProcessSet, keeps: Callable[[Any], bool] = lambda weight: False
-) -> None:
+def check_roles(model: Any, name: str, process_set: ProcessSet, keeps: Callable[[Any], bool]) -> None:
     """Compares which weights are trained, which are local, and which gradients travel together. All ranks call it.
 
     Ranks may have different numbers of local weights, in the same places among the others.

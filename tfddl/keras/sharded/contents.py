@@ -78,17 +78,17 @@ class Entry:
 
 def entries_of(
     model: Any,
-    optimizer: Any = None,
-    trains_alone: bool = False,
-    trained: Mapping[str, Sequence[int]] | None = None,
+    optimizer: Any,
+    trains_alone: bool,
+    trained: Mapping[str, Sequence[int]] | None,
 ) -> list[Entry]:
     """The variables of a model and of its optimizers, each once; builds the optimizers.
 
     Args:
         model: The model, built.
-        optimizer: One that is not part of the model. Defaults to none.
+        optimizer: One that is not part of the model, or None.
         trains_alone: Whether each rank trains alone for some steps, so that all variables differ by rank.
-        trained: See `trained_by`, which defaults to all trainable variables for each optimizer.
+        trained: See `trained_by`. None stands for all trainable variables for each optimizer.
 
     Raises:
         ValueError: A MultiOptimizer has a sharded member.
@@ -122,12 +122,12 @@ def entries_of(
     return list(found.values())
 
 
-def trained_by(model: Any, optimizer: Any = None) -> dict[str, list[int]]:
+def trained_by(model: Any, optimizer: Any) -> dict[str, list[int]]:
     """The variables of each optimizer that trains a part of the model, such as one network of a GAN.
 
     Args:
         model: The model.
-        optimizer: One that is not part of the model. Defaults to none.
+        optimizer: One that is not part of the model, or None.
 
     Returns:
         By the number of the optimizer, the positions among `model.variables`.
@@ -143,24 +143,24 @@ def trained_by(model: Any, optimizer: Any = None) -> dict[str, list[int]]:
     return found
 
 
-def made_of(model: Any, optimizer: Any = None) -> dict[str, Any]:
+def made_of(model: Any, optimizer: Any) -> dict[str, Any]:
     """The number of the weights of a model, and the classes of its optimizers: shapes alone may fit by chance.
 
     Args:
         model: The model.
-        optimizer: One that is not part of the model. Defaults to none.
+        optimizer: One that is not part of the model, or None.
     """
     classes = [type(_compat.innermost(each)).__name__ for each in _optimizers(model, optimizer)]
     return {"weights": len(getattr(model, "weights", model.variables)), "optimizers": classes}
 
 
-def check_made_of(then: dict[str, Any] | None, model: Any, optimizer: Any = None) -> None:
+def check_made_of(then: dict[str, Any] | None, model: Any, optimizer: Any) -> None:
     """Compares a model and its optimizers with those of a checkpoint. A model for predictions needs no optimizer.
 
     Args:
         then: What `made_of` returned for the checkpoint; None if it has none.
         model: The model.
-        optimizer: One that is not part of the model. Defaults to none.
+        optimizer: One that is not part of the model, or None.
 
     Raises:
         ValueError: They differ.
