@@ -64,4 +64,4 @@ def has_own(optimizer: Any, method: str) -> bool:
 
 def is_adopted(optimizer: Any) -> bool:
     """Whether `adopt` has been called on the optimizer."""
-    return isinstance(type(optimizer), type) and issubclass(type(optimizer), Adopted)
+    return issubclass(type(optimizer), Adopted)

@@ -56,15 +56,9 @@ def weighted_gradients(optimizer: Any, grads: Sequence[Any]) -> list[Any]:
     weight = _CURRENT.get()
     if weight is None or id(_compat.innermost(optimizer)) in weight.applied:
         return list(grads)
-    return [None if grad is None else _times(grad, weight.of_dtype(grad.dtype)) for grad in grads]
+    return [None if grad is None else tf.math.scalar_mul(weight.of_dtype(grad.dtype), grad) for grad in grads]
 
 
 def options_under_way(options: GradientOptions) -> GradientOptions:
     """The options of a reduction: weighted gradients are summed, in float16 with the overflows of one process."""
     return options if _CURRENT.get() is None else dataclasses.replace(options, op=Sum)
-
-
-def _times(grad: Any, factor: tf.Tensor) -> Any:
-    if isinstance(grad, tf.IndexedSlices):
-        return tf.IndexedSlices(grad.values * factor, grad.indices, grad.dense_shape)
-    return grad * factor

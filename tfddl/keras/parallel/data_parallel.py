@@ -260,7 +260,7 @@ class _Methods:
     def _distribute(self, model: Any) -> None:
         checks.check_optimizers(model, _is_ours)
         for optimizer in model_contents.optimizers_of(model):
-            distribute(optimizer, Settings("DataParallel", _OfOneProcess(), 1, False))
+            distribute(optimizer, Settings("DataParallel", _OfOneProcess()))
 
     @contextmanager
     def _divided(self, model: Any, strategy: PartStrategy | None) -> Iterator[None]:
