@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from tfddl.runtime import library
+from tfddl.runtime.job import process
 
 
 def stats() -> dict[str, int]:
@@ -15,6 +16,11 @@ def stats() -> dict[str, int]:
     """
     counters: dict[str, int] = json.loads(library.native().tfddl_stats())
     return counters
+
+
+def request_count() -> int:
+    """How many collectives this process has submitted since `init()`; 0 outside of a job."""
+    return stats()["requests"] if process.job is not None else 0
 
 
 def flight_log() -> list[dict[str, Any]]:

@@ -24,11 +24,6 @@ def watch() -> None:
         setattr(graph, _MARK, True)
 
 
-def requests() -> int:
-    """How many collectives this process has asked for; 0 if tfddl is not initialized."""
-    return int(runtime.stats()["requests"]) if basics.is_initialized() else 0
-
-
 @functools.cache
 def _watch_sessions() -> None:
     """Replaces `run` of TensorFlow's sessions: no callback of TensorFlow runs between building a graph and its steps.
@@ -42,14 +37,14 @@ def _watch_sessions() -> None:
     def run(self: Any, *arguments: Any, **options: Any) -> Any:
         if not getattr(self.graph, _MARK, False):
             return plain_run(self, *arguments, **options)
-        before = requests()
+        before = runtime.request_count()
         try:
             result = plain_run(self, *arguments, **options)
         except (tf.errors.NotFoundError, tf.errors.FailedPreconditionError) as error:
             if SCOPE not in error.message:
                 raise
             raise _uninitialized(error) from error
-        if requests() > before:
+        if runtime.request_count() > before:
             setattr(self.graph, _MARK, False)
             _remind(self.graph)
         return result

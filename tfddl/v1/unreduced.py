@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfddl import _graphs
+from tfddl import _graphs, runtime
 from tfddl.gradients import reduced_marks
 from tfddl.gradients.checksum import checksum
 from tfddl.runtime.agreement import first_few
 from tfddl.runtime.log import warn
-from tfddl.v1.reminder import requests
 
 v1 = tf.compat.v1
 _UPDATE = re.compile("(Resource)?(Sparse)?Apply|(Resource)?Scatter(Add|Sub)")
@@ -44,14 +43,14 @@ class UnreducedTrainingCheck:
     def start(self, session: Any) -> None:
         """Remembers the variables as the broadcast has left them."""
         if self.needed:
-            self._requests, self._start = requests(), self._checksums(session)
+            self._requests, self._start = runtime.request_count(), self._checksums(session)
 
     def after_run(self, session: Any) -> None:
         """Compares the variables with the start, after the first, second, fourth, eighth... run."""
         self._runs += 1
         if not self.needed or self._runs & (self._runs - 1):
             return
-        if requests() != self._requests:  # a collective outside of the graph
+        if runtime.request_count() != self._requests:  # a collective outside of the graph
             self.needed = False
             return
         now = self._checksums(session)

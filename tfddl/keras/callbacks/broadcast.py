@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl import _compat
+from tfddl import _compat, runtime
 from tfddl.gradients import reduced_marks
 from tfddl.keras.callbacks import stop
 from tfddl.keras.consistency import (
@@ -184,7 +184,7 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Before the first step: counts collectives. Before the first with another optimizer: broadcasts new variables."""
         if self._first_batch:
-            self._requests = model_check.request_count()
+            self._requests = runtime.request_count()
         elif self._has_other_optimizer():
             self._broadcast_new()  # of layers that came with it
         super().on_train_batch_begin(batch, logs)  # calls on_batch_begin of a subclass

@@ -8,11 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl import _compat
+from tfddl import _compat, runtime
 from tfddl.keras.consistency import (
     cache_check,
     loop_check,
-    model_check,
     model_contents,
     rows_check,
     sharded_check,
@@ -216,11 +215,11 @@ class _GradientsCheck(Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         if basics.is_initialized() and basics.size() > 1:
-            self._requests = model_check.request_count()
+            self._requests = runtime.request_count()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         # Not after the first batch: a step of the program's own may combine gradients every few batches.
-        if basics.is_initialized() and self._requests == model_check.request_count():
+        if basics.is_initialized() and self._requests == runtime.request_count():
             warn_once(
                 "fit has combined no gradients in its first epoch, so each rank trains a model of its own on its shard of "
                 "the data: use model.compile(optimizer=hvd.DistributedOptimizer(optimizer), ...), and add "

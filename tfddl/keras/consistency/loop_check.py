@@ -4,7 +4,6 @@ import atexit
 import functools
 
 from tfddl import runtime
-from tfddl.keras.consistency import model_check
 from tfddl.keras.distributed import patches
 from tfddl.runtime import basics
 from tfddl.runtime.job import process
@@ -29,14 +28,14 @@ def forget() -> None:
 def _note() -> None:
     global _requests
     if _requests is None and basics.is_initialized():
-        _requests = model_check.request_count()
+        _requests = runtime.request_count()
 
 
 def _warn_of_no_collective() -> None:
     """A program that averages gradients or weights by hand asks for a collective in or after its first step."""
     if not basics.is_initialized() or basics.size() == 1 or process.exit_code != 0:
         return
-    if _requests == model_check.request_count() and not runtime.stats()["bytes_reduced"]:
+    if _requests == runtime.request_count() and not runtime.stats()["bytes_reduced"]:
         warn(
             f"This job of {basics.size()} ranks has combined no gradient, though hvd.data.shard has dealt the data: each "
             "rank has trained a model of its own. Wrap the tape: tape = hvd.DistributedGradientTape(tape). Or the "

@@ -78,21 +78,16 @@ def _check_ranks(optimizer: Any, process_set: ProcessSet) -> None:
             )
 
 
-def request_count() -> int:
-    """The number of collectives that this process has submitted so far."""
-    return int(runtime.stats()["requests"])
-
-
 def check_reduced_since(count: int) -> None:
     """Checks that a step has submitted a collective.
 
     Args:
-        count: `request_count()` before the step.
+        count: `runtime.request_count()` before the step.
 
     Raises:
         ValueError: The step has submitted none.
     """
-    if request_count() == count:
+    if runtime.request_count() == count:
         raise ValueError(
             "The model's train_step combined no gradients in its first step, so each rank would train on its "
             "own: use tfddl.DistributedGradientTape or tfddl.DistributedOptimizer in it."
