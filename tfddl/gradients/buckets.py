@@ -7,10 +7,11 @@ each rank computes the same plan, and the engine compares the plans by their sig
 """
 
 import dataclasses
-import hashlib
 import math
 import os
 from collections.abc import Sequence
+
+from tfddl.runtime.agreement import digested
 
 BUCKET_VARIABLE = "TFDDL_BUCKET_MB"
 DEFAULT_MEGABYTES = "1,25"
@@ -169,10 +170,7 @@ def _signature(gradients: Sequence[tuple[str, Shape]], buckets: Sequence[Sequenc
         shapes = ";".join(_shape_text(gradients[index][1]) for index in members)
         texts.append(f"{gradients[members[0]][0]}({shapes})")
     text = " ".join(texts)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    if len(text) > _READABLE_SIGNATURE:
-        text = text[:_READABLE_SIGNATURE] + "..."
-    return f"{len(gradients)} gradients in {len(buckets)} buckets #{digest}: {text}"
+    return f"{len(gradients)} gradients in {len(buckets)} buckets {digested(text, _READABLE_SIGNATURE)}"
 
 
 def _shape_text(shape: Shape) -> str:

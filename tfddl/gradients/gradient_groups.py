@@ -1,11 +1,11 @@
 """`groups=`: the user's choice of gradients that travel together."""
 
-import hashlib
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
 from tfddl import _compat
+from tfddl.runtime.agreement import digested
 
 _READABLE = 200
 """Characters of the groups that an error quotes. A digest covers all groups."""
@@ -64,9 +64,7 @@ def description(together: Sequence[Sequence[int]]) -> str:
     if not together:
         return ""
     text = ", ".join(str(list(group)) for group in together)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    short = text if len(text) <= _READABLE else text[:_READABLE] + "..."
-    return f"groups of gradients #{digest}: {short}"
+    return f"groups of gradients {digested(text, _READABLE)}"
 
 
 def _holds_variables(group: Any) -> bool:

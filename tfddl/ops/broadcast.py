@@ -50,12 +50,16 @@ def broadcast(
     """
     x = prepare(tensor, "broadcast")
     number = id_of(process_set, "broadcast")
-    return native.broadcast(
-        x, _index(root_rank), name_of("broadcast", name, ignore_name_scope, number), number
-    )
+    name = name_of("broadcast", name, ignore_name_scope, number)
+    return native.broadcast(x, root_index(root_rank), name, number)
 
 
-def _index(root_rank: Any) -> int:
+def root_index(root_rank: Any) -> int:
+    """The argument `root_rank` as an int.
+
+    Raises:
+        TypeError: It is none.
+    """
     try:
         return operator.index(root_rank)
     except TypeError:

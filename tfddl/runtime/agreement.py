@@ -6,6 +6,7 @@ The values come from an exchange: MPI's before the engine runs, `tfddl.ops.excha
 from __future__ import annotations
 
 import functools
+import hashlib
 import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -62,6 +63,12 @@ def differences(lists: Mapping[int, Sequence[str]]) -> dict[int, str]:
     common = functools.reduce(operator.and_, counts.values())  # the smaller count of each line
     own = {rank: list((lines - common).elements()) for rank, lines in counts.items()}
     return {rank: first_few(lines, _SHOWN) or "none of these" for rank, lines in own.items()}
+
+
+def digested(text: str, length: int) -> str:
+    """A digest of a text, which differs if the texts of two ranks do, and the beginning of the text."""
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return f"#{digest}: {text if len(text) <= length else text[:length] + '...'}"
 
 
 def first_few(names: Sequence[str], count: int = 3) -> str:

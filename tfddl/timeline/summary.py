@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
+from tfddl.runtime.agreement import first_few
 from tfddl.timeline.align import collectives
 from tfddl.timeline.trace import ALL_RANKS, Request, Trace
 
@@ -160,11 +161,9 @@ def unfinished(traces: Sequence[Trace]) -> list[str]:
 
     lines = []
     for trace in traces:
-        open_requests = trace.open()
-        texts = [said(trace, request) for request in open_requests[:3]]
-        more = f" and {len(open_requests) - 3} more" if len(open_requests) > 3 else ""
+        texts = [said(trace, request) for request in trace.open()]
         if texts:
-            lines.append(f"rank {trace.rank} ends with {', '.join(texts)}{more} in flight")
+            lines.append(f"rank {trace.rank} ends with {first_few(texts)} in flight")
     return lines
 
 

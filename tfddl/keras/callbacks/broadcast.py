@@ -1,6 +1,5 @@
 """BroadcastGlobalVariablesCallback: equal weights at the start, and checks that the ranks train together."""
 
-import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,7 +25,7 @@ from tfddl.keras.consistency import (
 from tfddl.keras.consistency.divergence import DivergenceCheck
 from tfddl.keras.consistency.model_contents import variable_id
 from tfddl.keras.consistency.variables_check import check_variables
-from tfddl.ops.broadcast import broadcast
+from tfddl.ops.broadcast import broadcast, root_index
 from tfddl.ops.exchange import all_numbers
 from tfddl.ops.variables import broadcast_variables
 from tfddl.runtime import basics
@@ -279,12 +278,7 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
 
 def _checked_root(root_rank: Any, process_set: ProcessSet | None = None) -> int:
     """Returns the root if it is a rank of the job, as far as that is known, and of the process set."""
-    try:
-        root = operator.index(root_rank)
-    except TypeError:
-        raise TypeError(
-            f"root_rank is the number of a rank: pass an int, such as 0. Received: root_rank={root_rank!r}"
-        ) from None
+    root = root_index(root_rank)
     if process_set is not None and root not in members(process_set):
         raise ValueError(
             "root_rank is the rank that sends its values, a rank of the job that takes part: choose one of "

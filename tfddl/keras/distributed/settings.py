@@ -47,11 +47,8 @@ class Settings:
 
     def chosen(self) -> dict[str, Any]:
         """The user's choices without the name, by argument of `DistributedOptimizer`."""
-        options = {
-            field.name: getattr(self.options, field.name) for field in dataclasses.fields(self.options)
-        }
         return {
-            **options,
+            **vars(self.options),
             "backward_passes_per_step": self.backward_passes_per_step,
             "average_aggregated_gradients": self.average_aggregated_gradients,
             "sharded": self.sharded,
@@ -59,14 +56,7 @@ class Settings:
 
     def fresh(self, local: LocalSources | None = None) -> "Settings":
         """The settings for another optimizer; `local` is shared with it if given, else copied."""
-        return Settings(
-            self.name,
-            self.options,
-            self.backward_passes_per_step,
-            self.average_aggregated_gradients,
-            self.sharded,
-            local or self.local.copy(),
-        )
+        return dataclasses.replace(self, local=local or self.local.copy(), _owner=None)
 
 
 def settings_of(optimizer: Any) -> Settings:

@@ -8,6 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfddl import _compat
+
 
 class Layerwise:
     """A base in front of `keras.optimizers.Optimizer`, with `weight_decay` as a part of the update rule.
@@ -49,8 +51,7 @@ class Layerwise:
         ]
 
     def _matches(self, rule: str, variable: Any) -> bool:
-        path = getattr(variable, "path", variable.name)
-        return any(re.search(pattern, path) for pattern in self.excluded.get(rule, ()))
+        return any(re.search(pattern, _compat.path(variable)) for pattern in self.excluded.get(rule, ()))
 
     def _apply_weight_decay(self, variables: Any) -> None:
         """Does nothing: the update rule decays."""
