@@ -6,11 +6,15 @@ import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tfddl.launch.reports import check_packages, file_option
+
+if TYPE_CHECKING:
+    from tfddl.bench.tune.candidates import Candidate
+    from tfddl.bench.tune.steps import Steps
 
 Tables = dict[str, list[dict[str, Any]]]
 
@@ -81,7 +85,6 @@ def tune(
     check_packages("tfddl tune", plot_path)
     import tfddl as hvd
     from tfddl.bench.levels import LEVELS
-    from tfddl.bench.rounds import quiet
     from tfddl.bench.tune import candidates
     from tfddl.bench.tune.steps import Steps
 
@@ -95,6 +98,31 @@ def tune(
         steps = Steps(model, batch)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
+    tables, chosen = _measure(steps, rounds)
+    wrong = sum(line["#wrong"] for table in tables.values() for line in table)
+    if hvd.rank() == 0:
+        title = f"{model}, {batch} rows a rank, {hvd.size()} ranks, hosts: {hvd.cross_size()}"
+        found = {"fusion-threshold-mb": chosen.in_a_file}
+        if "hosts" in tables and candidates.best(tables["hosts"], LEVELS[0]) != LEVELS[0]:
+            found["hierarchical-allreduce"] = "false"
+        _show(title, tables, chosen.megabytes, found)
+        _write(title, tables, found, output, json_path)
+        if plot_path is not None:
+            _draw(title, tables, plot_path)
+    hvd.shutdown()
+    if wrong:
+        raise click.ClickException(
+            f"{wrong:,} weights differed between ranks. Report this with the output of tfddl doctor -np 2 --json."
+        )
+
+
+def _measure(steps: Steps, rounds: int) -> tuple[Tables, Candidate]:
+    """The lines of each table by its name, and the best bucket sizes. All ranks call it."""
+    import tfddl as hvd
+    from tfddl.bench.levels import LEVELS
+    from tfddl.bench.rounds import quiet
+    from tfddl.bench.tune import candidates
+
     tried = candidates.candidates(steps.gradients())
 
     def progress(count: int, settings: str) -> Callable[[int], None]:
@@ -122,21 +150,7 @@ def tune(
     if 1 < hvd.cross_size() < hvd.size():
         timings = steps.measure_levels(chosen.megabytes, rounds, progress(len(LEVELS), "ways between hosts"))
         tables["hosts"] = candidates.compare(timings, LEVELS[0])
-    wrong = sum(line["#wrong"] for table in tables.values() for line in table)
-    if hvd.rank() == 0:
-        title = f"{model}, {batch} rows a rank, {hvd.size()} ranks, hosts: {hvd.cross_size()}"
-        found = {"fusion-threshold-mb": chosen.in_a_file}
-        if "hosts" in tables and candidates.best(tables["hosts"], LEVELS[0]) != LEVELS[0]:
-            found["hierarchical-allreduce"] = "false"
-        _show(title, tables, chosen.megabytes, found)
-        _write(title, tables, found, output, json_path)
-        if plot_path is not None:
-            _draw(title, tables, plot_path)
-    hvd.shutdown()
-    if wrong:
-        raise click.ClickException(
-            f"{wrong:,} weights differed between ranks. Report this with the output of tfddl doctor -np 2 --json."
-        )
+    return tables, chosen
 
 
 def _progress(label: str, rounds: int) -> Callable[[int], None]:
