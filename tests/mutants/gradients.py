@@ -58,9 +58,9 @@ FAULTS = {
         "tests/gradients/test_buckets.py::test_random_plans_hold_every_gradient_once_and_keep_the_limits",
     ),
     "a plan's signature misses the shapes at its end": Fault(
-        "tfddl/gradients/buckets.py",
+        "tfddl/runtime/agreement.py",
         "hashlib.sha256(text.encode())",
-        "hashlib.sha256(text[:_READABLE_SIGNATURE].encode())",
+        "hashlib.sha256(text[:length].encode())",
         "tests/gradients/test_buckets.py::test_signature_stays_short_and_still_sees_the_last_shape",
     ),
     "megabytes are bytes": Fault(
@@ -123,10 +123,10 @@ FAULTS = {
         "return tensor",
         "tests/ops/test_compression.py::test_round_trip",
     ),
-    "a compressor of the user's own is not undone": Fault(
+    "a compressor of the user's own is not called": Fault(
         "tfddl/gradients/reduction.py",
-        "            options.compression.decompress(tensor, restore)\n",
-        "            tensor\n",
+        "run_compressed(allreduce, tensors, options.compression)",
+        "allreduce(tensors)",
         "tests/ops/test_compression.py::test_a_compressor_of_the_users_own",
     ),
     "the compression of an allreduce is not undone": Fault(
