@@ -215,9 +215,8 @@ def _start(comm: Any, sets: Any) -> None:
     if job.rank == 0:
         _warn_about_one_core(job)
         _warn_about_untested()
-    if (
-        not process.exit_limits
-    ):  # once, so that functions registered since the first init() still run before the job ends
+    # Once: functions that were registered after the first init() have to run while the job is there.
+    if not process.exit_limits:
         atexit.register(_at_exit)
     process.exit_limits = (*limits, exit_limit)
     threads.limit(job)
