@@ -56,13 +56,13 @@ def arguments(tmp_path):
 
 
 def test_more_slots(arguments, tmp_path):
-    """The files of --output-filename grow with the job."""
+    """The files of --output-filename grow with the job, and have the digits of the largest job from the start."""
     program = """
 if size == 1:
     names("localhost:2")
     hand_over()
 """
-    ended = tfddlrun(*arguments(program, "--output-filename", str(tmp_path / "out")))
+    ended = tfddlrun(*arguments(program, "--max-np", "11", "--output-filename", str(tmp_path / "out")))
     assert ended.code == 0, ended.stderr
     assert sorted(ended.stdout.splitlines()) == [
         "[0] rank 0 of 1",
@@ -74,7 +74,8 @@ if size == 1:
         "tfddlrun: hosts have changed (localhost:2 was localhost:1); the job starts again after its next commit",
         "tfddlrun: hosts changed (localhost:2 was localhost:1); starting again with 2 processes",
     ]
-    assert (tmp_path / "out" / "rank.1" / "stdout").read_text() == "rank 1 of 2\n"
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["rank.00", "rank.01"]
+    assert (tmp_path / "out" / "rank.01" / "stdout").read_text() == "rank 1 of 2\n"
 
 
 def test_a_job_that_ends_without_another_commit(arguments):

@@ -152,12 +152,12 @@ def test_files_of_the_ranks(tmp_path):
 
 
 def test_names_and_loss_of_the_files_of_the_ranks(tmp_path):
-    files = RankFiles(tmp_path, 11)
+    files = RankFiles(tmp_path, 11, 11)
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"rank.{rank:02d}" for rank in range(11)]
     files.close()
     (tmp_path / "rank.03" / "stdout").unlink()
     (tmp_path / "rank.03" / "stdout").symlink_to("/dev/full")
-    files = RankFiles(tmp_path, 11)
+    files = RankFiles(tmp_path, 11, 11)
     assert files.write(3, "stdout", b"x").startswith(f"cannot write to {tmp_path}/rank.03/stdout")
     assert files.write(3, "stdout", b"y") == files.write(4, "stdout", b"y") == ""
     files.close()

@@ -94,7 +94,7 @@ def main(command: tuple[str, ...], **values: Any) -> None:
         open_files.make_room(count, options.output is not None)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
-    with _rank_files(options.output, count) as files, _state_folder(options.state_dir):
+    with _rank_files(options, count) as files, _state_folder(options.state_dir):
         verdict = job.run(
             placement, files, lambda verdict: hint(verdict.errors, count, command, options.horovod)
         )
@@ -289,11 +289,11 @@ def _split(arguments: str) -> list[str]:
         ) from None
 
 
-def _rank_files(folder: Path | None, processes: int) -> contextlib.AbstractContextManager[RankFiles | None]:
-    if folder is None:
+def _rank_files(options: Options, processes: int) -> contextlib.AbstractContextManager[RankFiles | None]:
+    if options.output is None:
         return contextlib.nullcontext()
     try:
-        return contextlib.closing(RankFiles(folder, processes))
+        return contextlib.closing(RankFiles(options.output, processes, max(options.max_np or 0, processes)))
     except OSError as error:
         raise click.UsageError(
             f"--output-filename takes a folder to write to: choose one that you may make. Received: {error}"

@@ -8,18 +8,19 @@ from pathlib import Path
 
 
 class RankFiles:
-    """The files `rank.N/stdout` and `rank.N/stderr` below one folder. N has as many digits as that of the last rank.
+    """The files `rank.N/stdout` and `rank.N/stderr` below one folder. N has the digits of the last of `most` ranks.
 
     Args:
         folder: Where they are. Files of an earlier job are replaced.
-        processes: The number of ranks.
+        processes: The number of ranks at the start.
+        most: The number of ranks that the job may grow to.
 
     Raises:
         OSError: A file cannot be made.
     """
 
-    def __init__(self, folder: Path, processes: int):
-        self._folder, self._digits = folder, len(str(processes - 1))
+    def __init__(self, folder: Path, processes: int, most: int):
+        self._folder, self._digits = folder, len(str(most - 1))
         self._files: dict[tuple[int, str], io.FileIO] = {}
         self.add(processes)
 
