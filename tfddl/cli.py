@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import click
 
+from tfddl import __version__
 from tfddl._environment import switched_on
 from tfddl.bench.command import bench
 from tfddl.bench.tune.command import tune
@@ -14,23 +15,8 @@ from tfddl.flight.command import analyze
 from tfddl.timeline.command import timeline
 
 
-def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        from tfddl import __version__
-
-        click.echo(f"tfddl {__version__}")
-        context.exit()
-
-
 @click.group(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_version,
-    help="Print the version.",
-)
+@click.version_option(__version__, message="tfddl %(version)s", help="Print the version.")
 def main() -> None:
     """Compiles, measures and traces tfddl, and says why it does not work. `tfddlrun` starts training jobs."""
 
