@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from tfddl.launch import slurm
 from tfddl.launch.gpus import local_gpus
@@ -15,6 +16,16 @@ from tfddl.runtime.launcher_check import unexpected_single
 
 class NoChoiceError(ValueError):
     """Nothing says how many processes to start. The message says how to say it."""
+
+
+class Advice(NamedTuple):
+    """The words of a caller for errors."""
+
+    start: str  # how to say the number of processes
+    without: str  # who chooses the number, as the subject of a sentence
+
+
+TFDDLRUN = Advice("tfddlrun -np 2 python train.py", "Without -np tfddlrun")
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,7 @@ def find_allocation(environment: Mapping[str, str]) -> Allocation | None:
     return next((read(environment) for name, read in readers.items() if environment.get(name)), None)
 
 
-def choose(environment: Mapping[str, str]) -> Choice:
+def choose(environment: Mapping[str, str], advice: Advice = TFDDLRUN) -> Choice:
     """Chooses the number of processes and their hosts.
 
     The tasks that were asked for come first, then one process for each GPU of the allocation, then one for each GPU of this
@@ -76,6 +87,7 @@ def choose(environment: Mapping[str, str]) -> Choice:
 
     Args:
         environment: The environment variables.
+        advice: For errors.
 
     Returns:
         A `Choice`.
@@ -95,10 +107,10 @@ def choose(environment: Mapping[str, str]) -> Choice:
         if count:
             return Choice([Host("localhost", count)], f"the GPUs of this host ({source})")
         raise NoChoiceError(
-            "Say how many processes to start: tfddlrun -np 2 python train.py. Without -np tfddlrun takes the tasks of an "
+            f"Say how many processes to start: {advice.start}. {advice.without} takes the tasks of an "
             f"allocation (Slurm, PBS, LSF), else one process for each GPU. Received: no allocation, no GPU ({source})"
         )
-    return _from(allocation, environment)
+    return _from(allocation, environment, advice)
 
 
 def hosts_for_mpirun(environment: Mapping[str, str]) -> list[Host]:
@@ -113,7 +125,7 @@ def hosts_for_mpirun(environment: Mapping[str, str]) -> list[Host]:
     return found.tasks if found is not None and len(found.hosts) > 1 else []
 
 
-def _from(allocation: Allocation, environment: Mapping[str, str]) -> Choice:
+def _from(allocation: Allocation, environment: Mapping[str, str], advice: Advice) -> Choice:
     name = allocation.scheduler
     if any(host.slots > 1 for host in allocation.tasks) or (name == "Slurm" and allocation.tasks):
         return Choice(
@@ -138,7 +150,7 @@ def _from(allocation: Allocation, environment: Mapping[str, str]) -> Choice:
         return Choice(allocation.tasks, f"the slots of {name} ({allocation.tasks_source})")
     raise NoChoiceError(
         f"This job of {name} has asked neither for tasks nor for GPUs: say how many processes to start, by "
-        f"{allocation.ask} or by tfddlrun -np 2 python train.py. Received: {', '.join(allocation.hosts)}"
+        f"{allocation.ask} or by {advice.start}. Received: {', '.join(allocation.hosts)}"
     )
 
 

@@ -24,6 +24,7 @@ from tfddl.launch import allocation, variables
 from tfddl.runtime.agreement import in_words
 
 CALL, SIZE, RESULT, ERROR = "call.pkl", "size", "result.{}.pkl", "error.{}.pkl"
+_ADVICE = allocation.Advice("run(fn, np=2)", "Without np, tfddl.run")
 
 
 def run(
@@ -76,7 +77,7 @@ def run(
         np = whole_number("np", np)
     added = _checked(env or {})
     if np is None and not hosts:
-        _check_that_tfddlrun_can_choose({**os.environ, **added})
+        allocation.choose({**os.environ, **added}, _ADVICE)
     options = (["-np", str(np)] if np is not None else []) + (["-H", hosts] if hosts else [])
     options += ["--verbose"] if verbose else []
     return run_function(fn, args, kwargs or {}, options, added)
@@ -117,14 +118,6 @@ def _checked(env: Any) -> dict[str, str]:
                 f"Received: env={ {name: value}!r}"
             )
     return {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
-
-
-def _check_that_tfddlrun_can_choose(environment: Mapping[str, str]) -> None:
-    try:
-        allocation.choose(environment)
-    except ValueError as error:
-        said = str(error).replace("tfddlrun -np 2 python train.py", "run(fn, np=2)")
-        raise ValueError(said.replace("Without -np tfddlrun", "Without np, tfddl.run")) from None
 
 
 def run_function(
