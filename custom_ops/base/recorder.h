@@ -46,6 +46,19 @@ struct Counters {
   std::atomic<uint64_t> polled{0};  // requests whose threads polled until they ended
 };
 
+struct CounterField {
+  const char* name;  // in hvd.stats()
+  std::atomic<uint64_t> Counters::* value;
+};
+inline constexpr CounterField kCounters[] = {
+    {"requests", &Counters::requests},
+    {"errors", &Counters::errors},
+    {"votes", &Counters::votes},
+    {"empty_votes", &Counters::empty_votes},
+    {"bytes_reduced", &Counters::bytes_reduced},
+    {"polled", &Counters::polled},
+};
+
 class Recorder {
  public:
   // Returns the number of the operation, for the other calls.

@@ -7,8 +7,9 @@
 #include <cfenv>
 #include <chrono>
 #include <exception>
-#include <numeric>
 #include <utility>
+
+#include "base/ranks.h"
 
 namespace tfddl {
 namespace {
@@ -20,13 +21,6 @@ constexpr int kBusyRounds = 20;
 constexpr int kSpinRounds = 200;
 constexpr int kFirstSleepMicros = 20;
 constexpr int kLastSleepMicros = 1000;
-
-// 0, 1, ..., size - 1
-std::vector<int> AllRanks(int size) {
-  std::vector<int> ranks(static_cast<size_t>(size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
 
 }  // namespace
 
@@ -50,8 +44,7 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
 }
 
 void Engine::Stop() {
-  control_.Stop("tfddl has been shut down on this rank (" + std::to_string(global_rank(rank_)) +
-                "); call hvd.init() on all ranks to start anew.");
+  control_.Stop(ShutDownMessage());
   if (!thread_.joinable()) return;
   thread_.join();
   {

@@ -189,6 +189,7 @@ class Engine {
   void FailEverything();
   void FreeFailed();
   std::string ClosedMessage(const std::string& key) const;  // for the request with this key
+  std::string ShutDownMessage() const;
   std::string Me() const { return "rank " + std::to_string(global_rank(rank_)); }
 
   // engine_join.cc

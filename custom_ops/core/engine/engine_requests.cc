@@ -39,6 +39,11 @@ std::unique_ptr<Collective> MakeHostCollective(const Lane& lane, ScratchPool* sc
 
 }  // namespace
 
+std::string Engine::ShutDownMessage() const {
+  return "tfddl has been shut down on this rank (" + std::to_string(global_rank(rank_)) +
+         "); call hvd.init() on all ranks to start anew.";
+}
+
 std::string Engine::ClosedMessage(const std::string& key) const {
   const int departing = agreement_.departing();
   const std::string who = "rank " + std::to_string(global_rank(departing));
@@ -47,14 +52,12 @@ std::string Engine::ClosedMessage(const std::string& key) const {
            ": it removed the set, or shut down tfddl (its program ended, raised, or called hvd.shutdown()). "
            "Run the same collectives on all members.";
   }
-  if (departing == rank())
-    return "tfddl has been shut down on this rank (" + std::to_string(departing) +
-           "); call hvd.init() on all ranks to start anew.";
+  if (departing == rank()) return ShutDownMessage();
   const std::string note = live_.NoteOf(key);
   return who +
          " has shut down tfddl (its program ended, raised, or called hvd.shutdown()), so no collective can "
-         "complete any more. Run the same collectives the same number of times on all ranks, or call "
-         "hvd.join() when a rank's data has ended." +
+         "complete any more. Run the same collectives the same number of times on all ranks: deal equal "
+         "parts with hvd.data.shard, or call hvd.join() when a rank's data has ended." +
          (note.empty() ? "" : " This one was for " + note + ".");
 }
 
@@ -203,20 +206,19 @@ void Engine::FailSequence(Sequence sequence, Code code, const std::string& messa
 void Engine::EndSteps(const std::set<int64_t>& steps, const std::string& name) {
   ended_steps_.insert(ended_steps_.end(), steps.begin(), steps.end());
   while (ended_steps_.size() > kMaxEndedSteps) ended_steps_.pop_front();
+  const std::string not_run =
+      "not run, because '" + name + "' of the same step failed; see the error of that one";
   for (auto it = pending_.begin(); it != pending_.end();) {
     if (!steps.count(it->second.step)) {
       ++it;
       continue;
     }
     agreement_.Withdraw(it->first);
-    FailSequence(std::move(it->second), Code::kCancelled,
-                 "not run, because '" + name + "' of the same step failed; see the error of that one");
+    FailSequence(std::move(it->second), Code::kCancelled, not_run);
     it = pending_.erase(it);
   }
   if (join_ && !agreement_.joined() && steps.count(join_->step)) {
-    Complete(std::move(*join_),
-             Status(Code::kCancelled,
-                    "not run, because '" + name + "' of the same step failed; see the error of that one"));
+    Complete(std::move(*join_), Status(Code::kCancelled, not_run));
     join_.reset();
   }
   for (const auto& [other, sequence] : agreed_) {

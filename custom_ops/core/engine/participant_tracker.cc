@@ -1,14 +1,13 @@
 #include "core/engine/participant_tracker.h"
 
-#include <numeric>
+#include "base/ranks.h"
 
 namespace tfddl {
 namespace {
 
 std::shared_ptr<const Participants> AllOf(const std::vector<int>& members) {
-  std::vector<int> ranks(members.size());
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return std::make_shared<Participants>(Participants{ranks, members, static_cast<int>(members.size())});
+  const int size = static_cast<int>(members.size());
+  return std::make_shared<Participants>(Participants{AllRanks(size), members, size});
 }
 
 }  // namespace

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <future>
+#include <iterator>
 #include <mutex>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "base/ranks.h"
 #include "base/signature.h"
 
 namespace tfddl {
@@ -31,15 +33,13 @@ std::mutex current_mutex;
 ProcessSets* const current = new ProcessSets;
 LocalRank local_rank = {0, 1};
 
-using Values = std::array<uint64_t, 6>;
-constexpr const char* kCounters[] = {"requests", "errors", "votes", "empty_votes", "bytes_reduced", "polled"};
+using Values = std::array<uint64_t, std::size(kCounters)>;
 constexpr double kDisconnectLimit = 5;  // seconds; an answer takes the peers' watchdogs a twentieth
 Values removed = {};                    // of sets that have ended in this job
 
 void AddTo(Values* sum, Engine& engine) {
-  const Counters& c = engine.recorder().counters;
-  const Values values = {c.requests, c.errors, c.votes, c.empty_votes, c.bytes_reduced, c.polled};
-  for (size_t i = 0; i < values.size(); ++i) (*sum)[i] += values[i];
+  const Counters& counters = engine.recorder().counters;
+  for (size_t i = 0; i < sum->size(); ++i) (*sum)[i] += counters.*kCounters[i].value;
 }
 
 void Publish() {
@@ -137,8 +137,7 @@ void StartProcess(std::unique_ptr<Transport> data, std::unique_ptr<Transport> co
   all.busy_poll = fresh->busy_poll = busy_poll;
   all.timeline = Timeline::OfProcess();
   auto engine = std::make_shared<Engine>(std::move(data), std::move(all));
-  std::vector<int> ranks;
-  for (int rank = 0; rank < engine->size(); ++rank) ranks.push_back(rank);
+  std::vector<int> ranks = AllRanks(engine->size());
   fresh->watchdog = std::make_unique<Watchdog>(std::move(control), engine, options);
   fresh->sets.entries[0] = {std::move(ranks), std::move(engine)};
   process = fresh.release();
@@ -259,7 +258,7 @@ std::vector<std::pair<const char*, uint64_t>> AllCounters() {
   for (const auto& [set, entry] : current->entries) {
     if (entry.engine) AddTo(&sum, *entry.engine);
   }
-  for (size_t i = 0; i < sum.size(); ++i) named.emplace_back(kCounters[i], sum[i]);
+  for (size_t i = 0; i < sum.size(); ++i) named.emplace_back(kCounters[i].name, sum[i]);
   return named;
 }
 

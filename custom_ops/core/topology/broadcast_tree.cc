@@ -1,7 +1,8 @@
 #include "core/topology/broadcast_tree.h"
 
 #include <algorithm>
-#include <numeric>
+
+#include "base/ranks.h"
 
 namespace tfddl {
 namespace {
@@ -44,8 +45,7 @@ size_t PlaceOf(int rank, const std::vector<int>& ranks) {
 
 BroadcastTree TreeFor(const Hosts& hosts, int rank, int size, int root, size_t pieces) {
   BroadcastTree tree;
-  std::vector<int> near(static_cast<size_t>(size)), first;
-  std::iota(near.begin(), near.end(), 0);
+  std::vector<int> near = AllRanks(size), first;
   int leader = root;
   if (hosts.hosts() > 1) {
     near = hosts.of(rank);
