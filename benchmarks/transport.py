@@ -11,7 +11,7 @@ the blocks.
 - `nothing us`: the same function with `TfddlNoOp` instead: the cost of TensorFlow.
 - `gain` = (MPI - nothing) / (shm - nothing).
 - `shm moved us`, `MPI moved us`: the transfer within the same calls, from the agreement of all ranks until the result is
-  complete, on the slowest rank, by the engine's flight log. It excludes the parts that the transports share: the call of
+  complete, on the slowest rank, by the flight record. It excludes the parts that the transports share: the call of
   the engine, the vote, and the way back into TensorFlow.
 - `moved gain` = MPI moved / shm moved. The bar is 2 from 64 KiB on. `ok` tells whether the line reaches it.
 - `mpi4py us`: plain MPI, `Allreduce`, `Bcast` or `Allgather` of the same data between NumPy arrays (the root of a
@@ -23,8 +23,10 @@ the blocks.
 
 import os
 import statistics
+import tempfile
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,7 +39,8 @@ from tfddl.bench.adapters import Way
 from tfddl.bench.adapters.in_graph import around
 from tfddl.bench.case import Case, count_wrong
 from tfddl.bench.rounds import Timing, measure
-from tfddl.runtime import flight_log, library
+from tfddl.flight import records
+from tfddl.runtime import library
 
 SIZES = (64 << 10, 1 << 20, 16 << 20, 64 << 20)
 BAR = 2.0
@@ -93,12 +96,11 @@ def mpi_ways(size: int) -> dict[str, Way]:
 
 
 def moved(name: str, calls: int) -> float:
-    """Median microseconds from "start" to "done" of the last calls, on the slowest rank."""
-    times: dict[str, list[int]] = {"start": [], "done": []}
-    for event in flight_log():
-        if event["name"] == name and event["event"] in times:
-            times[event["event"]].append(event["time_us"])
-    spent = [done - start for start, done in zip(times["start"], times["done"], strict=True)]
+    """Median microseconds from the start to the end of the last calls, on the slowest rank."""
+    with tempfile.TemporaryDirectory() as folder:
+        operations = records.read(Path(hvd.write_flight_record(folder))).operations[0]
+    own = (each for each in operations if each.name == name)
+    spent = [each.ended_us - each.started_us for each in own if each.started_us and each.ended_us]
     return MPI.COMM_WORLD.allreduce(float(statistics.median(spent[-calls:])), MPI.MAX)
 
 

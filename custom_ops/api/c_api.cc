@@ -2,16 +2,12 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <utility>
-#include <vector>
 
-#include "base/json.h"
 #include "core/engine/gather.h"
 #include "core/process/flight_contents.h"
 #include "core/process/process.h"
@@ -120,24 +116,6 @@ const char* tfddl_stats(void) {
     json += (json.empty() ? "\"" : ", \"") + std::string(name) + "\": " + std::to_string(value);
   }
   Text() = "{" + json + "}";
-  return Text().c_str();
-}
-
-const char* tfddl_flight_log(void) {
-  std::vector<std::pair<tfddl::Event, int>> events;  // with their set
-  for (const auto& [set, entry] : tfddl::CurrentSets().entries) {
-    if (!entry.engine) continue;
-    for (auto& event : entry.engine->recorder().Events()) events.emplace_back(std::move(event), set);
-  }
-  std::stable_sort(events.begin(), events.end(),
-                   [](auto& a, auto& b) { return a.first.time_us < b.first.time_us; });
-  std::string json;
-  for (const auto& [event, set] : events) {
-    json += std::string(json.empty() ? "" : ", ") + "{\"time_us\": " + std::to_string(event.time_us) +
-            ", \"event\": \"" + event.type + "\", \"name\": " + tfddl::Quote(event.name) +
-            ", \"process_set\": " + std::to_string(set) + "}";
-  }
-  Text() = "[" + json + "]";
   return Text().c_str();
 }
 

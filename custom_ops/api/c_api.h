@@ -80,10 +80,8 @@ TFDDL_EXPORT void tfddl_note(int set, const char* key, const char* note);
 // The reason when the job has failed on this rank, else an empty string.
 TFDDL_EXPORT const char* tfddl_failure(void);
 
-// JSON: an object of counters, and an array of {"time_us", "event", "name", "process_set"} of the last
-// operations, oldest first.
+// JSON: an object of counters.
 TFDDL_EXPORT const char* tfddl_stats(void);
-TFDDL_EXPORT const char* tfddl_flight_log(void);
 
 // The flight record (flight_record.h); `stacks` has the five numbers of PythonStacks. The second function
 // makes a signal write it: returns 0, or -1 if the program handles the signal already. The last one returns

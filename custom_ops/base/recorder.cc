@@ -78,16 +78,4 @@ std::vector<Operation> Recorder::Operations() const {
   return operations;
 }
 
-std::vector<Event> Recorder::Events() const {
-  std::vector<Event> events;
-  for (const Operation& operation : Operations()) {
-    const std::string& name = operation.name;
-    events.push_back({operation.submitted_us, "submit", name});
-    if (operation.started_us) events.push_back({operation.started_us, "start", name});
-    if (operation.ended_us) events.push_back(LastEvent(operation));
-  }
-  std::stable_sort(events.begin(), events.end(), [](auto& a, auto& b) { return a.time_us < b.time_us; });
-  return events;
-}
-
 }  // namespace tfddl

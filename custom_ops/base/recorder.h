@@ -67,7 +67,6 @@ class Recorder {
   void Ended(uint64_t number, bool ok);
 
   std::vector<Operation> Operations() const;  // oldest first
-  std::vector<Event> Events() const;          // of these operations, oldest first
   std::optional<Event> Last() const;
   Counters counters;
 

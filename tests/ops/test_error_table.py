@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.harness import on_ranks
+from tests.harness.flight import operations
 from tests.ops.support import arguments_by_rank, in_threads
 from tests.ops.test_mismatch import works
 from tfddl.ops.constants import Adasum, Average, Max, Min, Product, Sum
@@ -394,13 +395,11 @@ def test_after_a_peer_has_shut_down(hvd, mode):
 def test_a_name_in_flight_twice(hvd, kind, mode):
     from mpi4py import MPI
 
-    from tfddl.runtime import flight_log
-
     body = EVERY_KIND[kind]
     if hvd.rank() == 0:
         done = []
         with in_threads(lambda: done.append(run(mode, hvd, body))):
-            while [entry["event"] for entry in flight_log() if entry["name"] == NAME][-1:] != ["submit"]:
+            while [each.state for each in operations() if each.name == NAME][-1:] != ["submitted"]:
                 time.sleep(0.01)
             with pytest.raises(
                 Invalid, match=rf"'{NAME}' was submitted while an earlier call.*different names"

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.harness import on_ranks
+from tests.harness.flight import operations
 from tests.ops.support import array, at_once, check, total
 
 COUNT = 12
@@ -27,8 +28,6 @@ def expected(size, index):
 @on_ranks(2, 3)
 def test_order_of_control_dependencies(hvd):
     """Inputs are computed one after the other, with pauses; a collective starts once its input exists."""
-    from tfddl.runtime import flight_log
-
     order = permutation(hvd.rank())
 
     @tf.function
@@ -47,8 +46,8 @@ def test_order_of_control_dependencies(hvd):
     for _ in range(20):
         for index, result in enumerate(step(inputs)):
             check(result, expected(hvd.size(), index))
-        submitted = [entry["name"] for entry in flight_log() if entry["event"] == "submit"]
-        indices = [int(name.rpartition(".")[2]) for name in submitted if "ordered." in name]
+        submitted = [each.name for each in operations() if "ordered." in each.name]
+        indices = [int(name.rpartition(".")[2]) for name in submitted]
         seen.append(indices[-COUNT:])
     assert order in seen, (
         seen

@@ -1,4 +1,4 @@
-"""Functions compiled by XLA, and their collectives as the flight log has them."""
+"""Functions compiled by XLA, and their collectives as the flight record has them."""
 
 import contextlib
 import time
@@ -9,7 +9,7 @@ from unittest import mock
 
 import tensorflow as tf
 
-from tfddl import runtime
+from tests.harness.flight import operations
 from tfddl.runtime import xla
 
 
@@ -21,11 +21,11 @@ def jit(function: Callable[..., Any], **options: Any) -> Any:
 @contextlib.contextmanager
 def recorded() -> Iterator[list[str]]:
     """Fills a list with the names of the collectives that the block starts, in their order."""
-    begin_us = time.monotonic_ns() // 1000  # the clock of the flight log, which drops its oldest events
+    begin_us = time.monotonic_ns() // 1000  # the clock of the flight record
     names: list[str] = []
     yield names
-    started = (event for event in runtime.flight_log() if event["event"] == "start")
-    names.extend(event["name"] for event in started if event["time_us"] >= begin_us)
+    started = [(each.started_us, each.name) for each in operations() if each.started_us is not None]
+    names.extend(name for time_us, name in sorted(started) if time_us >= begin_us)
 
 
 def counts(names: list[str]) -> Counter[str]:

@@ -1,7 +1,6 @@
 """The running job: init, ranks, process sets, the native library, and the engine's counters."""
 
 import json
-from typing import Any
 
 from tfddl.runtime import library
 from tfddl.runtime.job import process
@@ -21,14 +20,3 @@ def stats() -> dict[str, int]:
 def request_count() -> int:
     """How many collectives this process has submitted since `init()`; 0 outside of a job."""
     return stats()["requests"] if process.job is not None else 0
-
-
-def flight_log() -> list[dict[str, Any]]:
-    """The last operations of this rank, oldest first.
-
-    Returns:
-        Dicts of `time_us` (a steady clock), `event` ("submit", "start", "done" or "error") and `name`; the name
-        of a bucket of gradients ends in `#<bucket>`.
-    """
-    events: list[dict[str, Any]] = json.loads(library.native().tfddl_flight_log())
-    return events

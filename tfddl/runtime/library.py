@@ -39,7 +39,6 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
         "last_error",
         "failure",
         "stats",
-        "flight_log",
         "gather",
         "set_in_flight",
         "record_write",

@@ -1,6 +1,5 @@
 """Buckets start while the backward pass still runs."""
 
-import importlib
 import os
 import time
 from unittest import mock
@@ -11,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.harness import on_ranks
+from tests.harness.flight import operations
 
 LAYERS, WIDTH = 4, 300
 ONE_LAYER = "0.4"
@@ -20,22 +20,21 @@ PATIENCE = 20.0
 """Seconds that the other layers' buckets get to be submitted, on a busy machine."""
 
 begins: list[int] = [0]
-"""When the step began, in the flight log's time."""
+"""When the step began, in microseconds of the flight record's clock."""
 
-logs: list[list[dict]] = []
-"""The flight log as it was just before the gradient of the first layer existed."""
+early: list[list[int]] = []
+"""The buckets that had been submitted just before the gradient of the first layer existed."""
 
 
 @tf.custom_gradient
 def slow_backward(x):
-    """The identity, whose gradient comes after all other buckets, or late; it looks at the flight log at the end."""
+    """The identity, whose gradient comes after all other buckets, or late; it looks at the flight record at the end."""
 
     def wait(gradient):
-        log = importlib.import_module("tfddl.runtime").flight_log
         end = time.monotonic() + PATIENCE
-        while len(submitted(log(), begins[-1])) < LAYERS - 1 and time.monotonic() < end:
+        while len(submitted(begins[-1])) < LAYERS - 1 and time.monotonic() < end:
             time.sleep(0.05)
-        logs.append(log())
+        early.append(submitted(begins[-1]))
         return gradient
 
     def backward(gradient):
@@ -49,7 +48,6 @@ def slow_backward(x):
 @pytest.mark.parametrize("way", ["optimizer", "tape"])
 @on_ranks(2)
 def test_the_first_bucket_is_submitted_before_the_last_gradient_exists(hvd, way):
-    runtime = importlib.import_module("tfddl.runtime")
     matrices = [tf.Variable(tf.eye(WIDTH) * 0.5) for _ in range(LAYERS)]
     optimizer = keras.optimizers.SGD(0.1)
     wrap = (lambda tape: tape) if way == "optimizer" else hvd.DistributedGradientTape
@@ -70,13 +68,13 @@ def test_the_first_bucket_is_submitted_before_the_last_gradient_exists(hvd, way)
     x = tf.constant(np.random.default_rng(hvd.rank()).normal(size=(8, WIDTH)), tf.float32)
     with mock.patch.dict(os.environ, TFDDL_BUCKET_MB=ONE_LAYER):
         step(x)
-    begins.append(max(entry["time_us"] for entry in runtime.flight_log()))
+    begins.append(time.monotonic_ns() // 1000)
     step(x)
-    assert sorted(submitted(logs[-1], begins[-1])) == list(range(LAYERS - 1))
-    assert sorted(submitted(runtime.flight_log(), begins[-1])) == list(range(LAYERS))
+    assert sorted(early[-1]) == list(range(LAYERS - 1))
+    assert sorted(submitted(begins[-1])) == list(range(LAYERS))
 
 
-def submitted(log, begin):
+def submitted(begin):
     """Numbers of the buckets submitted since `begin`. TensorFlow may start two that are ready in either order."""
-    names = [entry["name"] for entry in log if entry["event"] == "submit" and entry["time_us"] > begin]
+    names = [each.name for each in operations() if each.submitted_us > begin]
     return [int(name.rsplit("#", 1)[1]) for name in names if "#" in name]
