@@ -6,27 +6,26 @@ import bdb
 import functools
 import os
 import sys
-from types import TracebackType
+
+from tfddl.runtime import exit_code
 
 
 @functools.cache
 def install() -> None:
     """Adds an explanation to the traceback of a debugger that finds its input at its end."""
-    previous = sys.excepthook
+    exit_code.after_traceback(_explain)
 
-    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        previous(kind, error, traceback)
-        if isinstance(error, bdb.BdbQuit) and _without_input():
-            print(
-                "tfddl: pdb found no input: ranks cannot read from the terminal, their stdin is /dev/null. Call "
-                "breakpoint() on one rank only, and talk to pdb over a socket (pip install remote-pdb): "
-                "tfddlrun -np 2 -x PYTHONBREAKPOINT=remote_pdb.set_trace python train.py, then nc 127.0.0.1 PORT. Or call "
-                "breakpoint() on rank 0 only and start the job with mpirun instead of tfddlrun, or attach a debugger: "
-                "debugpy.listen(5678 + hvd.rank()); debugpy.wait_for_client()",
-                file=sys.stderr,
-            )
 
-    sys.excepthook = hook
+def _explain(error: BaseException) -> None:
+    if isinstance(error, bdb.BdbQuit) and _without_input():
+        print(
+            "tfddl: pdb found no input: ranks cannot read from the terminal, their stdin is /dev/null. Call "
+            "breakpoint() on one rank only, and talk to pdb over a socket (pip install remote-pdb): "
+            "tfddlrun -np 2 -x PYTHONBREAKPOINT=remote_pdb.set_trace python train.py, then nc 127.0.0.1 PORT. Or call "
+            "breakpoint() on rank 0 only and start the job with mpirun instead of tfddlrun, or attach a debugger: "
+            "debugpy.listen(5678 + hvd.rank()); debugpy.wait_for_client()",
+            file=sys.stderr,
+        )
 
 
 def _without_input() -> bool:

@@ -1,10 +1,12 @@
-"""Learns the exit code of the program before its exit handlers run. Python does not tell them."""
+"""The end of the program: its exit code, which Python does not tell exit handlers, and its uncaught exception."""
 
 from __future__ import annotations
 
 import builtins
 import sys
 import threading
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any, NoReturn
 
 from tfddl.runtime.job import process
@@ -54,3 +56,14 @@ def status(code: Any) -> int:
     if code is None:
         return 0
     return code & 0xFF if isinstance(code, int) else 1
+
+
+def after_traceback(action: Callable[[BaseException], None]) -> None:
+    """Has `action` called with an uncaught exception, when its traceback has been printed."""
+    previous = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        previous(kind, error, traceback)
+        action(error)
+
+    sys.excepthook = hook

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from types import TracebackType
 from typing import NoReturn
 
 from tfddl.runtime import exit_code, fork, library
@@ -33,16 +32,15 @@ _HANDLERS_LIMIT = 30.0
 @functools.cache
 def install() -> None:
     """Makes an uncaught exception end the whole job, after its traceback has been printed."""
-    previous = sys.excepthook
+    exit_code.after_traceback(_end_all)
 
-    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        previous(kind, error, traceback)
-        if not fork.is_child():
-            library.native().tfddl_record_failure(f"{kind.__name__}: {error}".encode(errors="replace"))
-            _let_the_cause_print(error)
-            abort(None)
 
-    sys.excepthook = hook
+def _end_all(error: BaseException) -> None:
+    if not fork.is_child():
+        reason = f"{type(error).__name__}: {error}"
+        library.native().tfddl_record_failure(reason.encode(errors="replace"))
+        _let_the_cause_print(error)
+        abort(None)
 
 
 @contextlib.contextmanager

@@ -8,8 +8,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import sys
-from types import TracebackType
 
 from tfddl.runtime import exit_code, library
 from tfddl.runtime.job import process
@@ -80,15 +78,9 @@ def _forked() -> None:
     # waits for other ranks and destroys their shared memory.
     leave = ctypes.cast(library.native().tfddl_leave_forked, ctypes.c_void_p)
     ctypes.pythonapi.Py_AtExit(leave)
-    _learn_exit_code()
-
-
-def _learn_exit_code() -> None:
     exit_code.observe()
-    previous = sys.excepthook
+    exit_code.after_traceback(_note_failure)
 
-    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        previous(kind, error, traceback)
-        process.exit_code = 1
 
-    sys.excepthook = hook
+def _note_failure(_: BaseException) -> None:
+    process.exit_code = 1
