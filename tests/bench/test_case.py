@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from tfddl.bench.case import DTYPES, Case, collective, count_wrong, gradients
+from tfddl.bench.case import Case, collective, count_wrong, gradients
+from tfddl.bench.command import DTYPES
 from tfddl.bench.gradient_sets import SETS, floats
 
 WANTED = {

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from tfddl import cli
 from tfddl.bench import adapters, command, param_types, rounds, session
-from tfddl.bench.case import BUS_FACTORS, DTYPES
+from tfddl.bench.case import BUS_FACTORS
 from tfddl.bench.gradient_sets import MODELS, SETS
 from tfddl.bench.results import human, machine
 
@@ -37,7 +37,6 @@ def test_names_are_those_of_the_package():
     assert choices("allreduce", "peers")._choices == tuple(adapters.PEERS)
     assert choices("gradients", "sets")._choices == tuple(SETS)
     assert choices("training", "models")._choices == tuple(MODELS)
-    assert tuple(choices("allreduce", "dtype").choices) == DTYPES
     assert set(command.bench.commands) == set(BUS_FACTORS)
 
 

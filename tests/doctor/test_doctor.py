@@ -225,16 +225,16 @@ def test_mpi(monkeypatch):
 
 
 def test_gpu(monkeypatch, tmp_path):
-    assert states(gpu.gpu(tmp_path)) == {"GPU": "ok"}
+    monkeypatch.setattr(gpu, "_DEVICES", tmp_path)
+    assert states(gpu.gpu()) == {"GPU": "ok"}
     (tmp_path / "nvidia0").touch()
     monkeypatch.setattr(gpu, "nccl", returns([]))
-    the_fault(gpu.gpu(tmp_path), "TensorFlow's GPUs", "none of 1", "tensorflow[and-cuda]")
+    the_fault(gpu.gpu(), "TensorFlow's GPUs", "none of 1", "tensorflow[and-cuda]")
 
 
 def test_nccl(monkeypatch):
-    the_fault(
-        gpu.nccl("/nowhere/libnccl.so"), "NCCL", "cannot open shared object", "pip install nvidia-nccl-cu12"
-    )
+    monkeypatch.setenv("TFDDL_NCCL_LIBRARY", "/nowhere/libnccl.so")
+    the_fault(gpu.nccl(), "NCCL", "cannot open shared object", "pip install nvidia-nccl-cu12")
 
     class Old:
         def __init__(self, path):
@@ -244,8 +244,9 @@ def test_nccl(monkeypatch):
             version._obj.value = 21705
 
     monkeypatch.setattr(gpu.ctypes, "CDLL", Old)
+    monkeypatch.setenv("TFDDL_NCCL_LIBRARY", "libnccl.so")
     the_fault(
-        gpu.nccl("libnccl.so"),
+        gpu.nccl(),
         "NCCL",
         "2.17.5 (libnccl.so), and tfddl needs 2.18",
         "pip install --no-deps --upgrade",

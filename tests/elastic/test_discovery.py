@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tfddl.launch.elastic import session
+from tfddl.launch.elastic import discovery, session
 from tfddl.launch.elastic.children import Children
 from tfddl.launch.elastic.discovery import Poll, Script, parse, wait_for_hosts
 from tfddl.launch.elastic.hand_over import HandOver
@@ -52,11 +52,12 @@ def test_a_process_that_a_command_leaves_behind(tmp_path):
             os.kill(int(held.read_text()), signal.SIGKILL)
 
 
-def test_a_script_that_fails_or_hangs(tmp_path):
+def test_a_script_that_fails_or_hangs(tmp_path, monkeypatch):
+    monkeypatch.setattr(discovery, "LIMIT_S", 1.0)
     with pytest.raises(ValueError, match="Received: echo b; exit 4, which ended with exit code 4: b"):
         Script("echo b; exit 4", 1).hosts()
     with pytest.raises(ValueError, match=r"let it answer within 1 s\. Received: echo"):
-        Script(f"echo $$ > {tmp_path}/process; sleep 77; true", 1, limit=1.0).hosts()
+        Script(f"echo $$ > {tmp_path}/process; sleep 77; true", 1).hosts()
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "process").read_text()), 0)
 
@@ -72,7 +73,7 @@ def test_waiting_for_slots(tmp_path):
         wait_for_hosts(script, 9, 0.0, said.append)
 
 
-def test_a_failure_is_said_once_and_ends_with_a_success():
+def test_a_failure_is_said_once_and_ends_with_a_success(monkeypatch):
     """The function that takes the hosts may fail too."""
     answers = iter([[A], ValueError("first"), ValueError("second"), [B], ValueError("third"), [C], [A]])
     found, failed, ended = [], [], threading.Event()
@@ -92,7 +93,8 @@ def test_a_failure_is_said_once_and_ends_with_a_success():
             raise RuntimeError("fourth")
         found.append(hosts)
 
-    poll = Poll(Answers("", 1), take, failed.append, Children(), every=0.001)
+    monkeypatch.setattr(discovery, "EVERY_S", 0.001)
+    poll = Poll(Answers("", 1), take, failed.append, Children())
     poll.start()
     assert ended.wait(60)
     poll.close()

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from tests.launch.support import runner, tfddlrun
-from tfddl.launch import allocation, run, slurm
+from tfddl.launch import allocation, gpus, run, slurm
 from tfddl.launch.allocation import NoChoiceError, choose, hosts_for_mpirun
 from tfddl.launch.gpus import local_gpus
 from tfddl.launch.hosts import Host
@@ -250,17 +250,18 @@ def test_visible_devices(visible, count):
 
 
 def test_gpus_without_a_variable(tmp_path, monkeypatch):
-    assert local_gpus({}, tmp_path)[0] == 0
+    monkeypatch.setattr(gpus, "_DEVICES", tmp_path)
+    assert local_gpus({})[0] == 0
     program = tmp_path / "nvidia-smi"
     program.write_text(
         "#!/bin/sh\necho 'GPU 0: A100 (UUID: GPU-1)'\necho '  MIG 1g: (UUID: MIG-1)'\necho 'GPU 1: A100'\n"
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert local_gpus({}, tmp_path) == (2, "nvidia-smi -L")
+    assert local_gpus({}) == (2, "nvidia-smi -L")
     for name in ("nvidia0", "nvidia1", "nvidia2", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
-    assert local_gpus({}, tmp_path) == (3, f"{tmp_path}/nvidia*")
+    assert local_gpus({}) == (3, f"{tmp_path}/nvidia*")
 
 
 def test_the_choice_is_printed_and_goes_to_mpirun(monkeypatch):

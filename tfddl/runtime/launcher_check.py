@@ -30,6 +30,7 @@ _GENERIC = ("WORLD_SIZE", "RANK")
 _SPECIAL_STEPS = (
     0xFFFFFFF0  # from here on: interactive (...FA), batch (...FB; before Slurm 20.11 ...FE), extern (...FC)
 )
+_PROC = Path("/proc")
 
 
 def check(comm: Any, world_size: int) -> None:
@@ -47,18 +48,17 @@ def check(comm: Any, world_size: int) -> None:
         raise RuntimeError(text)
 
 
-def unexpected_single(environment: Mapping[str, str], proc: Path = Path("/proc")) -> str | None:
+def unexpected_single(environment: Mapping[str, str]) -> str | None:
     """The error for a job of size 1 with these environment variables; None if nothing says that there are more processes.
 
     Args:
         environment: The environment variables of this process.
-        proc: The directory of the proc file system.
     """
     if environment.get(ALLOW_VARIABLE) == "1":
         return None
     if any(size == 1 for size, _ in _found(environment, _MPI_LAUNCHERS)):
         return None
-    slurm = () if _runs_once(environment, proc) else (_SLURM,)
+    slurm = () if _runs_once(environment) else (_SLURM,)
     pairs = (*_MPI_LAUNCHERS, _LOCAL, *slurm, _GENERIC)
     several = [(size, names) for size, names in _found(environment, pairs) if size > 1]
     if not several:
@@ -95,7 +95,7 @@ def _found(
             yield int(values[0]), names
 
 
-def _runs_once(environment: Mapping[str, str], proc: Path) -> bool:
+def _runs_once(environment: Mapping[str, str]) -> bool:
     """Whether Slurm started a batch script or a shell, in which this program runs once whatever the number of tasks.
 
     The variables do not always tell: a job that `sbatch` submits from within a step inherits the variables of that step,
@@ -107,9 +107,9 @@ def _runs_once(environment: Mapping[str, str], proc: Path) -> bool:
         return True
     task = environment.get("SLURM_TASK_PID", "")
     try:
-        state = (proc / task / "stat").read_text().rpartition(")")[2].split()
+        state = (_PROC / task / "stat").read_text().rpartition(")")[2].split()
         parent, terminal = state[1], state[4]
-        title = (proc / parent / "cmdline").read_bytes()
+        title = (_PROC / parent / "cmdline").read_bytes()
     except (OSError, IndexError):  # the task has ended, or lives in another container
         return False
     if not title.startswith(b"slurmstepd"):

@@ -20,14 +20,11 @@ class Script:
     Args:
         command: The command.
         slots: The slots of a host without a number.
-        limit: The seconds that the command may take.
         children: Runs the command.
     """
 
-    def __init__(
-        self, command: str, slots: int, limit: float = LIMIT_S, children: Children | None = None
-    ) -> None:
-        self._command, self._slots, self._limit = command, slots, limit
+    def __init__(self, command: str, slots: int, children: Children | None = None) -> None:
+        self._command, self._slots = command, slots
         self._children = children or Children()
 
     def hosts(self) -> list[Host]:
@@ -39,10 +36,10 @@ class Script:
         Raises:
             ValueError: The script has failed, took too long, or printed something else.
         """
-        code, said, errors = self._children.run(self._command, self._limit)
+        code, said, errors = self._children.run(self._command, LIMIT_S)
         if code is None:
             raise ValueError(
-                f"The script of --host-discovery-script takes too long: let it answer within {self._limit:g} s. "
+                f"The script of --host-discovery-script takes too long: let it answer within {LIMIT_S:g} s. "
                 f"Received: {self._command}"
             )
         if code != 0:
@@ -119,7 +116,6 @@ class Poll:
         found: Gets the hosts after each run.
         failed: Gets the reason when the script or `found` fails; not again before both have worked.
         children: Runs the script and what `found` runs.
-        every: The seconds between two runs.
     """
 
     def __init__(
@@ -128,9 +124,8 @@ class Poll:
         found: Callable[[list[Host]], None],
         failed: Callable[[str], None],
         children: Children,
-        every: float = EVERY_S,
     ) -> None:
-        self._script, self._found, self._failed, self._every = script, found, failed, every
+        self._script, self._found, self._failed = script, found, failed
         self._children, self._ended = children, threading.Event()
         self._thread = threading.Thread(target=self._run, name="tfddlrun-hosts", daemon=True)
 
@@ -146,7 +141,7 @@ class Poll:
 
     def _run(self) -> None:
         works = True
-        while not self._ended.wait(self._every):
+        while not self._ended.wait(EVERY_S):
             try:
                 self._found(self._script.hosts())
                 works = True
