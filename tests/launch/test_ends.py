@@ -115,8 +115,8 @@ def test_ranks_that_do_not_start_in_time(tmp_path):
     )
     (tmp_path / "mpirun").chmod(0o755)
     code = (
-        f"from pathlib import Path; from tfddl.launch import mpirun, run; find = mpirun.find_mpirun; "
-        f"run.find_mpirun = lambda: find([Path({str(tmp_path)!r})]); run.main()"
+        "from tfddl.launch import mpirun, run; "
+        f"mpirun._beside_python = lambda: [{str(tmp_path)!r}]; run.main()"
     )
     command = [sys.executable, "-c", code, "-np", "3", "--start-timeout", "0.5", "true"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=REPOSITORY)

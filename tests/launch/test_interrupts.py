@@ -140,8 +140,8 @@ def test_ctrl_c_while_hosts_that_are_gone_would_remove_commits(tmp_path):
     (tmp_path / "mpirun").write_text(MPIRUN)
     (tmp_path / "mpirun").chmod(0o755)
     code = (
-        f"from pathlib import Path; from tfddl.launch import mpirun, run; find = mpirun.find_mpirun; "
-        f"run.find_mpirun = lambda: find([Path({str(tmp_path)!r})]); run.main()"
+        "from tfddl.launch import mpirun, run; "
+        f"mpirun._beside_python = lambda: [{str(tmp_path)!r}]; run.main()"
     )
     command = [sys.executable, "-c", code, "--elastic", "-H", "a,b", "true"]
     with subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL) as job:
