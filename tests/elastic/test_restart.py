@@ -7,11 +7,12 @@ import socket
 
 import pytest
 
+from tests.elastic.support import Pool, starts
 from tfddl.launch import run
 from tfddl.launch.elastic.folder import forget
-from tfddl.launch.elastic.restart import Limits, Placement, Restarts, host_of_each, next_placement
+from tfddl.launch.elastic.restart import Limits, Placement, host_of_each
 from tfddl.launch.hosts import Host
-from tfddl.launch.outcome import Rank, Record, judge
+from tfddl.launch.outcome import Rank, Record, Verdict, judge
 
 KILL = -9
 NO_LIMITS = Limits(1, None, False)
@@ -29,6 +30,14 @@ def verdict(statuses, hosts, lost=()):
         rank.status = None
     ended = sorted((rank for rank in ranks if rank not in gone), key=lambda rank: rank.stopped)
     return judge(Record(len(ranks), ended, gone, [], 0, "", len(set(hosts)) > 1))
+
+
+def start_again(limits, before, *ends):
+    """Runs a session on fixed hosts. Returns the places after the first one, and what was said of these ends."""
+    pool = Pool(limits, discovered=False)
+    places, said = starts(pool, before, *ends)
+    pool.close()
+    return places[1:], [line.removeprefix("tfddlrun: ") for line in said if "lost; " in line]
 
 
 @pytest.mark.parametrize(
@@ -51,11 +60,11 @@ def verdict(statuses, hosts, lost=()):
 def test_on_one_host(statuses, lost, limits, expected):
     for hosts in ([], [Host("localhost", len(statuses))]):
         before = Placement(len(statuses), hosts)
-        after, line = next_placement(
-            verdict(statuses, ["here"] * len(statuses), lost), before, limits, Restarts(None)
-        )
-        assert after == (expected and Placement(expected, [Host("localhost", expected)] if hosts else []))
-        assert ("starting again with" in line) == (after is not None)
+        end = verdict(statuses, ["here"] * len(statuses), lost)
+        places, lines = start_again(limits, before, end, *[Verdict(0)] * (expected is not None))
+        after = expected and Placement(expected, [Host("localhost", expected)] if hosts else [])
+        assert places == [after] * (expected is not None)
+        assert any("starting again with" in line for line in lines) == (expected is not None)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +82,7 @@ def test_on_several_hosts(statuses, lost, replace, expected):
     """Hosts may be named by addresses, and have fewer processes than slots."""
     before = Placement(5, [Host("10.0.0.1", 2), Host("10.0.0.2", 2), Host("c", 4)])
     end = verdict(statuses, ["a.site", "a.site", "b.site", "b.site", "c"], lost)
-    after, _ = next_placement(end, before, Limits(1, None, replace), Restarts(None))
+    [after], _ = start_again(Limits(1, None, replace), before, end, Verdict(0))
     assert [(host.name, host.slots) for host in after.hosts] == list(expected.items())
     assert after.processes == sum(expected.values())
 
@@ -98,17 +107,15 @@ def test_ranks_that_mpirun_has_placed_otherwise():
 def test_words():
     before = Placement(2, [])
     end = verdict([KILL, -15], ["a", "a"])
-    assert next_placement(end, before, Limits(1, 3, False), Restarts(3, 2))[1] == (
-        "rank 0 of 2 was lost; starting again with 1 process, restart 3"
-    )
-    assert next_placement(end, before, Limits(1, 3, False), Restarts(3, 3))[1] == (
-        "rank 0 of 2 was lost; --reset-limit 3 lets the job start again no more"
-    )
-    assert next_placement(end, before, Limits(2, None, False), Restarts(None))[1] == (
-        "rank 0 of 2 was lost; 1 process is left, and --min-np asks for 2"
-    )
+    assert start_again(Limits(1, 1, True), before, end, end)[1] == [
+        "rank 0 of 2 was lost; starting again with 2 processes, restart 1",
+        "rank 0 of 2 was lost; --reset-limit 1 lets the job start again no more",
+    ]
+    assert start_again(Limits(2, None, False), before, end)[1] == [
+        "rank 0 of 2 was lost; 1 process would be left, and --min-np asks for 2"
+    ]
     two = verdict([-15, KILL, KILL, -15], ["a", "a", "b", "b"])
-    assert next_placement(two, Placement(4, []), NO_LIMITS, Restarts(None))[1].startswith(
+    assert start_again(NO_LIMITS, Placement(4, []), two, Verdict(0))[1][0].startswith(
         "ranks 1 on a, 2 on b of 4 were lost; starting again with 2 processes"
     )
 

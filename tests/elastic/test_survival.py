@@ -193,7 +193,7 @@ def test_a_divided_state_starts_again_on_fewer_ranks():
             (),
             ("--min-np", "2"),
             137,
-            "1 process is left, and --min-np asks for 2",
+            "1 process would be left, and --min-np asks for 2",
         ),
         long(
             {"3": [5, [1], "step"], "2": [7, [1], "step"]},

@@ -1,4 +1,4 @@
-"""Decides how an elastic job goes on: whether, with how many processes, and where."""
+"""Where the processes of an elastic job run, before and after a loss, and how often the job may start again."""
 
 from __future__ import annotations
 
@@ -62,36 +62,6 @@ class Restarts:
         return f"--reset-limit {self.limit} lets the job start again no more"
 
 
-def next_placement(
-    verdict: Verdict, before: Placement, limits: Limits, restarts: Restarts
-) -> tuple[Placement | None, str]:
-    """Decides how a job goes on after its end.
-
-    Args:
-        verdict: How the job ended.
-        before: Where its processes ran.
-        limits: Those of the user.
-        restarts: How often the job has started again.
-
-    Returns:
-        Where to start again, or None; and the line that says so. The line is empty after an end that is no loss: a success,
-        an exception of the program, or a signal to tfddlrun.
-    """
-    if not verdict.lost:
-        return None, ""
-    lost = lost_ranks(verdict.lost, verdict.ranks)
-    if refusal := restarts.refusal():
-        return None, f"{lost}; {refusal}"
-    after = _without(verdict, before, limits.replace)
-    number = processes(after.processes)
-    if after.processes < max(limits.least, 1):
-        return (
-            None,
-            f"{lost}; {number} {'is' if after.processes == 1 else 'are'} left, and --min-np asks for {limits.least}",
-        )
-    return after, f"{lost}; starting again with {number}, restart {restarts.count + 1}"
-
-
 def processes(number: int) -> str:
     """`1 process`, `2 processes`."""
     return f"{number} process{'' if number == 1 else 'es'}"
@@ -119,8 +89,14 @@ def lost_ranks(lost: Collection[Rank], of: Collection[Rank]) -> str:
     return f"rank{'s' if many else ''} {ranks} of {len(of)} {'were' if many else 'was'} lost"
 
 
-def _without(verdict: Verdict, before: Placement, replace: bool) -> Placement:
-    """The processes that are left, or with `replace` those of the hosts that are left."""
+def without_lost(verdict: Verdict, before: Placement, replace: bool) -> Placement:
+    """Where a job starts again on fixed hosts.
+
+    Args:
+        verdict: How the job ended.
+        before: Where its processes ran.
+        replace: Whether lost processes are started again, where their host is left.
+    """
     place = host_of_each(verdict.ranks, before)
     gone = _hosts_gone(verdict, place)
     if len(set(place.values())) < 2:

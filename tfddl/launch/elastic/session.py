@@ -14,8 +14,8 @@ from tfddl.launch.elastic.restart import (
     Restarts,
     host_of_each,
     lost_ranks,
-    next_placement,
     processes,
+    without_lost,
 )
 from tfddl.launch.elastic.survival import Survival
 from tfddl.launch.outcome import Verdict
@@ -102,17 +102,12 @@ class Session:
         return after, f"hosts changed ({changes}); starting again with {processes(after.processes)}"
 
     def _after_end(self, verdict: Verdict, place: Placement) -> tuple[Placement | None, str]:
-        if not self._pool.discovered:
-            after, line = next_placement(verdict, place, self._limits, self._restarts)
-            left = self._pool.without_leaving(after) if after else None
-            return (
-                self._to(left, lost_ranks(verdict.lost, verdict.ranks))
-                if left and left != after
-                else (after, line)
-            )
         if not verdict.lost:
-            return self._after_failed_start(verdict, place)
+            return self._after_failed_start(verdict, place) if self._pool.discovered else (None, "")
         lost = lost_ranks(verdict.lost, verdict.ranks)
+        if not self._pool.discovered:
+            left = without_lost(verdict, place, self._limits.replace)
+            return self._again(verdict, lost, self._pool.without_leaving(left))
         names = host_of_each(verdict.ranks, place)
         self._pool.failed(sorted({names[rank.number] for rank in verdict.lost}))
         return self._again(verdict, lost)
@@ -124,12 +119,12 @@ class Session:
         silent = self._pool.unreachable(place.hosts)
         return self._again(verdict, f"{', '.join(silent)} could not be reached") if silent else (None, "")
 
-    def _again(self, verdict: Verdict, reason: str) -> tuple[Placement | None, str]:
+    def _again(
+        self, verdict: Verdict, reason: str, at: Placement | None = None
+    ) -> tuple[Placement | None, str]:
         if refusal := self._restarts.refusal():
             return None, f"{reason}; {refusal}"
-        return self._to(self._wait_for_hosts(verdict), reason)
-
-    def _to(self, after: Placement, reason: str) -> tuple[Placement | None, str]:
+        after = at or self._wait_for_hosts(verdict)
         if lacks := self._pool.too_few(after):
             return None, f"{reason}; {lacks}"
         number = processes(after.processes)
