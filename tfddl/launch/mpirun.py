@@ -105,7 +105,7 @@ def command_line(
         processes: int, number of ranks.
         hosts: list of `Host`. If it is empty, mpirun asks a scheduler for hosts or uses this host.
         command: list of strings, the command that each rank runs.
-        forward: names of environment variables to pass to ranks on other hosts.
+        forward: names of environment variables to pass to ranks on other hosts. MPICH passes all.
         interfaces: names of the network interfaces to use on all hosts, separated by commas. Empty: MPI's choice.
         ssh: options for the ssh by which Open MPI reaches other hosts. MPICH's are in `ssh_variables`.
         more: options of the user for mpirun. Its options for binding and mapping replace tfddlrun's.
@@ -116,32 +116,56 @@ def command_line(
         List of strings.
     """
     named = ",".join(f"{host.name}:{host.slots}" for host in hosts)
-    given = [word.lstrip("-").partition("=")[0] for word in more if word.startswith("-")]
-    maps = any(map(_MAPS.fullmatch, given))
-    binds = any(map(_BINDS.fullmatch, given)) or any(map(_BINDS_TO_ITS_CORES.search, more))
     if mpirun.vendor == MPICH:
-        line = [mpirun.path, "-n", str(processes)] + (["-hosts", named] if named else [])
-        line += [] if binds else ["-bind-to", "none"]
-        line += ["-iface", interfaces] if interfaces else []
+        line = _mpich(mpirun, processes, named, interfaces, more)
     else:
-        line = [mpirun.path] + (["--allow-run-as-root"] if os.geteuid() == 0 else [])
-        line += ["-np", str(processes)] + (["-H", named] if named else [])
-        # By default mpirun pins each of two ranks to one core, and starts no more ranks than cores.
-        line += [] if binds else ["--bind-to", "none"]
-        line += [] if maps else ["--map-by", "slot:OVERSUBSCRIBE"]
-        line += _FAULT_TOLERANCE if survives else []
-        line += [item for name in forward for item in ("-x", name)]
-        if interfaces:  # for the ranks, then for mpirun and its daemons
-            line += ["--mca", "btl_tcp_if_include", interfaces]
-            if mpirun.major < 5:
-                line += ["--mca", "oob_tcp_if_include", interfaces]
-            elif interfaces != "lo":  # of which alone Open MPI 5 says that there are no interfaces
-                line += ["--prtemca", "prte_if_include", interfaces]
-        if ssh:
-            name = ["--mca", "plm_rsh_args"] if mpirun.major < 5 else ["--prtemca", "plm_ssh_args"]
-            line += [*name, " ".join(ssh)]
+        line = _open_mpi(mpirun, processes, named, forward, interfaces, ssh, more, survives)
     shim = (sys.executable, "-I", "-S", rank_shim.__file__) if supervised else ()
     return [*line, *more, *shim, *command]
+
+
+def _mpich(mpirun: Mpirun, processes: int, hosts: str, interfaces: str, more: Sequence[str]) -> list[str]:
+    line = [mpirun.path, "-n", str(processes)] + (["-hosts", hosts] if hosts else [])
+    line += [] if _binds(more) else ["-bind-to", "none"]
+    return line + (["-iface", interfaces] if interfaces else [])
+
+
+def _open_mpi(
+    mpirun: Mpirun,
+    processes: int,
+    hosts: str,
+    forward: Sequence[str],
+    interfaces: str,
+    ssh: Sequence[str],
+    more: Sequence[str],
+    survives: bool,
+) -> list[str]:
+    line = [mpirun.path] + (["--allow-run-as-root"] if os.geteuid() == 0 else [])
+    line += ["-np", str(processes)] + (["-H", hosts] if hosts else [])
+    # By default mpirun pins each of two ranks to one core, and starts no more ranks than cores.
+    line += [] if _binds(more) else ["--bind-to", "none"]
+    line += [] if any(map(_MAPS.fullmatch, _names(more))) else ["--map-by", "slot:OVERSUBSCRIBE"]
+    line += _FAULT_TOLERANCE if survives else []
+    line += [item for name in forward for item in ("-x", name)]
+    if interfaces:  # for the ranks, then for mpirun and its daemons
+        line += ["--mca", "btl_tcp_if_include", interfaces]
+        if mpirun.major < 5:
+            line += ["--mca", "oob_tcp_if_include", interfaces]
+        elif interfaces != "lo":  # of which alone Open MPI 5 says that there are no interfaces
+            line += ["--prtemca", "prte_if_include", interfaces]
+    if ssh:
+        name = ["--mca", "plm_rsh_args"] if mpirun.major < 5 else ["--prtemca", "plm_ssh_args"]
+        line += [*name, " ".join(ssh)]
+    return line
+
+
+def _binds(more: Sequence[str]) -> bool:
+    return any(map(_BINDS.fullmatch, _names(more))) or any(map(_BINDS_TO_ITS_CORES.search, more))
+
+
+def _names(more: Sequence[str]) -> list[str]:
+    """The options, without dashes and values."""
+    return [word.lstrip("-").partition("=")[0] for word in more if word.startswith("-")]
 
 
 def can_survive(mpirun: Mpirun) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from tfddl.launch import allocation, config_file, open_files, variables
+from tfddl.launch.elastic.check_options import check
 from tfddl.launch.elastic.discovery import Script, wait_for_hosts
 from tfddl.launch.elastic.folder import state_folder
 from tfddl.launch.elastic.pool import filled
@@ -48,33 +49,19 @@ def main(command: tuple[str, ...], **values: Any) -> None:
     """Entry point of `tfddlrun`."""
     options = Options(**values)
     open_standard_streams()
-    of_options = variables.timeline(options.timeline, options.mark_cycles)
-    of_options |= variables.spellings(options.horovod, options.no_keras2_spellings)
-    added = options.file_variables | config_file.with_shell(of_options, click.get_current_context())
-    added |= variables.interfaces(options.interfaces) | variables.given(options.variables)
-    _check_elastic(options)
+    added = _variables(options)
+    check(options)
     if options.auto:
         added |= _seed({**os.environ, **added})
         command = _auto(command)
-    try:
-        mpirun = find_mpirun()
-    except MpirunError as error:
-        raise click.ClickException(str(error)) from None
-    _check_interfaces(options.interfaces, mpirun)
+    mpirun = _mpirun(options.interfaces)
     ssh = _ssh(options)
     added |= ssh_variables(mpirun, ssh)
     count, hosts = _place(options, command)
     if not (options.auto or options.horovod) and (doubt := hint_before(command, count)):
         click.echo(doubt, err=True)
     os.environ.update(added)
-    job = Starts(
-        mpirun=mpirun,
-        program=(sys.executable, "-I", "-S", horovod.__file__, *command) if options.horovod else command,
-        named=tuple(options.file_variables | variables.given(options.variables)),
-        ssh=tuple(ssh),
-        more=tuple(_split(options.mpi_args)),
-        options=options,
-    )
+    job = _starts(options, mpirun, ssh, command)
     placement = Placement(count, hosts)
     if options.min_np is not None and options.min_np > count:
         raise click.UsageError(
@@ -84,6 +71,31 @@ def main(command: tuple[str, ...], **values: Any) -> None:
         given = [f"{name}={value}" for name, value in added.items()]
         click.echo(shlex.join([*(["env", *given] if given else []), *job.line(placement, with_program=True)]))
         return
+    sys.exit(_run(job, placement, command))
+
+
+def _variables(options: Options) -> dict[str, str]:
+    """The environment variables that the options add."""
+    of_options = variables.timeline(options.timeline, options.mark_cycles)
+    of_options |= variables.spellings(options.horovod, options.no_keras2_spellings)
+    added = options.file_variables | config_file.with_shell(of_options, click.get_current_context())
+    return added | variables.interfaces(options.interfaces) | variables.given(options.variables)
+
+
+def _starts(options: Options, mpirun: Mpirun, ssh: list[str], command: tuple[str, ...]) -> Starts:
+    return Starts(
+        mpirun=mpirun,
+        program=(sys.executable, "-I", "-S", horovod.__file__, *command) if options.horovod else command,
+        named=tuple(options.file_variables | variables.given(options.variables)),
+        ssh=tuple(ssh),
+        more=tuple(_split(options.mpi_args)),
+        options=options,
+    )
+
+
+def _run(job: Starts, placement: Placement, command: tuple[str, ...]) -> int:
+    """Runs the job. Returns its exit code."""
+    options, count = job.options, placement.processes
     # Ranks on other hosts, or with an option of mpirun for their folder, may find a script that is not here.
     elsewhere = is_remote(placement) or options.discovery or options.mpi_args
     if not elsewhere and (script := missing_script(command)):
@@ -95,10 +107,9 @@ def main(command: tuple[str, ...], **values: Any) -> None:
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     with _rank_files(options, count) as files, _state_folder(options.state_dir):
-        verdict = job.run(
+        return job.run(
             placement, files, lambda verdict: hint(verdict.errors, count, command, options.horovod)
-        )
-    sys.exit(verdict.code)
+        ).code
 
 
 @contextlib.contextmanager
@@ -118,54 +129,6 @@ def _state_folder(path: Path | None) -> Iterator[None]:
                     err=True,
                 )
         yield
-
-
-def _check_elastic(options: Options) -> None:
-    given = {
-        "--min-np": options.min_np is not None,
-        "--reset-limit": options.reset_limit is not None,
-        "--replace": options.replace,
-        "--state-dir": options.state_dir is not None,
-        "--host-discovery-script": options.discovery is not None,
-    }
-    for name, used in given.items():
-        if used and not options.elastic:
-            raise click.UsageError(f"{name} is for --elastic: give --elastic as well.")
-    _check_discovery(options)
-
-
-def _check_discovery(options: Options) -> None:
-    if options.discovery is None:
-        needs = {
-            "--max-np": options.max_np is not None,
-            "--slots": options.slots != 1,
-            "--elastic-timeout": options.elastic_timeout != 600.0,
-            "--blacklist-cooldown-range": options.cooldown is not None,
-        }
-        for name, used in needs.items():
-            if used:
-                raise click.UsageError(
-                    f"{name} is for jobs that get new hosts: give --host-discovery-script as well."
-                )
-        return
-    if options.hosts is not None or options.hostfile is not None:
-        raise click.UsageError(
-            "Give the hosts by --host-discovery-script, or by -H or --hostfile, not by both."
-        )
-    if options.replace:
-        raise click.UsageError(
-            "Leave --replace out: with --host-discovery-script the job takes all slots of the hosts."
-        )
-    least, most = max(options.processes or 1, options.min_np or 1), options.max_np
-    if most is not None and most < least:
-        raise click.UsageError(
-            f"--max-np is less than the job needs to start: raise it. Received: --max-np {most} for {least} processes"
-        )
-    if options.cooldown is not None and options.cooldown[0] > options.cooldown[1]:
-        raise click.UsageError(
-            "--blacklist-cooldown-range takes the shorter time first: change the order. "
-            f"Received: {options.cooldown[0]:g} {options.cooldown[1]:g}"
-        )
 
 
 def _auto(command: tuple[str, ...]) -> tuple[str, ...]:
@@ -253,7 +216,11 @@ def hosts_of(hosts: str | None, hostfile: Path | None) -> list[Host]:
         raise click.UsageError(str(error)) from None
 
 
-def _check_interfaces(interfaces: str, mpirun: Mpirun) -> None:
+def _mpirun(interfaces: str) -> Mpirun:
+    try:
+        mpirun = find_mpirun()
+    except MpirunError as error:
+        raise click.ClickException(str(error)) from None
     names = interfaces.split(",") if interfaces else []
     here = [name for _, name in socket.if_nameindex()]
     if not set(names) <= set(here):
@@ -265,6 +232,7 @@ def _check_interfaces(interfaces: str, mpirun: Mpirun) -> None:
         raise click.UsageError(
             f"MPICH takes one interface in --network-interfaces: choose one. Received: {interfaces}"
         )
+    return mpirun
 
 
 def _ssh(options: Options) -> list[str]:
