@@ -191,8 +191,8 @@ FAULTS = {
     ),
     "nobody looks whether ranks wait for one that has ended": Fault(
         "tfddl/launch/job.py",
-        "if not self._stopping:  # others may wait",
-        "if self._stopping:  # others may wait",
+        "if not self._ending.begun:  # others may wait",
+        "if self._ending.begun:  # others may wait",
         "tests/launch/test_ends.py::test_rank_that_leaves_before_others_that_wait_in_init",
     ),
     "a shell of srun --pty counts as a rank": Fault(
