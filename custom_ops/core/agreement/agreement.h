@@ -72,7 +72,6 @@ class Agreement {
   bool closed() const { return closed_; }
   int departing() const { return departing_; }
   size_t plan_size() const { return plan_.size(); }
-  bool IsPending(const std::string& name) const { return pending_.count(name) != 0; }
 
  private:
   struct Entry {

@@ -242,7 +242,6 @@ class World {
       if (decision.error.empty()) member->touched[index] = member->boundaries;
       return;
     }
-    Require(!member->agreement.IsPending(decision.name), decision.name + " is pending after its end");
     name.pending = name.voted = false;
     const bool ran = decision.error.empty();
     name.outcomes += ran ? 'r' : 'e';
