@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,29 @@ def test_a_signal_while_a_script_looks_for_hosts(tmp_path, number):
     assert ended.code == 128 + number
     assert ended.last_line == f"tfddlrun: stopped by signal {number:d} ({number.name})"
     assert (tmp_path / "ended").exists()
+
+
+def test_ctrl_z_stops_the_ranks(tmp_path):
+    """They have sessions of their own, so that the terminal does not reach them."""
+    code = (
+        f"import os, time; open('{tmp_path}/' + str(os.getpid()), 'w').close(); "
+        "print('up', flush=True); time.sleep(600)"
+    )
+    with running(["-np", "2", sys.executable, "-c", code], process_group=0) as job:
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+        processes = [job.process.pid, *(int(path.name) for path in tmp_path.iterdir())]
+        for numbers in ((signal.SIGCONT,), (signal.SIGTERM, signal.SIGCONT)):  # `fg`, then `kill %1`
+            job.process.send_signal(signal.SIGTSTP)
+            wait_until(lambda: all(map(is_stopped, processes)))
+            for number in numbers:
+                job.process.send_signal(number)
+            wait_until(lambda: not any(map(is_stopped, processes)))
+        assert job.finish(LIMIT_S).code == 128 + signal.SIGTERM
+
+
+def is_stopped(process: int) -> bool:
+    path = Path(f"/proc/{process}/stat")
+    return path.exists() and path.read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def test_ctrl_c_while_nobody_reads_the_output():

@@ -144,6 +144,10 @@ class Job:
     def _on_signals(self) -> None:
         passed_on = {number: command for command, number in rank_shim.PASSED_ON.items()}
         numbers = signals.take()
+        if signal.SIGTSTP in numbers:
+            self._links.command(rank_shim.SUSPEND)
+            signals.suspend()
+            self._links.command(rank_shim.RESUME)
         for number in numbers:
             if number in passed_on:
                 self._links.command(passed_on[signal.Signals(number)])

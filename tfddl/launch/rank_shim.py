@@ -44,6 +44,8 @@ HELLO, OUTPUT, ERROR, WAITS, LEAVES, GOES_ON, ENDED = b"H", b"O", b"E", b"W", b"
 TERMINATE, KILL, LOOK, HAND_OVER = b"T", b"K", b"L", b"U"
 # Signals that tfddlrun passes on to ranks that wait for them; the first one asks for a flight record.
 PASSED_ON = {b"1": signal.SIGUSR1, b"2": signal.SIGUSR2}
+# For all processes of a rank, before the terminal stops tfddlrun (Ctrl-Z) and when it goes on. They ignore SIGTSTP.
+SUSPEND, RESUME = b"S", b"C"
 
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
 ABORT_S = 0.3  # mpirun also kills the rank that called MPI_Abort: time for it to exit with its own code
@@ -297,6 +299,9 @@ class Supervisor:
             return
         if command in PASSED_ON:
             _pass_on(self._pid, PASSED_ON[command])
+            return
+        if command in (SUSPEND, RESUME):
+            _signal_group(self._pid, signal.SIGSTOP if command == SUSPEND else signal.SIGCONT)
             return
         if command == HAND_OVER:
             self._ask_for_hand_over()

@@ -28,9 +28,9 @@ def watch() -> int:
         _pipe.extend(os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC))
     ours, theirs = _pipe
     signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
-    for number in (signal.SIGCHLD, *rank_shim.PASSED_ON.values(), *ENDS):
+    for number in (signal.SIGCHLD, *rank_shim.PASSED_ON.values(), signal.SIGTSTP, *ENDS):
         # `nohup tfddlrun` outlives its terminal, and `tfddlrun &` in a script the Ctrl-C that ends the script.
-        if number not in ENDS or signal.getsignal(number) is not signal.SIG_IGN:
+        if number not in (signal.SIGTSTP, *ENDS) or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
     return ours
 
@@ -53,6 +53,13 @@ def take() -> bytes:
     return b""
 
 
+def suspend() -> None:
+    """Stops this process, as Ctrl-Z does. Returns when it goes on, or at once where nobody could let it go on."""
+    handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTSTP)
+    signal.signal(signal.SIGTSTP, handler)
+
+
 def put_back(numbers: bytes) -> None:
     """Puts the signals that end a job back into the pipe, for the next reader."""
     os.write(_pipe[1], bytes(number for number in numbers if number in ENDS))
@@ -70,6 +77,8 @@ def wait_for_signal(seconds: float) -> int:
     while (left := deadline - time.monotonic()) > 0 and waits.poll(left * 1000):
         numbers = take()
         put_back(numbers)
+        if signal.SIGTSTP in numbers:
+            suspend()
         ends = [number for number in numbers if number in ENDS]
         if ends:
             return ends[0]
