@@ -2,6 +2,8 @@
 
 import contextlib
 import errno
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -134,7 +136,7 @@ def test_the_compiler_that_cxx_names(value: str, tmp_path: Path, monkeypatch: py
         (tmp_path / program).touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CXX", value)
-    missing = pytest.raises(CompileError, match=r"without a C\+\+ compiler \(g\+\+\):")
+    missing = pytest.raises(CompileError, match=r"unset CXX, or give .* Received: CXX='g\+\+'")
     with missing if value == "g++" else contextlib.nullcontext():
         compiling._find_tools("any")
 
@@ -144,6 +146,17 @@ def test_an_open_quote_in_cxx(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CompileError, match="close each quote"):
         compiling.find_compiler()
     assert [finding.cure for finding in software.compiler()] == ["unset CXX"]
+
+
+@pytest.mark.parametrize(("compiled", "state"), [(None, "fault"), (Path("/lib.so"), "note")])
+def test_doctor_on_a_compiler_that_is_not_there(
+    compiled: Path | None, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locate, "find_library", lambda: compiled)
+    monkeypatch.setenv("CXX", "/nowhere/g++")
+    (found,) = software.compiler()
+    assert (found.state, found.cure) == (state, "unset CXX")
+    assert found.text.endswith("Received: CXX='/nowhere/g++'")
 
 
 @pytest.mark.parametrize("unwritable", ["build", "build/any/lock"])
@@ -191,6 +204,59 @@ def test_a_failed_compile_quotes_its_first_error_and_keeps_the_log(
         "tfddl: still compiling its native library for TensorFlow 2.21.0 and Open MPI 5 ("
     )
     assert not list(tmp_path.glob("*.so"))
+
+
+def _compiler(path: Path, does: str) -> None:
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\n{does}\n")
+    path.chmod(0o755)
+
+
+def test_a_compiler_that_does_not_work_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a checkout, whose build directory stays. CMake would keep the compiler of its first run."""
+    _compiler(tmp_path / "broken" / "c++", "echo 'c++: internal compiler error: Killed' >&2; exit 4")
+    _compiler(tmp_path / "sound" / "c++", 'exec g++ "$@"')
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.18)\nproject(tiny LANGUAGES CXX)\nadd_library(tfddl SHARED a.cc)\n"
+    )
+    (tmp_path / "a.cc").touch()
+    monkeypatch.setattr(compiling, "_definitions", lambda *_: [])
+    monkeypatch.setattr(compiling, "source_directory", lambda: tmp_path)
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "broken"), prepend=os.pathsep)
+    build = tmp_path / "build"
+    with pytest.raises(CompileError, match=r"the first error is: c\+\+: internal compiler error: Killed\."):
+        compile_library(None, OPEN_MPI, tmp_path / "out", build)
+    monkeypatch.setenv("PATH", str(tmp_path / "sound"), prepend=os.pathsep)
+    compile_library(None, OPEN_MPI, tmp_path / "out", build)
+    (objects,) = build.rglob("a.cc.o")
+    written = objects.stat().st_mtime_ns
+    compile_library(None, OPEN_MPI, tmp_path / "out", build)
+    assert objects.stat().st_mtime_ns == written
+    shutil.rmtree(tmp_path / "sound")
+    monkeypatch.setenv("CXX", "g++")
+    compile_library(None, OPEN_MPI, tmp_path / "out", build)
+
+
+@pytest.mark.parametrize(
+    ("log", "error"),
+    [
+        (
+            "CMake Error at Test.cmake:71 (message):\n  The C++ compiler\n\n    broken: Killed\n\nCall Stack",
+            "broken: Killed",
+        ),
+        ("CMake Error at A.cmake:71 (message):\n  No\n\n    headers\n\nCall Stack:\n", "No headers"),
+        ("CMake Error: The source does not match.\n\n-- Done\n", "The source does not match"),
+        (
+            "gmake: Entering\ngmake[1]: *** No rule to make target 'a'.\n",
+            "gmake[1]: *** No rule to make target 'a'",
+        ),
+        ("nothing\n", "the compiler failed"),
+    ],
+)
+def test_the_first_error_of_a_log(log: str, error: str, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(log)
+    assert compiling._first_error(tmp_path / "log") == error
 
 
 def test_the_part_of_a_killed_linker_is_linked_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,14 @@ from tfddl.build.sources import library_stem, source_directory, source_hash, xla
 
 _REMIND_EVERY_S = 30.0
 
+# A compiler's words say more than CMake's text below "CMake Error at FILE:", and that says more than make's.
+_ERRORS = (
+    re.compile(r"^(.*(?:error:|undefined reference|Killed|No space left).*)$", re.MULTILINE),
+    re.compile(r"^CMake Error(?: (?:at|in) .*)?:(.*\n(?:(?: .*)?\n)*)", re.MULTILINE),
+    re.compile(r"^(.*\*\*\* .*)$", re.MULTILINE),
+)
+_LONGEST_ERROR = 300
+
 
 class CompileError(RuntimeError):
     """The library could not be compiled. The message has the reason and the path of the compiler's output."""
@@ -91,6 +99,7 @@ def _compile(
     stem = stem_of_sources()
     log = output_dir / f"{stem}.log"
     with contextlib.nullcontext(build_dir) if build_dir else scratch_directory() as build:
+        configured = _forget_other_configuration(build)
         configure = [cmake, "-S", str(source_directory()), "-B", str(build), "-G", "Unix Makefiles"]
         make = [cmake, "--build", str(build), "--target", cmake_target, "--parallel", str(_jobs())]
         built = build / f"lib{cmake_target}.so"
@@ -103,6 +112,8 @@ def _compile(
                         f"tfddl could not compile {library_name}, see {log}; the first error is: {_first_error(log)}. "
                         "Run tfddl doctor, which compares the compiler and the headers."
                     )
+                with contextlib.suppress(OSError):  # a full disk: the next build configures anew
+                    configured.write_text(_configuration(build))
         library = output_dir / f"lib{stem}.so"
         if stem_of_sources() != stem:
             raise CompileError("tfddl's C++ sources changed while they were compiled; start again.")
@@ -116,6 +127,28 @@ def _compile(
             raise
     log.unlink()
     return library
+
+
+def _configuration(build: Path) -> str:
+    """What CMake keeps in a build directory from then on: both directories and the compiler."""
+    return "\n".join(map(str, (source_directory(), build, os.environ.get("CXX"), find_compiler())))
+
+
+def _forget_other_configuration(build: Path) -> Path:
+    """Makes CMake look for the compiler again, unless its last run succeeded with the same one.
+
+    CMake would take the compiler of the last run, also one that is gone or broken.
+
+    Returns:
+        Path of the file for `_configuration(build)`, to be written after a run that succeeds.
+    """
+    configured = build / "configured"
+    same = configured.is_file() and configured.read_text() == _configuration(build)
+    configured.unlink(missing_ok=True)
+    if not same:  # cmake --fresh, which CMake before 3.24 does not know
+        (build / "CMakeCache.txt").unlink(missing_ok=True)
+        shutil.rmtree(build / "CMakeFiles", ignore_errors=True)
+    return configured
 
 
 def _run(command: list[str], output: TextIO, library_name: str, started: float) -> int:
@@ -186,7 +219,7 @@ def find_compiler() -> str | None:
     `CXX` may hold a launcher and flags, as in `ccache g++ -m64`. Without `CXX` it is c++, g++ or clang++.
 
     Raises:
-        CompileError: `CXX` opens a quote and does not close it.
+        CompileError: `CXX` opens a quote and does not close it, or names no program.
     """
     given = os.environ.get("CXX", "")
     try:
@@ -195,7 +228,12 @@ def find_compiler() -> str | None:
         raise CompileError(
             f"CXX names a compiler as in a shell: close each quote. Received: CXX={given} ({error})"
         ) from None
-    return next(filter(None, map(shutil.which, named or ("c++", "g++", "clang++"))), None)
+    found = next(filter(None, map(shutil.which, named or ("c++", "g++", "clang++"))), None)
+    if named and found is None:
+        raise CompileError(
+            f"CXX names a compiler that is not there: unset CXX, or give the compiler's path. Received: CXX={given!r}"
+        )
+    return found
 
 
 def _find_tools(library_name: str) -> str:
@@ -223,5 +261,5 @@ def _jobs() -> int:
 
 def _first_error(log: Path) -> str:
     text = log.read_text(errors="replace")
-    match = re.search(r"^.*(?:error:|CMake Error|undefined reference).*$", text, re.MULTILINE)
-    return match[0].strip() if match else "the compiler failed"
+    found = next(filter(None, (pattern.search(text) for pattern in _ERRORS)), None)
+    return " ".join(found[1].split())[:_LONGEST_ERROR].rstrip(".") if found else "the compiler failed"

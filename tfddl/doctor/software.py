@@ -147,7 +147,7 @@ def compiler() -> Iterator[Finding]:
     try:
         found = find_compiler()
     except CompileError as error:
-        yield fault("C++ compiler", str(error), "unset CXX")
+        yield (fault if needed else note)("C++ compiler", str(error), "unset CXX")
         return
     for program, path, package in (
         ("C++ compiler", found, "apt install g++"),
