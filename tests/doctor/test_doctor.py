@@ -17,8 +17,9 @@ from click.testing import CliRunner
 
 from tests.harness.job import REPOSITORY
 from tfddl import cli
-from tfddl.build import discover, locate, support
-from tfddl.build.compile import CompileError
+from tfddl.build import discover, locate, sources, support
+from tfddl.build.cache import cached_or_built
+from tfddl.build.compile import CompilationFailed, CompileError
 from tfddl.doctor import gpu, host, mpi, probe, software
 from tfddl.doctor.finding import fault, ok
 from tfddl.launch.mpirun import MPICH, Mpirun, MpirunError
@@ -127,6 +128,13 @@ def test_native_library(monkeypatch, tmp_path):
     assert states(software.library()) == {"native library": "note"}
     monkeypatch.setattr(locate, "find_xla_library", returns(None))
     assert states(software.xla()) == {"XLA kernels": "note"}
+    monkeypatch.setenv("TFDDL_CACHE_DIR", str(tmp_path))
+    kernels = tmp_path / f"lib{sources.xla_library_stem(discover.tensorflow_version())}.so"
+    with pytest.raises(CompilationFailed):
+        cached_or_built(
+            kernels, raises(CompilationFailed("no kernels: the compiler is on strike")), once=True
+        )
+    assert [finding.text for finding in software.xla()] == ["no kernels: the compiler is on strike"]
     monkeypatch.setenv("TFDDL_XLA", "off")
     the_fault(software.xla(), "XLA kernels", "must be 0 or 1", "unset TFDDL_XLA")
 

@@ -178,7 +178,7 @@ def test_kernels_that_do_not_compile_are_said_once(hvd):
         contextlib.redirect_stderr(said),
     ):
         assert xla._outcome.__wrapped__() == "they could not be compiled or loaded"
-    assert said.getvalue().startswith(f"tfddl: jit_compile=True is not available: {failure}; run tfddl build")
+    assert said.getvalue().startswith(f"tfddl: jit_compile=True is not available: {failure}. To silence")
     assert said.getvalue().count("\n") == 1
 
 

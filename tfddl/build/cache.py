@@ -87,7 +87,6 @@ def cached_or_built(library: Path, build: Callable[[], object], once: bool = Fal
     """
     if is_whole(library):
         return library
-    failed = library.with_suffix(".failed")
     asked = time.time()
     with contextlib.ExitStack() as held:
         with _writing_to(library.parent):
@@ -98,10 +97,8 @@ def cached_or_built(library: Path, build: Callable[[], object], once: bool = Fal
         if is_whole(library):
             return library
         _raise_failure_since(asked, lock)
-        if once and failed.is_file():
-            raise CompileError(
-                f"{failed.read_text()} This attempt was not repeated. Run `tfddl build` to try again."
-            )
+        if once and (before := failure(library)):
+            raise CompileError(f"{before} This attempt was not repeated. Run `tfddl build` to try again.")
         try:
             with _writing_to(library.parent):
                 build()
@@ -109,7 +106,7 @@ def cached_or_built(library: Path, build: Callable[[], object], once: bool = Fal
             with contextlib.suppress(OSError):  # a full disk has no room for the reason either
                 _record_failure(lock, str(error))
                 if once and isinstance(error, CompilationFailed):
-                    failed.write_text(str(error))
+                    _failed(library).write_text(str(error))
             raise
     return library
 
@@ -133,10 +130,20 @@ def is_whole(library: Path) -> bool:
     return magic == b"\x7fELF" and all(offset + size <= len(content) for offset, size in headers)
 
 
+def failure(library: Path) -> str:
+    """Why `cached_or_built(library, ..., once=True)` does not build; empty if it would."""
+    failed = _failed(library)
+    return failed.read_text() if failed.is_file() else ""
+
+
 def forget_failure(library: Path) -> None:
     """Makes the next `cached_or_built(library, ..., once=True)` build again after a failure."""
     with contextlib.suppress(OSError):  # cached_or_built() names the directory
-        library.with_suffix(".failed").unlink(missing_ok=True)
+        _failed(library).unlink(missing_ok=True)
+
+
+def _failed(library: Path) -> Path:
+    return library.with_suffix(".failed")
 
 
 @contextlib.contextmanager

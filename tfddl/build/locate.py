@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tfddl.build import discover
-from tfddl.build.cache import cache_directory, cached_or_built, forget_failure, is_whole, locked
+from tfddl.build.cache import cache_directory, cached_or_built, failure, forget_failure, is_whole, locked
 from tfddl.build.compile import CompileError, compile_library, compile_xla_library
 from tfddl.build.packaged import find_packaged, find_packaged_xla, what_is_packaged
 from tfddl.build.sources import in_checkout, library_stem, source_directory, target_name, xla_library_stem
@@ -112,6 +112,18 @@ def find_xla_library() -> Path | None:
     version = check_environment()
     stem = xla_library_stem(version)
     return find_packaged_xla(stem, version) or _in_cache(stem)
+
+
+def xla_failure() -> str:
+    """Why `locate_xla_library` does not compile before `tfddl build`; empty if it would.
+
+    Raises:
+        UnsupportedError: see `locate_library`.
+    """
+    try:
+        return failure(_cached(xla_library_stem(check_environment())))
+    except (CompileError, OSError):  # no cache, or one of another user
+        return ""
 
 
 def _cached(stem: str) -> Path:

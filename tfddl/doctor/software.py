@@ -132,11 +132,13 @@ def xla() -> Iterator[Finding]:
         yield fault("XLA kernels", str(error), "unset TFDDL_XLA")
         return
     try:
-        found = locate.find_xla_library()
+        found, failure = locate.find_xla_library(), locate.xla_failure()
     except support.UnsupportedError:
         return
     if found is None:
-        yield note("XLA kernels", "not compiled yet; the first jit_compile=True does it", "tfddl build")
+        yield note(
+            "XLA kernels", failure or "not compiled yet; the first jit_compile=True does it", "tfddl build"
+        )
     else:
         yield ok("XLA kernels", str(found))
 

@@ -48,8 +48,8 @@ def _outcome() -> str | None:
         has_gpus = _load()
     except (OSError, RuntimeError, ImportError) as error:
         print(
-            f"tfddl: jit_compile=True is not available: {str(error).rstrip('.')}; run tfddl build to try again, or set "
-            "TFDDL_XLA=0 to silence this line",
+            f"tfddl: jit_compile=True is not available: {str(error).rstrip('.')}. To silence this line, set "
+            "TFDDL_XLA=0",
             file=sys.stderr,
             flush=True,
         )
