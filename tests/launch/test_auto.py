@@ -52,7 +52,7 @@ def test_the_command_of_a_rank(command, expected):
 
 
 def test_another_program_and_a_wrong_seed(monkeypatch):
-    for command in ("./train", "python", "python -u", "python -um", "python -u --"):
+    for command in ("./train", "python -um"):
         result = CliRunner().invoke(run.main, ["--auto", "-np", "2", "--dry-run", *command.split()])
         assert result.exit_code == 2
         assert f"tfddlrun --auto python train.py. Received: {command}" in result.output

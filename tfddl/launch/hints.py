@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tfddl.launch.ranks.program import PYTHON
+
 _MISSING = re.compile(r"^(?:ModuleNotFound|Import)Error: No module named '([\w.]+)'", re.MULTILINE)
 # The last line of the program calls one of these, and below it are only their own frames.
 _FOLDER_EXISTS = re.compile(
@@ -19,7 +21,6 @@ _FILE_IS_LOCKED = re.compile(r"^BlockingIOError: .*create file .*unable to lock 
 _LEFT = re.compile(r"Error: .*?(rank \d+) has shut down tfddl \(its program ended")
 _FRAME = re.compile(r'^  File "([^"<]+)", line (\d+), in .*\n    (.+)$', re.MULTILINE)
 _LIBRARIES = (f"{Path(__file__).parents[1]}/", "/site-packages/")
-_PYTHON = re.compile(r"python[\d.]*")
 # A spelling of Keras 2, the one of Keras 3, and the error that Keras 3 has for the former.
 _KERAS2 = [
     (old, new, re.compile(error, re.MULTILINE | re.DOTALL))
@@ -142,13 +143,13 @@ def hint_before(command: Sequence[str], processes: int) -> str:
 
 def missing_script(command: Sequence[str]) -> str:
     """The script of a command `python SCRIPT.py`, if there is none here; empty for other commands."""
-    is_script = len(command) > 1 and _PYTHON.fullmatch(Path(command[0]).name) and command[1].endswith(".py")
+    is_script = len(command) > 1 and PYTHON.fullmatch(Path(command[0]).name) and command[1].endswith(".py")
     return command[1] if is_script and not Path(command[1]).exists() else ""
 
 
 def _other_python(module: str, processes: int, command: Sequence[str]) -> str:
     found = shutil.which(command[0])
-    if found is None or not _PYTHON.fullmatch(Path(found).name):
+    if found is None or not PYTHON.fullmatch(Path(found).name):
         return ""
     if Path(found).parent.resolve() == Path(sys.executable).parent.resolve():
         return ""

@@ -24,7 +24,7 @@ from tfddl.launch.hints import hint, hint_before, missing_script
 from tfddl.launch.hosts import Host, parse_hosts, read_hostfile, slots_taken, with_room
 from tfddl.launch.mpirun import MPICH, Mpirun, MpirunError, find_mpirun, ssh_variables
 from tfddl.launch.options import HELP, Command, Options, with_options
-from tfddl.launch.ranks import auto, horovod
+from tfddl.launch.ranks import auto, horovod, program
 from tfddl.launch.start import Starts, is_remote
 from tfddl.launch.streams.output import open_standard_streams
 from tfddl.launch.streams.rank_files import RankFiles
@@ -49,6 +49,7 @@ def main(command: tuple[str, ...], **values: Any) -> None:
     """Entry point of `tfddlrun`."""
     options = Options(**values)
     open_standard_streams()
+    _check_program(command)
     added = _variables(options)
     check(options)
     if options.auto:
@@ -129,6 +130,13 @@ def _state_folder(path: Path | None) -> Iterator[None]:
                     err=True,
                 )
         yield
+
+
+def _check_program(command: tuple[str, ...]) -> None:
+    try:
+        program.check(command)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _auto(command: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""How a rank starts its program for `tfddlrun --auto`, `tfddlrun --horovod` and `tfddl.run()`."""
+"""The program of a rank: which one its command names, and its start for `tfddlrun --auto`, `--horovod` and `tfddl.run()`."""

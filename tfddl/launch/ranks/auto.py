@@ -10,7 +10,6 @@ import importlib.util
 import os
 import pkgutil
 import random
-import re
 import runpy
 import sys
 from collections.abc import Sequence
@@ -20,12 +19,9 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from tfddl.launch.rank_shim import COMMITS_VARIABLE, rank
+from tfddl.launch.ranks.program import python_arguments
 
 SEED = "TFDDL_SEED"
-# A word of Python's options: flags, then at most one option with a value.
-_OPTIONS = re.compile(
-    r"-(?P<flags>[^-cmWX]*)(?:(?P<last>[cmWX]|-check-hash-based-pycs)(?P<value>.*))?", re.DOTALL
-)
 
 
 def command_of(command: Sequence[str]) -> list[str]:
@@ -42,21 +38,10 @@ def command_of(command: Sequence[str]) -> list[str]:
     )
     if not os.path.basename(command[0]).startswith("python"):
         raise refusal
-    done, rest = [command[0]], list(command[1:])
-    while rest and rest[0] != "-" and (words := _OPTIONS.fullmatch(rest[0])):
-        flags, last, value = words.groups()
-        if last in ("c", "m"):
-            # `python -um package` is `python -u -m package`.
-            done += [f"-{flags}"] if flags else []
-            rest[:1] = [f"-{last}", value] if value else [f"-{last}"]
-            break
-        taken = 2 if last and not value else 1
-        done, rest = [*done, *rest[:taken]], rest[taken:]
-    if rest[:1] == ["--"]:
-        rest = rest[1:]
+    options, rest = python_arguments(command[1:])
     if rest in ([], ["-c"], ["-m"]):
         raise refusal
-    return [*done, "-m", "tfddl.launch.ranks.auto", *rest]
+    return [command[0], *options, "-m", "tfddl.launch.ranks.auto", *rest]
 
 
 class _AfterKeras(MetaPathFinder, Loader):
