@@ -93,6 +93,27 @@ def test_a_missing_program_whose_name_is_not_utf_8():
     assert ended.stdout.startswith("127 ") and r"n\xf6" in ended.stdout, ended
 
 
+@pytest.mark.parametrize(
+    ("program", "content", "mode", "said"),
+    [
+        ("./run.sh", "#!/bin/sh", 0o644, "it may not be executed; run chmod +x ./run.sh"),
+        ("run.sh", "#!/bin/sh", 0o755, "it is not on PATH; give its path: ./run.sh"),
+        ("./run.sh", "echo", 0o755, "Exec format error; begin a script with a line such as #!/bin/sh"),
+        ("./run.sh", "#!/bin/sh\r\n", 0o755, "the program in its line #! does not exist; correct that line"),
+        ("../{folder}", "", 0o755, "it is a folder; give the path of a program"),
+    ],
+)
+def test_a_script_that_cannot_run(tmp_path, monkeypatch, program, content, mode, said):
+    (tmp_path / "run.sh").write_text(content)
+    (tmp_path / "run.sh").chmod(mode)
+    monkeypatch.chdir(tmp_path)
+    command = [program.format(folder=tmp_path.name)]
+    with pytest.raises(OSError, match=r"\[Errno") as caught:
+        subprocess.run(command, timeout=60)
+    _, line = rank_shim.not_started(command, caught.value)
+    assert line == f"tfddlrun: cannot run '{command[0]}': {said}\n"
+
+
 def test_counts_of_the_kernel():
     with open("/proc/vmstat") as counts:
         expected = dict(line.split() for line in counts).get("oom_kill", "0")

@@ -90,11 +90,27 @@ def take_command() -> list[str]:
 
 def not_started(command: Sequence[str], error: OSError) -> tuple[int, str]:
     """The exit code, as in a shell, and the line for a command that cannot run."""
-    script = command[0].endswith(".py")
-    hint = f"start a Python script by Python: python {command[0]}" if script else "give the path of a program"
-    reason = "it is no program" if os.path.isfile(command[0]) else error.strerror
     status = 127 if isinstance(error, FileNotFoundError) else 126
-    return status, f"tfddlrun: cannot run '{command[0]}': {reason}; {hint}\n"
+    return status, f"tfddlrun: cannot run '{command[0]}': {_why_not(command[0], error)}\n"
+
+
+def _why_not(program: str, error: OSError) -> str:
+    """Why a program cannot run, and what to do."""
+    is_file = os.path.isfile(program)
+    if program.endswith(".py"):
+        reason = "it is no program" if is_file else error.strerror
+        return f"{reason}; start a Python script by Python: python {program}"
+    if os.path.isdir(program):
+        return "it is a folder; give the path of a program"
+    if not is_file:
+        return f"{error.strerror}; give the path of a program"
+    if "/" not in program:
+        return f"it is not on PATH; give its path: ./{program}"
+    if isinstance(error, PermissionError):
+        return f"it may not be executed; run chmod +x {program}"
+    if isinstance(error, FileNotFoundError):
+        return "the program in its line #! does not exist; correct that line"
+    return f"{error.strerror}; begin a script with a line such as #!/bin/sh"
 
 
 def connect(settings: dict) -> socket.socket:
