@@ -12,10 +12,15 @@ from tfddl.bench.command import bench
 from tfddl.bench.tune.command import tune
 from tfddl.doctor.command import doctor
 from tfddl.flight.command import analyze
+from tfddl.launch.streams import full_disk
 from tfddl.timeline.command import timeline
 
 
-@click.group(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+class _Group(full_disk.Command, click.Group):
+    """The commands of `tfddl`."""
+
+
+@click.group(cls=_Group, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="tfddl %(version)s", help="Print the version.")
 def main() -> None:
     """Compiles, measures and traces tfddl, and says why it does not work. `tfddlrun` starts training jobs."""

@@ -4,6 +4,7 @@ import io
 import os
 import re
 import select
+import subprocess
 import sys
 import time
 
@@ -205,6 +206,31 @@ def test_a_full_disk_does_not_end_the_job(full):
             assert text.count(loss) == 1
     for text in written.values():
         assert text.count("[1] line 99\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["tfddl.cli", "--version"],
+        ["tfddl.cli", "cache", "--help"],
+        ["tfddl.launch.run", "--dry-run", "-np", "2", "true"],
+    ],
+    ids=" ".join,
+)
+def test_a_full_disk_ends_a_command_with_one_line(arguments):
+    with open("/dev/full", "wb") as file:
+        ended = subprocess.run(
+            [sys.executable, "-m", *arguments],
+            stdout=file,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    said = (
+        "Error: Cannot write the output: make room, or send it elsewhere. Received: No space left on device\n"
+    )
+    assert (ended.returncode, ended.stderr) == (1, said)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from tfddl.launch.check_build import print_build
 from tfddl.launch.elastic.set_aside import LEAST_S, MOST_S
 from tfddl.launch.mpirun import MpirunError, find_mpirun
 from tfddl.launch.outcome import interrupted
+from tfddl.launch.streams import full_disk
 
 HELP = """Runs COMMAND as several processes that train together.
 
@@ -109,7 +110,7 @@ def _complete_command(*_: Any) -> list[CompletionItem]:
     return [CompletionItem("", type="file")]
 
 
-class Command(click.Command):
+class Command(full_disk.Command):
     """A command that says what to do about options of horovodrun that it lacks, and whose exit code shows a signal."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -1,1 +1,1 @@
-"""The output of the ranks: one stream of lines, and files of each rank."""
+"""Where output goes: that of the ranks into one stream of lines and into files of each rank, and onto a full disk."""
