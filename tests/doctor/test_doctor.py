@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -277,6 +278,15 @@ def test_threads_of_mpi(monkeypatch, level):
         assert states(mpi.threads()) == {"MPI threads": "ok"}
     else:
         the_fault(mpi.threads(), "MPI threads", "THREAD_SERIALIZED, and hvd.init() needs", "openmpi")
+
+
+def test_a_probe_leaves_no_files_of_mpi(monkeypatch, tmp_path):
+    for name in ("TMPDIR", "OMPI_MCA_btl_sm_backing_directory"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    (found,) = probe.run("threads")
+    assert found.state == "ok"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_shared_and_locked_memory(monkeypatch, tmp_path):

@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -53,16 +54,30 @@ def run_all() -> Iterator[Finding]:
 
 def run(name: str) -> list[Finding]:
     """Runs one probe in a new process."""
-    return run_process([sys.executable, "-m", "tfddl.doctor.probe", name], name, LIMIT_S)
+    with _scratch() as variables:
+        return run_process([sys.executable, "-m", "tfddl.doctor.probe", name], name, LIMIT_S, **variables)
 
 
-def run_process(command: list[str], subject: str, limit_s: float, cure: str = "") -> list[Finding]:
-    """Runs a process that prints findings, and kills it with its children at the limit.
+@contextlib.contextmanager
+def _scratch() -> Iterator[dict[str, str]]:
+    """Environment variables for Open MPI's files, which nobody else removes after a process without mpirun."""
+    with contextlib.ExitStack() as stack:
+        variables = {}
+        with contextlib.suppress(OSError):  # without a directory Open MPI does as well as it can
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="tfddl-doctor-"))
+            variables = dict.fromkeys(("TMPDIR", "OMPI_MCA_btl_sm_backing_directory"), directory)
+        yield variables
+
+
+def run_process(
+    command: list[str], subject: str, limit_s: float, cure: str = "", **variables: str
+) -> list[Finding]:
+    """Runs a process that prints findings, with more environment variables, and kills it with its children at the limit.
 
     Returns:
         The findings; one more where the process hung, crashed, or found nothing and failed.
     """
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment = {**os.environ, **variables, "TF_CPP_MIN_LOG_LEVEL": "3"}
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
