@@ -172,7 +172,16 @@ def __getattr__(name: str) -> Any:
         # Imported here, since it is for a mistake only.
         advice = importlib.import_module("tfddl.compat.horovod_names").advice(name)
         raise AttributeError(f"module 'tfddl' has no attribute {name!r}{advice and ': ' + advice}")
+    if name == "init":
+        _register_ops()
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def _register_ops() -> None:
+    """Tells TensorFlow the gradients of the ops and the order of their calls: a SavedModel may bring ops with it."""
+    for module in _MODULES:
+        if module.startswith("tfddl.ops."):
+            importlib.import_module(module)
 
 
 def __dir__() -> list[str]:
