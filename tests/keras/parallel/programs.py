@@ -303,6 +303,32 @@ def critic():
     return _fit(network, [_rows(6), _rows(4, seed=1)], batch_size=13)
 
 
+class Recomputed(keras.Model):
+    """Computes a layer's output anew for the gradients, one of two layers in a function."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = keras.layers.Dense(6, activation="tanh"), keras.layers.Dense(6)
+        self.last = keras.layers.Dense(1)
+
+    @tf.function
+    def hidden(self, inputs):
+        return tf.recompute_grad(self.second)(inputs)
+
+    def build(self, shape):
+        for layer in (self.first, self.second, self.last):
+            layer.build((None, 6))
+
+    def call(self, inputs):
+        return self.last(self.hidden(tf.recompute_grad(self.first)(inputs)))
+
+
+def recomputed():
+    network = Recomputed()
+    network.compile(optimizer=keras.optimizers.SGD(0.02), loss="mse")
+    return _fit(network, _rows(6), _rows(1, seed=1))
+
+
 def generator():
     def batches():
         for low in range(0, 96, 16):
@@ -415,6 +441,7 @@ PROGRAMS = {
         on_batches,
         other_optimizers_within_a_fit,
         py_dataset,
+        recomputed,
         sample_weights,
         several_outputs,
         *([step_of_its_own] if _compat.aggregates_added_losses() else []),

@@ -19,6 +19,7 @@ THIN = {
     "generator",
     "lstm_with_mask",
     "other_optimizers_within_a_fit",
+    "recomputed",
     "step_of_its_own",
 } & PROGRAMS.keys()
 

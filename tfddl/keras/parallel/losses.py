@@ -113,14 +113,16 @@ def with_global_additions(aggregate: Callable[..., Any]) -> Callable[..., Any]:
 def with_rows_added(gradient: Callable[..., Any]) -> Callable[..., Any]:
     """`tf.GradientTape.gradient`: a loss with one number for each row is a sum over the rows of all ranks.
 
-    This holds for the gradients of variables. Gradients of other tensors, as in a gradient penalty, stay on this rank.
+    This holds for the gradients of variables. Gradients of other tensors, as in a gradient penalty, stay on this rank. The
+    caller's own `output_gradients` count as they are: inside of `tf.recompute_grad` they come from a loss that is scaled.
     """
 
     @functools.wraps(gradient)
     def compute(
         tape: Any, target: Any, sources: Any, output_gradients: Any = None, *rest: Any, **options: Any
     ) -> Any:
-        part, targets = parts.current(), tf.nest.flatten(target)
+        part = parts.current() if output_gradients is None else None
+        targets = tf.nest.flatten(target)
         to_variables = any(hasattr(source, "assign") for source in tf.nest.flatten(sources))
         if part is not None and to_variables and any(map(_may_be_by_row, targets)):
             warn_once(
@@ -128,20 +130,17 @@ def with_rows_added(gradient: Callable[..., Any]) -> Callable[..., Any]:
                 "over rows: the processes add their sums up. For a mean over rows write tf.reduce_mean(loss). Reduce "
                 "a tensor of any other kind, such as that of tf.boolean_mask, to a mean over rows."
             )
-            given = [None] * len(targets) if output_gradients is None else tf.nest.flatten(output_gradients)
             output_gradients = [
-                _of_all_ranks(part, each, own) if _may_be_by_row(each) else own
-                for each, own in zip(targets, given, strict=True)
+                _of_all_ranks(part, each) if _may_be_by_row(each) else None for each in targets
             ]
         return gradient(tape, target, sources, output_gradients, *rest, **options)
 
     return compute
 
 
-def _of_all_ranks(part: parts.Part, loss: tf.Tensor, own: Any) -> tf.Tensor:
+def _of_all_ranks(part: parts.Part, loss: tf.Tensor) -> tf.Tensor:
     """The output gradients of a loss with one number for each row."""
-    own = tf.ones_like(loss) if own is None else tf.convert_to_tensor(own)
-    return own * _factor_of_rows(part, loss, own.dtype)
+    return tf.ones_like(loss) * _factor_of_rows(part, loss, loss.dtype)
 
 
 def _may_be_by_row(loss: Any) -> bool:
