@@ -18,7 +18,7 @@ FAULTS = {
         _TESTS + "test_constraints",
     ),
     "frozen weights are averaged": Fault(
-        "tfddl/keras/local_steps.py",
+        "tfddl/keras/statistics.py",
         "strict=True) if differs]",
         "strict=True)]",
         _TESTS + "test_what_travels",

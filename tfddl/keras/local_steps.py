@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl.gradients import quantized
-from tfddl.gradients.checksum import checksum
 from tfddl.keras.fragments import (
     Fragment,
     check_fragments,
@@ -19,7 +18,7 @@ from tfddl.keras.fragments import (
     divided,
     new_outer_optimizer,
 )
-from tfddl.ops.allgather import allgather
+from tfddl.keras.statistics import average, differing
 from tfddl.ops.allreduce import grouped_allreduce
 from tfddl.ops.compression import Compression, check_compression, is_int8, is_stateful
 from tfddl.ops.constants import Average
@@ -145,27 +144,9 @@ class LocalSGD:
         )
 
     def _exchange_statistics(self) -> None:
-        variables = self._differing_statistics()
-        if not variables:
-            return
-        values = list(map(tf.convert_to_tensor, variables))
-        # As they are: a variance must not be rounded below zero.
-        means = grouped_allreduce(
-            values, op=Average, process_set=self.process_set, name=f"{self._name}.statistics"
-        )
-        for variable, mean in zip(variables, means, strict=True):
-            variable.assign(mean)
-
-    def _differing_statistics(self) -> list[Any]:
-        """The statistics that differ between ranks, so that frozen weights do not travel. Equal on all ranks."""
-        if not self._statistics:
-            return []
-        sums = [checksum(tf.convert_to_tensor(each).numpy()) for each in self._statistics]
-        all_sums = allgather(
-            tf.constant([sums], tf.int64), name=f"{self._name}.checksums", process_set=self.process_set
-        ).numpy()
-        differ = (all_sums != all_sums[0]).any(axis=0)
-        return [each for each, differs in zip(self._statistics, differ, strict=True) if differs]
+        if self._statistics:
+            variables = differing(self._statistics, f"{self._name}.checksums", self.process_set)
+            average(variables, f"{self._name}.statistics", self.process_set)
 
 
 class DiLoCo(LocalSGD):

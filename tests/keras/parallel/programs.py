@@ -329,6 +329,28 @@ def recomputed():
     return _fit(network, _rows(6), _rows(1, seed=1))
 
 
+class Center(keras.layers.Layer):
+    """Subtracts a moving average of its inputs, except in training."""
+
+    def build(self, shape):
+        self.center = self.add_weight(shape=shape[1:], initializer="zeros", trainable=False)
+
+    def call(self, inputs, training=False):
+        if training:
+            self.center.assign(0.9 * self.center + 0.1 * tf.reduce_mean(inputs, 0))
+            return inputs
+        return inputs - self.center
+
+
+def state_of_its_own():
+    """The parts of a batch are equal."""
+    network = keras.Sequential([keras.Input((6,)), Center(), keras.layers.Dense(1)])
+    network.compile(optimizer=keras.optimizers.SGD(0.02), loss="mse")
+    x, y = _rows(6)[:48], _rows(1, seed=1)[:48]
+    network, history = _fit(network, x, y, batch_size=12, validation_data=(x, y))
+    return network, history | {"evaluated": [network.evaluate(x, y, verbose=0)]}
+
+
 def generator():
     def batches():
         for low in range(0, 96, 16):
@@ -446,6 +468,7 @@ PROGRAMS = {
         several_outputs,
         *([step_of_its_own] if _compat.aggregates_added_losses() else []),
         several_steps_per_execution,
+        state_of_its_own,
         steps_as_functions,
         subclassed,
         sum_over_batch,

@@ -20,6 +20,7 @@ THIN = {
     "lstm_with_mask",
     "other_optimizers_within_a_fit",
     "recomputed",
+    "state_of_its_own",
     "step_of_its_own",
 } & PROGRAMS.keys()
 

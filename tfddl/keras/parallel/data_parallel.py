@@ -24,6 +24,7 @@ from tfddl.keras.parallel import checks, files, losses, part, row_losses, seeds
 from tfddl.keras.parallel.generators import advanced_shared, share
 from tfddl.keras.parallel.order import OrderCallback
 from tfddl.keras.parallel.single_batches import SingleBatches
+from tfddl.keras.parallel.states import StatesCallback
 from tfddl.keras.parallel.strategy import PartStrategy
 from tfddl.keras.sync_batch_normalization import synchronized_moments
 from tfddl.runtime import basics, launcher_check
@@ -48,7 +49,8 @@ class DataParallel:
     - `evaluate` and `predict` outside of `fit` run whole on every rank.
     - In training, random layers such as Dropout draw other numbers on each rank. So do `keras.random` and `tf.random` in a
       `train_step`.
-    - BatchNormalization takes mean and variance over the global batch.
+    - BatchNormalization takes mean and variance over the global batch. Other weights that a layer changes itself follow the
+      rank's rows; all ranks take their mean before validation and at the end of an epoch.
     - Rank 0 shows the progress bar and writes files: `model.save`, `save_weights`, `export`, ModelCheckpoint, CSVLogger,
       TensorBoard, BackupAndRestore. `keras.utils.get_file` downloads once on each host.
     - Python generators of `fit` are read by rank 0, which sends the batches to the others. `evaluate` and `predict` do the
@@ -161,6 +163,7 @@ class _Methods:
             first = [each for each in listed if _is_backup(each)]
             rest = [each for each in listed if not _is_backup(each)]
             call.arguments["callbacks"] = [
+                StatesCallback(),
                 *map(_on_writing_rank, first),
                 *added,
                 *map(_on_writing_rank, rest),
