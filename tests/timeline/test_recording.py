@@ -192,12 +192,26 @@ def test_a_path_that_cannot_be_written(hvd, tmp_path):
     hvd.init()
 
 
-@on_ranks(1)
+@on_ranks(1, 2)
 def test_a_full_disk(hvd):
+    """A device is the file of every rank."""
     hvd.start_timeline("/dev/full")
-    assert hvd.allreduce(tf.ones([3]), op=hvd.Sum)[0] == 1
+    assert hvd.allreduce(tf.ones([3]), op=hvd.Sum)[0] == hvd.size()
     with pytest.raises(OSError, match=r"'/dev/full' is not whole: No space left on device"):
         hvd.stop_timeline()
+
+
+@on_ranks(1)
+def test_a_path_that_is_none(hvd, tmp_path):
+    for wrong, error in ((3, TypeError), (None, TypeError), ("", ValueError), (b"", ValueError)):
+        with pytest.raises(
+            error, match=rf"file_path of start_timeline must .*: pass a path.* Received: {wrong!r}"
+        ):
+            hvd.start_timeline(wrong)
+    path = tmp_path / "timeline.json"
+    hvd.start_timeline(os.fsencode(path))
+    hvd.stop_timeline()
+    assert mine(hvd, path).requests == []
 
 
 @on_ranks(1, 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from tfddl.runtime import fork, library
 from tfddl.runtime.job import Job, current
@@ -14,12 +15,17 @@ MARKS_VARIABLE = "TFDDL_TIMELINE_MARK_CYCLES"
 
 
 def rank_path(path: str | os.PathLike[str], rank: int) -> Path:
-    """The file of a rank: `path` for rank 0, and `path` with the rank before its suffix for other ranks."""
+    """The file of a rank: `path` for rank 0, and `path` with the rank before its suffix for other ranks.
+
+    A device, such as `/dev/null`, is the file of all ranks.
+    """
     whole = Path(path)
-    return whole if rank == 0 else whole.with_name(f"{whole.stem}.rank{rank}{whole.suffix}")
+    if rank == 0 or whole.is_char_device():
+        return whole
+    return whole.with_name(f"{whole.stem}.rank{rank}{whole.suffix}")
 
 
-def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
+def start_timeline(file_path: str | bytes | os.PathLike[Any], mark_cycles: bool = False) -> None:
     """Records this rank's collectives from now on. Not all ranks have to call it, nor at the same time.
 
     The file is in Chrome's trace event format. It grows every tenth of a second, so it also shows the last collectives of
@@ -27,17 +33,18 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
 
     Args:
         file_path: The file of rank 0. With `timeline.json`, rank 3 writes `timeline.rank3.json`. Existing files are
-            overwritten.
+            overwritten. A device, such as `/dev/null`, is the file of all ranks.
         mark_cycles: Whether to mark each vote in which the ranks agree on what runs.
 
     Raises:
-        ValueError: tfddl is not initialized, or a timeline is being written already.
+        ValueError: tfddl is not initialized, `file_path` is empty, or a timeline is being written already.
+        TypeError: `file_path` is no path.
         OSError: The file cannot be written.
         RuntimeError: This process was forked from a rank.
     """
     fork.check("start_timeline")
     job = current("start_timeline")
-    path = rank_path(os.path.abspath(file_path), job.rank)
+    path = rank_path(os.path.abspath(_text(file_path)), job.rank)
     if job.timeline is not None:
         raise ValueError(
             f"A timeline is being written already, to '{job.timeline}': call hvd.stop_timeline() first. Received: '{path}'"
@@ -48,6 +55,23 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
         os.close(file)
         raise ValueError(f"start_timeline: {native.tfddl_last_error().decode()}. Received: '{path}'")
     job.timeline = path
+
+
+def _text(file_path: Any) -> str:
+    """The path as a text.
+
+    Raises:
+        TypeError: `file_path` is no path.
+        ValueError: It is empty.
+    """
+    advice = "pass a path, such as 'timeline.json'"
+    if not isinstance(file_path, (str, bytes, os.PathLike)):
+        raise TypeError(
+            f"file_path of start_timeline must be a str or a path: {advice}. Received: {file_path!r}"
+        )
+    if not os.fspath(file_path):
+        raise ValueError(f"file_path of start_timeline must not be empty: {advice}. Received: {file_path!r}")
+    return os.fsdecode(file_path)
 
 
 def stop_timeline() -> None:
