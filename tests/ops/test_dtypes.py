@@ -89,6 +89,29 @@ def test_strings_are_refused_with_a_way_out(hvd):
             call(tf.constant(["text"]))
 
 
+@on_ranks(1)
+def test_handles_are_refused_with_a_way_out(hvd):
+    for handle, advice in (
+        (tf.Variable([1.0]).handle, r"resource\. Pass what the resource holds, .* variable\.value\(\)"),
+        (tf.data.Dataset.range(3)._variant_tensor, r"variant\. Pass the tensors inside of it"),
+    ):
+        with pytest.raises(TypeError, match=rf"Received: {advice}"):
+            hvd.broadcast(handle, 0)
+
+
+@on_ranks(1)
+def test_none_is_refused_with_a_way_out(hvd):
+    for call in (
+        hvd.allreduce,
+        hvd.allgather,
+        hvd.reducescatter,
+        hvd.alltoall,
+        lambda x: hvd.broadcast(x, 0),
+    ):
+        with pytest.raises(TypeError, match=r"\w+ takes a tensor: a gradient is None .*Received: None"):
+            call(None)
+
+
 OTHER_TENSORS = {
     "RaggedTensor": (
         lambda: tf.ragged.constant([[1, 2], [3]]),

@@ -205,6 +205,12 @@ MISTAKES = {
         Invalid,
         r"one number for each of the \d ranks: .* Received: splits \[\] of 6 rows",
     ),
+    "no splits": Mistake(
+        exchange(splits=[]),
+        exchange(),
+        Invalid,
+        r"one number for each of the .* Received: splits \[\] of 6 rows",
+    ),
     "too many splits": Mistake(
         exchange(splits=lambda size: [1] * (size + 1)),
         exchange(),

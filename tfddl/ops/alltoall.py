@@ -54,7 +54,10 @@ def alltoall(
     x = prepare_rows(tensor, "alltoall")
     if splits is None:
         return native.alltoall(x, None, name_of("alltoall", name, ignore_name_scope, number), number)[0]
-    sizes = tf.convert_to_tensor(splits)
+    # TensorFlow makes floats of an empty list.
+    sizes = tf.convert_to_tensor(
+        splits, tf.int32 if isinstance(splits, (list, tuple)) and not splits else None
+    )
     if sizes.dtype not in (tf.int32, tf.int64):
         raise TypeError(
             f"splits of alltoall must be int32 or int64: cast them with tf.cast. Received: {sizes.dtype.name}"

@@ -72,6 +72,11 @@ def prepare(value: Any, kind: str, op: int | None = None) -> tf.Tensor:
 def _check_dense(kind: str, value: Any) -> None:
     """Refuses values that are no dense tensors and that TensorFlow's own conversion refuses with another message."""
     call = f"hvd.{kind.removeprefix('grouped_')}"
+    if value is None:
+        raise TypeError(
+            f"{kind} takes a tensor: a gradient is None if the loss does not depend on its variable. Leave it out on all "
+            "ranks; a list for hvd.grouped_allreduce may have None. Received: None"
+        )
     if isinstance(value, tf.IndexedSlices):
         raise TypeError(
             f"{kind} takes dense tensors. Received: tf.IndexedSlices. Convert it with tf.convert_to_tensor(...)."

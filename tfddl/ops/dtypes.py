@@ -107,6 +107,10 @@ def _advice(dtype: tf.DType, op: int | None) -> str:
         return "Complex numbers have no order: reduce the absolute, real or imaginary value."
     if dtype == tf.string:
         return "Use broadcast_object or allgather_object for strings."
+    if dtype == tf.resource:
+        return "Pass what the resource holds, for example variable.value()."
+    if dtype == tf.variant:
+        return "Pass the tensors inside of it one by one."
     return "Cast it to one of these with tf.cast."
 
 
