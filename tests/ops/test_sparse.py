@@ -93,6 +93,17 @@ def test_other_operations_are_refused(hvd, op):
 
 
 @on_ranks(1)
+def test_rows_without_an_index_are_refused(hvd):
+    for values, indices in (([1, 2], [2]), ([2, 2], [1]), ([2], [2, 1]), ([], [1])):
+        x = tf.IndexedSlices(tf.ones(values), tf.zeros(indices, tf.int32), tf.constant([4, 2]))
+        for call in (hvd.allreduce, lambda x: hvd.grouped_allreduce([x])):
+            with pytest.raises(
+                ValueError, match=r"one index for each row .*Received: values of shape \(.*\) and"
+            ):
+                call(x)
+
+
+@on_ranks(1)
 def test_only_allreduce_takes_slices(hvd):
     for call in (hvd.allgather, lambda x: hvd.broadcast(x, 0)):
         with pytest.raises(TypeError, match=r"takes dense tensors\. Received: tf\.IndexedSlices"):

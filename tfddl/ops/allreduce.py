@@ -58,7 +58,7 @@ def allreduce(
 
     Raises:
         ValueError: Both `average` and `op` are given, `op` is not supported, a factor has no meaning for the dtype or
-            `op`, or tfddl is not initialized.
+            `op`, a `tf.IndexedSlices` has not one index for each row, or tfddl is not initialized.
         TypeError: `average` is not a bool, `name` no text, a factor no number, `compression` no compressor, `process_set`
             no ProcessSet, or the dtype is not supported by `op`.
         tf.errors.InvalidArgumentError: This rank is not a member of `process_set`, or that has been removed.

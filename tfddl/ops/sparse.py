@@ -48,8 +48,8 @@ def allreduce_slices(
         Slices, with unique indices if `merge`, equal on all ranks.
 
     Raises:
-        ValueError: `op` is another operation, whose result would be dense because missing rows count as zero. Or XLA
-            compiles the call.
+        ValueError: `op` is another operation, whose result would be dense because missing rows count as zero. `slices`
+            has not one index for each row, as far as the shapes are known. Or XLA compiles the call.
         TypeError: `compression` is no compressor, or the dtype is not supported.
     """
     if _graphs.in_xla_context():
@@ -62,6 +62,7 @@ def allreduce_slices(
             f"{kind} of tf.IndexedSlices supports op=Average and op=Sum: convert it with tf.convert_to_tensor(...) "
             f"for others. Received: op={NAMES.get(op, op)}"
         )
+    _check_rows(kind, slices)
     check_dtype(kind, slices.values.dtype, op)
     number = id_of(process_set, kind)
     # If a rank reduces a dense tensor by this name, all ranks get an error.
@@ -84,6 +85,16 @@ def allreduce_slices(
         factor = postscale / tf.cast(divisor, tf.float64) if op == Average else postscale
         result = tf.cast(scaled(merged, factor), slices.values.dtype)
     return tf.IndexedSlices(result, unique, slices.dense_shape)
+
+
+def _check_rows(kind: str, slices: tf.IndexedSlices) -> None:
+    """Refuses slices with more indices than rows, or fewer: behind them, the next rank's rows would get wrong indices."""
+    values, indices = slices.values.shape, tf.convert_to_tensor(slices.indices).shape  # or a list
+    if not indices.is_compatible_with(values[:1]):
+        raise ValueError(
+            f"{kind} of tf.IndexedSlices takes one index for each row of values: pass a vector of indices that is as long "
+            f"as values. Received: values of shape {values} and indices of shape {indices}"
+        )
 
 
 def _merged(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
