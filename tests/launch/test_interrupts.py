@@ -12,6 +12,8 @@ import pytest
 
 from tests.harness.job import REPOSITORY
 from tests.launch.support import running
+from tfddl.launch.elastic.children import Children
+from tfddl.launch.supervision.loop import Loop
 
 LIMIT_S = 60.0
 
@@ -52,6 +54,30 @@ def test_ctrl_z_stops_the_ranks(tmp_path):
                 job.process.send_signal(number)
             wait_until(lambda: not any(map(is_stopped, processes)))
         assert job.finish(LIMIT_S).code == 128 + signal.SIGTERM
+
+
+def test_ctrl_z_stops_the_limits_too():
+    loop, called = Loop(), []
+    loop.after(0.01, lambda: called.append("due"))
+    loop.postpone(60.0)
+    time.sleep(0.02)
+    loop.turn(wait=False)
+    assert not called
+    loop.postpone(-60.0)
+    loop.turn(wait=False)
+    assert called == ["due"]
+
+
+def test_a_command_that_has_ended_while_ctrl_z_stopped_tfddlrun(monkeypatch):
+    wait = subprocess.Popen.communicate
+
+    def stopped(process, timeout):
+        monkeypatch.setattr(subprocess.Popen, "communicate", wait)
+        process.wait(LIMIT_S)
+        raise subprocess.TimeoutExpired(process.args, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", stopped)
+    assert Children().run("echo host:2", 1.0) == (0, "host:2\n", "")
 
 
 def is_stopped(process: int) -> bool:

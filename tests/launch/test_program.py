@@ -23,6 +23,10 @@ from tfddl.launch.ranks import program
         "/bin/bash -s 1",
         "bash -",
         "zsh /dev/stdin",
+        "python /dev/fd/0",
+        "bash --norc",
+        "bash --login --",
+        "bash -o pipefail",
     ],
 )
 @pytest.mark.parametrize("mode", [[], ["--auto"]])
@@ -52,6 +56,8 @@ def test_pdb(command):
         "python -c pass",
         "python -m package",
         "python -m pdb -c continue train.py",
+        "python -m pdb --command=continue train.py",
+        "bash --norc -o pipefail train.sh",
         "python -W ignore train.py",
         "sh train.sh -",
         "bash -c true",

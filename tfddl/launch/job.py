@@ -146,7 +146,7 @@ class Job:
         numbers = signals.take()
         if signal.SIGTSTP in numbers:
             self._links.command(rank_shim.SUSPEND)
-            signals.suspend()
+            self._loop.postpone(signals.suspend())
             self._links.command(rank_shim.RESUME)
         for number in numbers:
             if number in passed_on:

@@ -53,11 +53,17 @@ def take() -> bytes:
     return b""
 
 
-def suspend() -> None:
-    """Stops this process, as Ctrl-Z does. Returns when it goes on, or at once where nobody could let it go on."""
+def suspend() -> float:
+    """Stops this process, as Ctrl-Z does. Returns when it goes on, or at once where nobody could let it go on.
+
+    Returns:
+        The seconds that it was stopped.
+    """
+    began = time.monotonic()
     handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTSTP)
     signal.signal(signal.SIGTSTP, handler)
+    return time.monotonic() - began
 
 
 def put_back(numbers: bytes) -> None:

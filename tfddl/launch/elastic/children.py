@@ -54,7 +54,7 @@ class Children:
             )
             self._running.add(process)
         try:
-            said, errors = process.communicate(timeout=limit)
+            said, errors = _output(process, limit)
         except subprocess.TimeoutExpired:
             _end(process)
             # A process that the command has left behind may hold the pipes.
@@ -92,6 +92,16 @@ def run_at_once(commands: Sequence[list[str]], limit: float) -> None:
         while not all(run.done() for run in runs) and not signals.wait_for_signal(_LOOK_S):
             pass
         children.end()
+
+
+def _output(process: subprocess.Popen[str], limit: float) -> tuple[str, str]:
+    """What a command writes to its end. While Ctrl-Z stops tfddlrun, the limit goes on, and the command too."""
+    try:
+        return process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        if process.poll() is None:
+            raise
+        return process.communicate(timeout=_LOOK_S)
 
 
 def _end(*processes: subprocess.Popen[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shlex
@@ -10,7 +9,8 @@ from collections.abc import Sequence
 
 PYTHON = re.compile(r"python[\d.]*")
 _SHELL = re.compile(r"(?:ba|da|z|k|mk|a)?sh")
-_SHELL_OPTION = re.compile(r"[-+][a-zA-Z]+")
+_SHELL_OPTION = re.compile(r"[-+][a-zA-Z]+|--(?:login|noprofile|norc|posix)?")
+_STDIN = ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 # A word of Python's options: flags, then at most one option with a value.
 _OPTION = re.compile(
     r"-(?P<flags>[^-cmWX]*)(?:(?P<last>[cmWX]|-check-hash-based-pycs)(?P<value>.*))?", re.DOTALL
@@ -69,19 +69,24 @@ def _reads_stdin(command: Sequence[str]) -> bool:
     if PYTHON.fullmatch(name):
         options, program = python_arguments(words)
         flags = {flag for word in options if (found := _OPTION.fullmatch(word)) for flag in found["flags"]}
-        return program[:1] in (["-"], ["/dev/stdin"]) or not (program or flags & _WITHOUT_PROGRAM)
+        return program[0] in _STDIN if program else not flags & _WITHOUT_PROGRAM
     if not _SHELL.fullmatch(name):
         return False
-    options = list(itertools.takewhile(_SHELL_OPTION.fullmatch, words))
-    program, flags = list(words[len(options) :]), set("".join(options))
-    if flags & {"c", "i"}:
+    letters, rest = "", list(words)
+    while rest and _SHELL_OPTION.fullmatch(rest[0]):
+        word = rest.pop(0)
+        letters += "" if word.startswith("--") else word
+        if word[1:] in ("o", "O"):
+            rest = rest[1:]
+    if "c" in letters or "i" in letters:
         return False
-    return "s" in flags or program in ([], ["-"]) or program[0] == "/dev/stdin"
+    return "s" in letters or not rest or rest[0] in _STDIN
 
 
 def _starts_pdb(command: Sequence[str]) -> bool:
-    """Whether a command is `python -m pdb train.py`. With commands of its own, pdb (`-c continue`) needs no terminal."""
+    """Whether a command is `python -m pdb train.py`. With `-c continue` it needs no terminal."""
     if not PYTHON.fullmatch(os.path.basename(command[0])):
         return False
     _, program = python_arguments(command[1:])
-    return program[:2] == ["-m", "pdb"] and not (program[2:] and program[2].startswith("-c"))
+    given = program[2] if program[2:] else ""
+    return program[:2] == ["-m", "pdb"] and not given.startswith(("-c", "--c", "-h", "--h"))

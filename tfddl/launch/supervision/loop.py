@@ -36,6 +36,10 @@ class Loop:
         """Calls `action` after so many seconds."""
         heapq.heappush(self._plan, (time.monotonic() + delay, next(self._order), action))
 
+    def postpone(self, seconds: float) -> None:
+        """Calls all that is due later by so many seconds later: this process was stopped."""
+        self._plan = [(due + seconds, number, action) for due, number, action in self._plan]
+
     def turn(self, *, wait: bool) -> bool:
         """Handles the events that are there, or the next ones. Returns whether a file could be read."""
         events = self._selector.select(self._time_to_next() if wait else 0.0)
