@@ -10,6 +10,7 @@ Start it with `tfddlrun -np 2 python train.py`. Names are loaded on first use, s
 without TensorFlow.
 """
 
+import contextlib
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -179,9 +180,10 @@ def __getattr__(name: str) -> Any:
 
 def _register_ops() -> None:
     """Tells TensorFlow the gradients of the ops and the order of their calls: a SavedModel may bring ops with it."""
-    for module in _MODULES:
-        if module.startswith("tfddl.ops."):
-            importlib.import_module(module)
+    with contextlib.suppress(ImportError):  # init() says what is missing, and how to install it
+        for module in _MODULES:
+            if module.startswith("tfddl.ops."):
+                importlib.import_module(module)
 
 
 def __dir__() -> list[str]:

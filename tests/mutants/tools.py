@@ -55,7 +55,7 @@ FAULTS = {
         "tfddl/__init__.py",
         '    if name == "init":\n',
         "    if False:\n",
-        "tests/ops/test_saved_model.py::test_a_loaded_model_has_gradients_and_an_order",
+        "tests/runtime/test_saved_model.py::test_a_loaded_model_has_gradients_and_an_order",
     ),
     "a loop over a closed loader waits without end": Fault(
         "tfddl/compat/horovod/data.py",

@@ -13,7 +13,7 @@ from tfddl.gradients.gradient_options import GradientOptions
 from tfddl.gradients.local_sources import LocalSources, scaled
 from tfddl.gradients.reduced_marks import is_reduced, leave_own, mark
 from tfddl.ops import allreduce_gradient, names, native  # noqa: F401 the first registers the gradient
-from tfddl.ops.compression import Compression, is_stateful, run_compressed
+from tfddl.ops.compression import Compression, is_stateful
 from tfddl.ops.constants import Adasum, Max
 from tfddl.ops.sparse import allreduce_slices
 from tfddl.ops.topology import size_op
@@ -242,7 +242,13 @@ def _reduce_dense(
             Reduction(tensors, mine, owner, sequence, together, context, options, process_set, allreduce)
         )
     else:
-        reduced = run_compressed(allreduce, tensors, options.compression)
+        # Not run_compressed, which would call back into this file.
+        sent = [options.compression.compress(tensor) for tensor in tensors]
+        came = allreduce([tensor for tensor, _ in sent])
+        reduced = [
+            options.compression.decompress(tensor, restore)
+            for tensor, (_, restore) in zip(came, sent, strict=True)
+        ]
     for index, tensor in zip(dense, reduced, strict=True):
         results[index] = mark(tensor)
 
