@@ -128,7 +128,7 @@ def test_mpirun_that_cannot_start_the_job_is_heard():
 
 
 def test_ranks_that_never_ran_are_named():
-    assert verdict(rank(0), processes=3) == (1, "tfddlrun: only 1 of 3 ranks ran; missing: rank 1, 2")
+    assert verdict(rank(0), processes=3) == (1, "tfddlrun: only 1 of 3 ranks ran; missing: ranks 1, 2")
 
 
 def test_a_rank_that_ended_early_without_an_error_is_named_last():
