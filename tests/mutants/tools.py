@@ -83,7 +83,7 @@ FAULTS = {
     ),
     "an unseeded shuffle is shared out": Fault(
         "tfddl/data/order.py",
-        "        if (0, 0) in step.seeds():",
+        "        if (0, 0) in step.seeds:",
         "        if False:",
         "tests/data/test_shard.py::test_uncertain_order_is_refused",
     ),

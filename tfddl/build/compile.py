@@ -130,7 +130,7 @@ def _compile(
 
 
 def _configuration(build: Path) -> str:
-    """What CMake keeps in a build directory from then on: both directories and the compiler."""
+    """The directories and the compiler, which CMake keeps in a build directory."""
     return "\n".join(map(str, (source_directory(), build, os.environ.get("CXX"), find_compiler())))
 
 

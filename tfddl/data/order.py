@@ -27,15 +27,12 @@ class _Step(NamedTuple):
     Attributes:
         dataset: The step.
         graphs: The nodes of its functions that determine the order of elements.
+        seeds: Those of shuffles and random numbers: the graph's seed and the op's, which are both 0 without a seed.
     """
 
     dataset: tf.data.Dataset
     graphs: list[Nodes]
-
-    def seeds(self) -> list[Seeds]:
-        """The seeds of shuffles and random numbers: the graph's seed and the op's, which are both 0 without a seed."""
-        own = [(int(self.dataset._seed), int(self.dataset._seed2))] if hasattr(self.dataset, "_seed2") else []
-        return own + [seeds for nodes in self.graphs for seeds in seeds_in(nodes)]
+    seeds: list[Seeds]
 
     def is_unordered(self) -> bool:
         """Whether the step, or a step in one of its functions, has deterministic=False."""
@@ -61,7 +58,7 @@ def check(dataset: tf.data.Dataset, count: int, process_set: ProcessSet | None) 
     """
     unseen = None
     try:
-        steps = [_Step(each, list(_graphs(each))) for each in pipeline(dataset)]
+        steps = list(map(_step, pipeline(dataset)))
     except ValueError as error:
         steps, unseen = [], error
     if process_set is not None:
@@ -72,8 +69,14 @@ def check(dataset: tf.data.Dataset, count: int, process_set: ProcessSet | None) 
     _check_deterministic(dataset, steps)
 
 
+def _step(dataset: tf.data.Dataset) -> _Step:
+    graphs = list(_graphs(dataset))
+    own = [(int(dataset._seed), int(dataset._seed2))] if hasattr(dataset, "_seed2") else []
+    return _Step(dataset, graphs, own + [seeds for nodes in graphs for seeds in seeds_in(nodes)])
+
+
 def _numbered(steps: Iterable[_Step]) -> list[str]:
-    found = [(type(step.dataset).__name__.strip("_"), seeds) for step in steps for seeds in step.seeds()]
+    found = [(type(step.dataset).__name__.strip("_"), seeds) for step in steps for seeds in step.seeds]
     return [f"{number}. {name} with seeds {seeds}" for number, (name, seeds) in enumerate(found, 1)]
 
 
@@ -95,7 +98,7 @@ def _check_deterministic(dataset: tf.data.Dataset, steps: list[_Step]) -> None:
         if step.is_unordered():
             _refuse_unordered(step.dataset)
     for step in steps:
-        if (0, 0) in step.seeds():
+        if (0, 0) in step.seeds:
             raise ValueError(
                 "The dataset is shuffled without a seed, or a function that returns datasets or chooses elements, as of "
                 "flat_map, interleave and filter, draws random numbers without a seed (tf.data.Dataset.list_files "

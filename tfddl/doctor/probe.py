@@ -19,6 +19,7 @@ from dataclasses import asdict
 
 from tfddl.doctor import gpu, host, mpi, software
 from tfddl.doctor.finding import Finding, fault
+from tfddl.launch.scratch import SEGMENTS
 
 LIMIT_S = 120.0
 _GRACE_S = 15.0  # in which tfddlrun ends a job
@@ -65,7 +66,7 @@ def _scratch() -> Iterator[dict[str, str]]:
         variables = {}
         with contextlib.suppress(OSError):  # without a directory Open MPI does as well as it can
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="tfddl-doctor-"))
-            variables = dict.fromkeys(("TMPDIR", "OMPI_MCA_btl_sm_backing_directory"), directory)
+            variables = dict.fromkeys(("TMPDIR", *SEGMENTS), directory)
         yield variables
 
 

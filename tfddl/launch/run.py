@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from tfddl.launch import allocation, config_file, open_files, variables
-from tfddl.launch.elastic.check_options import check
+from tfddl.launch.elastic import check_options
 from tfddl.launch.elastic.discovery import Script, wait_for_hosts
 from tfddl.launch.elastic.folder import state_folder
 from tfddl.launch.elastic.pool import filled
@@ -51,7 +51,7 @@ def main(command: tuple[str, ...], **values: Any) -> None:
     open_standard_streams()
     _check_program(command)
     added = _variables(options)
-    check(options)
+    check_options.check(options)
     if options.auto:
         added |= _seed({**os.environ, **added})
         command = _auto(command)

@@ -17,7 +17,7 @@ from tfddl.runtime.library import TCP_PARAMETERS
 
 # The parameter's names in Open MPI 5 and 4. An unknown parameter does nothing.
 _SESSION = ("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base")
-_SEGMENTS = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory")
+SEGMENTS = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory")
 _INTERFACES = "OMPI_MCA_btl_tcp_if_include"
 _SHARED_MEMORY = Path("/dev/shm")
 
@@ -40,7 +40,7 @@ def scratch(environment: Mapping[str, str], mpirun: str) -> Iterator[tuple[dict[
     given = _given(environment, mpirun)
     settings: dict[str, str] = {}
     made = []
-    for names, parent in ((_SESSION, None), (_SEGMENTS, _SHARED_MEMORY)):
+    for names, parent in ((_SESSION, None), (SEGMENTS, _SHARED_MEMORY)):
         if given.isdisjoint(names):
             # Without a directory, or room in it, Open MPI does as well as it can.
             with contextlib.suppress(OSError):

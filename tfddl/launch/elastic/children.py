@@ -95,7 +95,7 @@ def run_at_once(commands: Sequence[list[str]], limit: float) -> None:
 
 
 def _output(process: subprocess.Popen[str], limit: float) -> tuple[str, str]:
-    """What a command writes to its end. While Ctrl-Z stops tfddlrun, the limit goes on, and the command too."""
+    """The output of a command, up to its end. While Ctrl-Z stops tfddlrun, the limit goes on, and the command too."""
     try:
         return process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
