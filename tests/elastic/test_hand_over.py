@@ -159,14 +159,14 @@ def test_a_signal_ends_the_script(arguments, tmp_path):
 
 @pytest.mark.skipif(not can_survive(find_mpirun()), reason="only Open MPI 5 has ULFM")
 def test_a_host_leaves_while_the_others_recover_from_a_loss(tmp_path):
-    """The new start has neither the host nor the lost rank."""
+    """The new start has neither the host nor the lost rank. A loss before all have started ends the start at once."""
     program = """
 if size == 3:
-    if rank == 2:
-        open(hosts, "w").close()
-        os.kill(os.getpid(), signal.SIGKILL)
-    while not os.path.exists(hosts):
+    open(hosts + str(rank), "w").close()
+    while not all(os.path.exists(hosts + each) for each in "012"):
         time.sleep(0.01)
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(0.5)
     if rank == 0:
         os.kill(os.getppid(), signal.SIGTERM)
