@@ -65,9 +65,9 @@ def sum_over_batch():
 
 
 def batched_dataset():
-    """tf.data that yields batches, repeats, and has no length."""
+    """tf.data that yields batches, repeats, and has no length. Training and validation draw from one shuffle in turn."""
     data = tf.data.Dataset.from_tensor_slices((_rows(6), _rows(1, seed=1))).shuffle(ROWS).batch(16).repeat()
-    return _fit(_dense(), data, batch_size=None, steps_per_epoch=3)
+    return _fit(_dense(), data, batch_size=None, steps_per_epoch=3, validation_data=data, validation_steps=2)
 
 
 class Batches(keras.utils.PyDataset):

@@ -48,7 +48,10 @@ class PartStrategy:
         watched = self._watch(dataset)
         # map() spreads a tuple over several arguments, also one with a single element, which Keras takes for `(x,)`.
         is_spread = type(watched.element_spec) is tuple
-        parts = watched.map(lambda *batch: take(batch if is_spread else batch[0]))
+        # Not map(), which TensorFlow makes parallel: it would read the next batch early, and so a shuffle that others share.
+        parts = watched.flat_map(
+            lambda *batch: tf.data.Dataset.from_tensors(take(batch if is_spread else batch[0]))
+        )
         _compat.build_metrics(self._model, parts.element_spec.data)
         if self._reads_ahead:
             self._reads_ahead = False
