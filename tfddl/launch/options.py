@@ -93,7 +93,8 @@ class Options:
     dry_run: bool
 
 
-def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+def print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    """Callback of --version: prints the versions of tfddlrun and mpirun, and ends."""
     if not wanted:
         return
     from tfddl import __version__
@@ -378,7 +379,7 @@ _OPTIONS = [
         is_flag=True,
         is_eager=True,
         expose_value=False,
-        callback=_print_version,
+        callback=print_version,
         help="Print the version, and the mpirun in use.",
     ),
     click.argument(

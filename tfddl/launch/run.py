@@ -47,7 +47,11 @@ CONTEXT = {
 @with_options
 def main(command: tuple[str, ...], **values: Any) -> None:
     """Entry point of `tfddlrun`."""
-    options = Options(**values)
+    start(command, Options(**values))
+
+
+def start(command: tuple[str, ...], options: Options) -> None:
+    """Runs a job, and exits with its code; with `--dry-run` only prints its line."""
     open_standard_streams()
     _check_program(command)
     added = _variables(options)
