@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl.compat.horovod.face import give_face
+from tfddl.compat.horovod.tape import without_devices
 from tfddl.keras import optimizer as optimizers
 from tfddl.ops.compression import Compression
 from tfddl.ops.constants import Average
@@ -31,20 +32,7 @@ def DistributedOptimizerOfTensorFlow(
     scale_local_gradients: bool = True,
 ) -> Any:
     """See `tfddl.DistributedOptimizer`. `use_locking` and the devices change nothing."""
-    return _distributed(
-        optimizer,
-        name,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        backward_passes_per_step=backward_passes_per_step,
-        op=op,
-        gradient_predivide_factor=gradient_predivide_factor,
-        average_aggregated_gradients=average_aggregated_gradients,
-        num_groups=num_groups,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
+    return _distributed(**locals())
 
 
 def DistributedOptimizerOfKeras(
@@ -64,20 +52,7 @@ def DistributedOptimizerOfKeras(
     scale_local_gradients: bool = True,
 ) -> Any:
     """See `tfddl.DistributedOptimizer`. The devices change nothing."""
-    return _distributed(
-        optimizer,
-        name,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        op=op,
-        backward_passes_per_step=backward_passes_per_step,
-        average_aggregated_gradients=average_aggregated_gradients,
-        num_groups=num_groups,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
+    return _distributed(**locals())
 
 
 def PartialDistributedOptimizer(
@@ -97,26 +72,11 @@ def PartialDistributedOptimizer(
     scale_local_gradients: bool = True,
 ) -> Any:
     """See `tfddl.PartialDistributedOptimizer`. The devices change nothing."""
-    return give_face(
-        optimizers.PartialDistributedOptimizer(
-            optimizer,
-            name,
-            local_layers=local_layers,
-            compression=compression,
-            sparse_as_dense=sparse_as_dense,
-            gradient_predivide_factor=gradient_predivide_factor,
-            op=op,
-            backward_passes_per_step=backward_passes_per_step,
-            average_aggregated_gradients=average_aggregated_gradients,
-            groups=groups,
-            process_set=process_set,
-            scale_local_gradients=scale_local_gradients,
-        )
-    )
+    return give_face(optimizers.PartialDistributedOptimizer(**without_devices(locals())))
 
 
-def _distributed(optimizer: Any, name: str | None, **options: Any) -> Any:
-    distributed = optimizers.DistributedOptimizer(optimizer, name, **options)
+def _distributed(use_locking: bool = False, **arguments: Any) -> Any:
+    distributed = optimizers.DistributedOptimizer(**without_devices(arguments))
     if isinstance(distributed, tf.compat.v1.train.Optimizer):
         if not hasattr(distributed, "_optimizer"):  # a loss scale optimizer has one
             distributed._optimizer = distributed  # Horovod wraps the optimizer, and tfddl changes it

@@ -13,6 +13,11 @@ from tfddl.ops.constants import Average
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
 
+def without_devices(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of Horovod that tfddl takes too. It reduces on the device that has the gradient."""
+    return {name: value for name, value in arguments.items() if name not in ("device_dense", "device_sparse")}
+
+
 class HorovodTape(tapes.DistributedGradientTape):
     """`tfddl.DistributedGradientTape`, which does not ask for names, with a method of Horovod's."""
 
@@ -59,17 +64,7 @@ def DistributedGradientTape(
     scale_local_gradients: bool = True,
 ) -> HorovodTape:
     """See `tfddl.DistributedGradientTape`. The devices change nothing."""
-    return HorovodTape(
-        gradtape,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        op=op,
-        gradient_predivide_factor=gradient_predivide_factor,
-        num_groups=num_groups,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
+    return HorovodTape(**without_devices(locals()))
 
 
 def PartialDistributedGradientTape(
@@ -87,19 +82,8 @@ def PartialDistributedGradientTape(
     scale_local_gradients: bool = True,
 ) -> HorovodTape:
     """See `tfddl.PartialDistributedGradientTape`. The devices change nothing."""
-    layers = check_layers(local_layers)
-    tape = DistributedGradientTape(
-        gradtape,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        op,
-        gradient_predivide_factor,
-        num_groups,
-        groups,
-        process_set,
-        scale_local_gradients,
-    )
+    options = without_devices(locals())
+    layers = check_layers(options.pop("local_layers"))
+    tape = HorovodTape(**options)
     tape.add_local_layers(layers)
     return tape
