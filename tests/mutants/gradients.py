@@ -83,8 +83,8 @@ FAULTS = {
     ),
     "the predivide factor of rows is never undone": Fault(
         "tfddl/gradients/reduction.py",
-        "            postscale=options.gradient_predivide_factor,\n",
-        "",
+        "        postscale=options.gradient_predivide_factor,\n",
+        "        postscale=1.0,\n",
         "tests/gradients/test_options.py::test_predivide_of_rows",
     ),
     "reduced gradients are reduced again": Fault(

@@ -15,7 +15,7 @@ from tfddl.gradients.reduced_marks import is_reduced, leave_own, mark
 from tfddl.ops import allreduce_gradient, names, native  # noqa: F401 the first registers the gradient
 from tfddl.ops.compression import Compression, is_stateful
 from tfddl.ops.constants import Adasum, Max
-from tfddl.ops.sparse import allreduce_slices
+from tfddl.ops.sparse import SlicesReduction, allreduce_slices
 from tfddl.ops.topology import size_op
 from tfddl.runtime import xla
 from tfddl.runtime.process_sets import id_of
@@ -72,11 +72,11 @@ def reduce_gradients(
     dense = [index for index in sorted(waiting) if index not in sparse]
     if not waiting:
         return results
-    sequence = names.unique(owner, number)
     shared = _Shared.of(len(results), own)
-    _reduce_dense(results, dense, sparse, shared, variables, owner, sequence, options, number)
+    call = _Call(variables, owner, names.unique(owner, number), options, number, shared)
+    _reduce_dense(results, dense, sparse, call)
     # After the buckets: their context names the sparse slots, in which the ranks may differ.
-    _reduce_sparse(results, sparse, shared, variables, owner, sequence, options)
+    _reduce_sparse(results, sparse, call)
     return results
 
 
@@ -149,6 +149,17 @@ class _Shared(NamedTuple):
         return f"{kind} {[self.numbers[slot] for slot in slots]}"
 
 
+class _Call(NamedTuple):
+    """The arguments of one call of `reduce_gradients`, and the name of its collectives."""
+
+    variables: Sequence[Any] | None
+    owner: str
+    sequence: str
+    options: GradientOptions
+    process_set: int
+    shared: _Shared
+
+
 def _sparse_slots(results: list[Any], waiting: set[int], options: GradientOptions) -> list[int]:
     """The slots of the gradients that are reduced as `tf.IndexedSlices`.
 
@@ -166,16 +177,19 @@ def _sparse_slots(results: list[Any], waiting: set[int], options: GradientOption
     return sparse
 
 
-def _reduce_sparse(
-    results: list[Any],
-    sparse: Sequence[int],
-    shared: _Shared,
-    variables: Sequence[Any] | None,
-    owner: str,
-    sequence: str,
-    options: GradientOptions,
-) -> None:
+def _reduce_sparse(results: list[Any], sparse: Sequence[int], call: _Call) -> None:
     """Reduces the sparse gradients of `results`, in place."""
+    variables, shared, options = call.variables, call.shared, call.options
+    reduction = SlicesReduction(
+        kind=call.owner,
+        op=options.op,
+        # Errors of rows that are not in the next batch would never be sent.
+        compression=Compression.none if is_stateful(options.compression) else options.compression,
+        prescale=1 / options.gradient_predivide_factor,
+        postscale=options.gradient_predivide_factor,
+        process_set=options.process_set,
+        merge=options.merge_slices,
+    )
     for index in sparse:
         number = shared.numbers[index]
         parts = [
@@ -183,20 +197,10 @@ def _reduce_sparse(
             _rows(variables and variables[index]),
             shared.local,
         ]
-        slices = allreduce_slices(
-            results[index],
-            options.op,
-            f"{sequence}.slices.{number}",
-            kind=owner,
-            # Errors of rows that are not in the next batch would never be sent.
-            compression=Compression.none if is_stateful(options.compression) else options.compression,
-            prescale=1 / options.gradient_predivide_factor,
-            postscale=options.gradient_predivide_factor,
-            process_set=options.process_set,
-            context="gradients=" + ", ".join(filter(None, parts)),
-            merge=options.merge_slices,
+        context = "gradients=" + ", ".join(filter(None, parts))
+        results[index] = mark(
+            allreduce_slices(results[index], f"{call.sequence}.slices.{number}", context, reduction)
         )
-        results[index] = mark(slices)
 
 
 def _rows(variable: Any) -> str:
@@ -205,20 +209,11 @@ def _rows(variable: Any) -> str:
     return "" if rows is None else f"variable of {rows} rows"
 
 
-def _reduce_dense(
-    results: list[Any],
-    dense: Sequence[int],
-    sparse: Sequence[int],
-    shared: _Shared,
-    variables: Sequence[Any] | None,
-    owner: str,
-    sequence: str,
-    options: GradientOptions,
-    process_set: int,
-) -> None:
+def _reduce_dense(results: list[Any], dense: Sequence[int], sparse: Sequence[int], call: _Call) -> None:
     """Reduces the dense gradients of `results`, in place."""
     if not dense:
         return
+    variables, owner, sequence, options, process_set, shared = call
     mine = None if variables is None else [variables[index] for index in dense]
     tensors = [_dense(results[index], mine and mine[number]) for number, index in enumerate(dense)]
     together = gradient_groups.members(options.groups, len(dense), mine)

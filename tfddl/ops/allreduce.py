@@ -14,7 +14,7 @@ from tfddl.ops.compression import Compression
 from tfddl.ops.constants import Average, Sum
 from tfddl.ops.dtypes import REDUCTIONS
 from tfddl.ops.reduction_call import ReductionCall
-from tfddl.ops.sparse import allreduce_slices
+from tfddl.ops.sparse import SlicesReduction, allreduce_slices
 from tfddl.runtime.log import warn_deprecated
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
@@ -124,18 +124,10 @@ class _Allreduce(ReductionCall):
         if not isinstance(tensors[0], tf.IndexedSlices):
             return super().reduce(tensors, name, context)
         (slices,) = tensors
-        result = allreduce_slices(
-            slices,
-            self.op,
-            name,
-            kind=self.kind,
-            compression=self.compression,
-            prescale=self.prescale,
-            postscale=self.postscale,
-            process_set=self.process_set,
-            context=context,
+        reduction = SlicesReduction(
+            self.kind, self.op, self.compression, self.prescale, self.postscale, self.process_set
         )
-        return [result]
+        return [allreduce_slices(slices, name, context, reduction)]
 
 
 def reduce_op(kind: str, op: int | None, average: bool | None) -> int:

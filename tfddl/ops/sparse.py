@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -14,18 +14,30 @@ from tfddl.ops.dtypes import check_dtype, scaled
 from tfddl.runtime.process_sets import ProcessSet, id_of
 
 
+class SlicesReduction(NamedTuple):
+    """How to combine `tf.IndexedSlices`.
+
+    Attributes:
+        kind: The caller, for error messages.
+        op: `Average` or `Sum`.
+        compression: The format in which the values travel.
+        prescale: Multiplies the values of each rank.
+        postscale: Multiplies the result.
+        process_set: The ranks that take part.
+        merge: False leaves rows of the same index as they are, as one process leaves them.
+    """
+
+    kind: str
+    op: int
+    compression: Any
+    prescale: float
+    postscale: float
+    process_set: ProcessSet
+    merge: bool = True
+
+
 def allreduce_slices(
-    slices: tf.IndexedSlices,
-    op: int,
-    name: str,
-    *,
-    kind: str,
-    compression: Any,
-    prescale: float,
-    postscale: float,
-    process_set: ProcessSet,
-    context: str,
-    merge: bool = True,
+    slices: tf.IndexedSlices, name: str, context: str, reduction: SlicesReduction
 ) -> tf.IndexedSlices:
     """Gathers the rows of all ranks, and adds up rows of the same index.
 
@@ -34,36 +46,20 @@ def allreduce_slices(
 
     Args:
         slices: This rank's rows, in any number.
-        op: `Average` or `Sum`.
         name: The name on which ranks agree.
-        kind: The caller, for error messages.
-        compression: The format in which the values travel.
-        prescale: Multiplies the values of each rank.
-        postscale: Multiplies the result.
-        process_set: The ranks that take part.
         context: Further fields of the signature; see `native._attributes`.
-        merge: False leaves rows of the same index as they are, as one process leaves them.
+        reduction: How to combine them.
 
     Returns:
-        Slices, with unique indices if `merge`, equal on all ranks.
+        Slices, with unique indices if `reduction.merge`, equal on all ranks.
 
     Raises:
         ValueError: `op` is another operation, whose result would be dense because missing rows count as zero. `slices`
             has not one index for each row, as far as the shapes are known. Or XLA compiles the call.
         TypeError: `compression` is no compressor, or the dtype is not supported.
     """
-    if _graphs.in_xla_context():
-        raise ValueError(
-            f"{kind} of tf.IndexedSlices cannot run inside a function compiled by XLA, whose shapes are fixed: "
-            "convert it with tf.convert_to_tensor(...), or use jit_compile=False. Received: jit_compile=True"
-        )
-    if op not in (Average, Sum):
-        raise ValueError(
-            f"{kind} of tf.IndexedSlices supports op=Average and op=Sum: convert it with tf.convert_to_tensor(...) "
-            f"for others. Received: op={NAMES.get(op, op)}"
-        )
-    _check_rows(kind, slices)
-    check_dtype(kind, slices.values.dtype, op)
+    kind, op, compression, prescale, postscale, process_set, merge = reduction
+    _check(kind, op, slices)
     number = id_of(process_set, kind)
     # If a rank reduces a dense tensor by this name, all ranks get an error.
     context = "|".join(filter(None, ("slices=rows of a tf.IndexedSlices", context)))
@@ -85,6 +81,22 @@ def allreduce_slices(
         factor = postscale / tf.cast(divisor, tf.float64) if op == Average else postscale
         result = tf.cast(scaled(merged, factor), slices.values.dtype)
     return tf.IndexedSlices(result, unique, slices.dense_shape)
+
+
+def _check(kind: str, op: int, slices: tf.IndexedSlices) -> None:
+    """Refuses a call as `allreduce_slices` says."""
+    if _graphs.in_xla_context():
+        raise ValueError(
+            f"{kind} of tf.IndexedSlices cannot run inside a function compiled by XLA, whose shapes are fixed: "
+            "convert it with tf.convert_to_tensor(...), or use jit_compile=False. Received: jit_compile=True"
+        )
+    if op not in (Average, Sum):
+        raise ValueError(
+            f"{kind} of tf.IndexedSlices supports op=Average and op=Sum: convert it with tf.convert_to_tensor(...) "
+            f"for others. Received: op={NAMES.get(op, op)}"
+        )
+    _check_rows(kind, slices)
+    check_dtype(kind, slices.values.dtype, op)
 
 
 def _check_rows(kind: str, slices: tf.IndexedSlices) -> None:
