@@ -15,6 +15,7 @@ PYTHON = (
     "doctor",
     "flight",
     "bench",
+    "report",
     "callbacks",
     "elastic",
     "launch",

@@ -16,7 +16,7 @@ import click
 from tfddl.bench.options import NUMBER, common, names
 from tfddl.bench.param_types import Lab, Sizes
 from tfddl.bench.place import Place
-from tfddl.launch.reports import check_packages
+from tfddl.report.options import check_packages
 
 if TYPE_CHECKING:
     from tfddl.bench.adapters import Adapter

@@ -21,8 +21,8 @@ from tfddl.launch import allocation
 from tfddl.launch.hosts import Host
 from tfddl.launch.options import HOSTS
 from tfddl.launch.rank_shim import end_with_parent
-from tfddl.launch.reports import file_option
 from tfddl.launch.run import hosts_of
+from tfddl.report.options import file_option
 
 PEERS = ("mpi4py", "mpi4py-fused", "horovod", "gloo", "mwms")
 NUMBER: dict[str, Any] = {"type": click.IntRange(min=1), "show_default": True, "metavar": "N"}

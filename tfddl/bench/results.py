@@ -11,8 +11,8 @@ from typing import Any
 from tfddl.bench.adapters import OWN, PEERS
 from tfddl.bench.case import BUS_FACTORS, Case
 from tfddl.bench.rounds import Timing
-from tfddl.launch import table as tables
-from tfddl.launch.table import cell
+from tfddl.report import table as tables
+from tfddl.report.table import cell
 
 _FLOORS = {"copy": "floor", "copy after a step": "floor after a step"}
 """Lines that are derived from the time of a copy, by adapter."""
@@ -132,7 +132,7 @@ def show(title: str, lines: Sequence[Row], notes: Sequence[str] = (), *, new_sec
     """Prints a table, and the load of the machine.
 
     Args:
-        title, lines, notes, new_section: As in `tfddl.launch.table.show`.
+        title, lines, notes, new_section: As in `tfddl.report.table.show`.
     """
     said = (*notes, f"load of the machine at the start: {LOAD_AT_START:.1f}")
     tables.show(title, lines, said, left=("set", "what"), new_section=new_section)

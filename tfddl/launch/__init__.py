@@ -25,6 +25,4 @@ Nothing in this package imports TensorFlow or mpi4py, so the launcher starts at 
     outcome.py     finds the rank that failed first, and makes the last message
     hints.py       errors of programs whose cause is how they were started
     streams/       the output of all ranks as one stream of lines, and in a file of each rank
-    table.py       tables of numbers, for the commands of other packages too
-    reports.py     the output files and required packages of commands that report numbers
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tfddl.launch.reports import check_packages, file_option
+from tfddl.report.options import check_packages, file_option
 
 
 @click.command()
@@ -45,7 +45,7 @@ def timeline(path: Path, output: Path | None, plot: Path | None, top: int) -> No
     The last line says what communication adds at most to the slowest kind of step, and to what that time goes.
     """
     check_packages("tfddl timeline", plot)
-    from tfddl.launch.table import show
+    from tfddl.report.table import show
     from tfddl.timeline import summary
     from tfddl.timeline.align import read_job, write_merged
     from tfddl.timeline.plot import draw

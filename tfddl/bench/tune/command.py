@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfddl.launch.reports import check_packages, file_option
+from tfddl.report.options import check_packages, file_option
 
 if TYPE_CHECKING:
     from tfddl.bench.tune.candidates import Candidate
@@ -165,7 +165,7 @@ def _progress(label: str, rounds: int) -> Callable[[int], None]:
 
 def _show(title: str, tables: Tables, chosen: str, found: dict[str, str]) -> None:
     from tfddl.bench.tune.candidates import best
-    from tfddl.launch.table import show
+    from tfddl.report.table import show
 
     in_a_file = found["fusion-threshold-mb"]
     buckets = f"best: {_SETTINGS['buckets']}={chosen}; in a file fusion-threshold-mb: {in_a_file}"

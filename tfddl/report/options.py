@@ -1,4 +1,4 @@
-"""Shared parts of the commands that report numbers: output files and required packages."""
+"""Options and checks of commands that report numbers: output files and required packages."""
 
 from __future__ import annotations
 
