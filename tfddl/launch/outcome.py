@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tfddl.launch.rank_shim import is_killed
 from tfddl.launch.streams.output import visible
+from tfddl.runtime.agreement import in_words
 
 _TAIL_BYTES = 1 << 16
 _TAIL_LINES = 10
@@ -199,19 +200,21 @@ def _judge_without_culprit(record: Record) -> Verdict:
     status, said = record.mpirun_status, record.mpirun_said.strip()
     code = _shell_code(status or 1)
     stopped = any(rank.stopped for rank in record.ended)
-    early = [rank.number for rank in record.ended if rank.status == 0 and not rank.stopped]
+    early = sorted(rank.number for rank in record.ended if rank.status == 0 and not rank.stopped)
     missing = set(range(record.processes)) - {rank.number for rank in (*record.ended, *record.survived)}
     if record.waiting and early:
-        waiting = _listed([rank.number for rank in record.waiting])
+        waiting = in_words(sorted(rank.number for rank in record.waiting))
         return Verdict(
             1,
-            f"tfddlrun: {_listed(early)} ended with exit code 0 while {waiting} waited for it in hvd.init()",
+            f"tfddlrun: {in_words(early)} ended with exit code 0 while {waiting} waited for it in hvd.init()",
         )
     if record.lost:
         words = f"{_name(record.lost[0], True)} was lost: its host or its processes went away without a word"
         code = 1  # mpirun's exit code is 0 when a host is lost
     elif early and stopped:
-        words = f"tfddlrun: {_listed(early)} ended while others still worked, and had not called MPI_Finalize"
+        words = (
+            f"tfddlrun: {in_words(early)} ended while others still worked, and had not called MPI_Finalize"
+        )
         # mpirun's long message adds no other cause
         return Verdict(code, f"tfddlrun: mpirun said:\n{said}\n{words}" if said else words)
     elif status:
@@ -222,7 +225,9 @@ def _judge_without_culprit(record: Record) -> Verdict:
     elif stopped:
         words = "mpirun ended, and its ranks with it"
     elif missing:
-        words = f"only {len(record.ended)} of {record.processes} ranks ran; missing: {_listed(missing)}"
+        words = (
+            f"only {len(record.ended)} of {record.processes} ranks ran; missing: {in_words(sorted(missing))}"
+        )
     else:
         return Verdict(0)
     return Verdict(code, f"tfddlrun: {words}; mpirun said:\n{said}" if said else f"tfddlrun: {words}")
@@ -271,10 +276,6 @@ def _code_of_abort(said: str, culprit: Rank) -> int | None:
     """The code that a rank gave to MPI_Abort, by the message of its MPI. None if the message has none."""
     match = _OPEN_MPI_CODE.search(said) or _MPICH_ABORT.search(culprit.errors.decode(errors="replace"))
     return int(match[1]) if match else None
-
-
-def _listed(numbers: Collection[int]) -> str:
-    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, sorted(numbers)))}"
 
 
 def _name(rank: Rank, several_hosts: bool) -> str:

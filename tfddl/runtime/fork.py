@@ -11,10 +11,9 @@ import os
 
 from tfddl.runtime import exit_code, library
 from tfddl.runtime.job import process
+from tfddl.runtime.watchdog.init_watchdog import JOB_VARIABLES
 
 _RANK = "TFDDL_RANK_PROCESS"  # pid and launcher's variables of the rank, for the processes that it spawns
-# The names of jobs of Open MPI and of tfddlrun. Plain mpiexec of MPICH has none.
-_JOBS = ("PMIX_NAMESPACE", "TFDDL_JOB")
 _RANKS = ("PMIX_RANK", "PMI_RANK")
 
 
@@ -47,9 +46,9 @@ def refuse_spawned() -> None:
 
 
 def _place() -> str:
-    if not any(name in os.environ for name in _JOBS):
+    if not any(name in os.environ for name in JOB_VARIABLES):
         return ""
-    return " ".join(f"{name}={os.environ[name]}" for name in (*_JOBS, *_RANKS) if name in os.environ)
+    return " ".join(f"{name}={os.environ[name]}" for name in (*JOB_VARIABLES, *_RANKS) if name in os.environ)
 
 
 def is_child() -> bool:

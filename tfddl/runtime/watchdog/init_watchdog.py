@@ -14,7 +14,8 @@ _LAUNCHERS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
 )
-_JOBS = ("TFDDL_JOB", "PMIX_NAMESPACE")
+JOB_VARIABLES = ("TFDDL_JOB", "PMIX_NAMESPACE")
+"""The names of jobs of tfddlrun and of Open MPI. Plain mpiexec of MPICH has none."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def launched() -> Launched | None:
     if names is None:
         return None
     # tfddlrun's own, and that of Open MPI, which also tells spawned ranks from those that spawned them.
-    job = "/".join(os.environ[name] for name in _JOBS if name in os.environ)
+    job = "/".join(os.environ[name] for name in JOB_VARIABLES if name in os.environ)
     rank, size, local_size = (int(os.environ[name]) for name in names)
     return Launched(rank, size, local_size, job)
 
