@@ -3,10 +3,10 @@
 import pytest
 
 from tfddl.launch.elastic import session
+from tfddl.launch.elastic.cooldown import HostCooldown
 from tfddl.launch.elastic.hand_over import HandOver
 from tfddl.launch.elastic.pool import HostPool, filled
 from tfddl.launch.elastic.restart import Limits, Restarts
-from tfddl.launch.elastic.set_aside import SetAside
 from tfddl.launch.outcome import Rank
 
 
@@ -15,9 +15,9 @@ class Pool(HostPool):
 
     def __init__(self, limits=None, discovered=True, on_disk=False):
         self.silent, self.asked = set(), []
-        aside = SetAside(10.0, 100.0, clock=lambda: self.now, chance=lambda: 0.0)
+        cooldown = HostCooldown(10.0, 100.0, clock=lambda: self.now, chance=lambda: 0.0)
         self.now = 0.0
-        super().__init__(limits or Limits(1, None, False), aside, self._answer, discovered, on_disk)
+        super().__init__(limits or Limits(1, None, False), cooldown, self._answer, discovered, on_disk)
 
     def _answer(self, host):
         self.asked.append(host.name)

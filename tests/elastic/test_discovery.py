@@ -10,11 +10,11 @@ import pytest
 from tests.elastic.support import Pool, starts
 from tfddl.launch.elastic import discovery
 from tfddl.launch.elastic.children import Children
+from tfddl.launch.elastic.cooldown import HostCooldown
 from tfddl.launch.elastic.discovery import Poll, Script, parse, wait_for_hosts
 from tfddl.launch.elastic.hand_over import HandOver
 from tfddl.launch.elastic.pool import filled
 from tfddl.launch.elastic.restart import Limits, Placement, Restarts
-from tfddl.launch.elastic.set_aside import SetAside
 from tfddl.launch.hosts import Host
 from tfddl.launch.outcome import Rank, Verdict
 
@@ -104,13 +104,13 @@ def test_a_failure_is_said_once_and_ends_with_a_success(monkeypatch):
 
 def test_the_time_of_a_host_that_is_set_aside():
     now = [0.0]
-    aside = SetAside(10.0, 100.0, clock=lambda: now[0], chance=lambda: 0.5)
-    assert [aside.add("a") for _ in range(5)] == [25.0, 45.0, 85.0, 100.0, 100.0]
-    assert aside.add("b") == 25.0 and not aside.holds("c")
+    cooldown = HostCooldown(10.0, 100.0, clock=lambda: now[0], chance=lambda: 0.5)
+    assert [cooldown.add("a") for _ in range(5)] == [25.0, 45.0, 85.0, 100.0, 100.0]
+    assert cooldown.add("b") == 25.0 and not cooldown.holds("c")
     now[0] = 24.9
-    assert aside.holds("b")
+    assert cooldown.holds("b")
     now[0] = 25.1
-    assert not aside.holds("b") and aside.holds("a")
+    assert not cooldown.holds("b") and cooldown.holds("a")
 
 
 @pytest.fixture

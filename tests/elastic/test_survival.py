@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow as tf
 import tfddl as hvd
 from tfddl.keras.distributed.settings import settings_of
-from tfddl.runtime.asked import asking_again
+from tfddl.runtime.rank_queries import asking_again
 
 plan = json.loads(sys.argv[1])  # sizes of the job -> [step, ranks, moment]
 hvd.init()

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.keras.distributed.adoption import is_adopted
+from tfddl.keras.distributed.dynamic_subclass import is_subclassed
 
 keras: Any = _compat.keras()
 FEATURES, CLASSES, STEPS, BATCH = 6, 3, 5, 4
@@ -47,7 +47,7 @@ def fit(
 ) -> Any:
     """Trains with `fit`, rows in their order."""
     # Keras would trace the step twice, once to make variables.
-    if not is_adopted(_compat.innermost(optimizer)):
+    if not is_subclassed(_compat.innermost(optimizer)):
         _compat.build_optimizer(optimizer, network.trainable_variables)
     # A loss computes in float32 unless told otherwise.
     loss = keras.losses.MeanSquaredError(dtype=network.layers[-1].compute_dtype)

@@ -137,8 +137,8 @@ FAULTS = {
     ),
     "a program that has dealt its data before goes on": Fault(
         "tfddl/data/shards.py",
-        '        asked.note("data", "hvd.data")\n',
+        '        rank_queries.note("data", "hvd.data")\n',
         "",
-        "tests/runtime/test_asked.py::test_calls_of_the_program",
+        "tests/runtime/test_rank_queries.py::test_calls_of_the_program",
     ),
 }

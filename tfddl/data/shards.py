@@ -1,7 +1,7 @@
 """The index of this rank's shard, the number of shards, and their size."""
 
 from tfddl.keras.consistency import callback_list
-from tfddl.runtime import asked, basics
+from tfddl.runtime import basics, rank_queries
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of, members
 
 REMAINDERS = ("drop", "repeat")
@@ -17,7 +17,7 @@ def resolve(
             process is not in the set.
     """
     if rank is None and size is None:
-        asked.note("data", "hvd.data")
+        rank_queries.note("data", "hvd.data")
         size = len(members(process_set))
         if size > 1:
             callback_list.watch_shards()

@@ -1,6 +1,6 @@
 """Steps per epoch, equal on all ranks."""
 
-from tfddl.runtime import asked
+from tfddl.runtime import rank_queries
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, members
 
 
@@ -30,7 +30,7 @@ def steps_per_epoch(
         937
     """
     if size is None:
-        asked.note("size", "hvd.data.steps_per_epoch()")
+        rank_queries.note("size", "hvd.data.steps_per_epoch()")
         size = len(members(process_set))
     if min(n, batch, size) < 1:
         raise ValueError(

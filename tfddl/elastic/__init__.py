@@ -2,7 +2,7 @@
 
     state.py       what a program wants to keep: State, ObjectState; variables_state.py: TensorFlowState, KerasState
     commits.py     commits in files outside the processes
-    beside_variables.py  values beside the variables: outer states of local steps, residuals of compressions
+    extra_state.py values beside the variables: outer states of local steps, residuals of compressions
     training.py    run: restores, trains, and restores again
     survive.py     whether a process goes on with the ranks that are left
     hand_over.py   the end of a start at a commit, when hosts come or go

@@ -22,8 +22,8 @@ from tfddl.keras.local_steps import LocalSGD
 from tfddl.keras.parallel.data_parallel import DataParallel
 from tfddl.ops.objects import broadcast_object
 from tfddl.runtime import basics
-from tfddl.runtime.asked import may_survive
 from tfddl.runtime.log import warn
+from tfddl.runtime.rank_queries import may_survive
 
 _COMMIT_EVERY = 100
 

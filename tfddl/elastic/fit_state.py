@@ -28,8 +28,8 @@ class _State(TensorFlowKerasState):
         self.set_counts()
 
     def watch(self, local_steps: LocalSGD, *, restore: bool) -> None:
-        """See `BesideVariables.watch`."""
-        self._beside.watch(local_steps, restore=restore)
+        """See `ExtraState.watch`."""
+        self._extra.watch(local_steps, restore=restore)
 
     @property
     def saved_fit(self) -> int:

@@ -12,7 +12,7 @@ from tfddl.elastic.commits import Commits, pickled
 from tfddl.elastic.errors import HostsUpdatedInterrupt
 from tfddl.ops.objects import allgather_object, broadcast_object
 from tfddl.runtime import basics
-from tfddl.runtime.asked import may_survive
+from tfddl.runtime.rank_queries import may_survive
 
 
 class State:

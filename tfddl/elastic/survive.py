@@ -9,7 +9,7 @@ from pathlib import Path
 from tfddl.keras.parallel.part import TRACED
 from tfddl.launch import rank_shim
 from tfddl.runtime import basics, failure, survival
-from tfddl.runtime.asked import asked, may_survive
+from tfddl.runtime.rank_queries import may_survive, queries
 
 
 def goes_on(*, adapts: bool = False, in_fit: bool = False) -> bool:
@@ -27,18 +27,18 @@ def goes_on(*, adapts: bool = False, in_fit: bool = False) -> bool:
         return False
 
     def accepts(renumbered: bool) -> bool:
-        in_trace = "" if in_fit and asked.in_trace == TRACED else asked.in_trace
-        before = asked.data
+        in_trace = "" if in_fit and queries.in_trace == TRACED else queries.in_trace
+        before = queries.data
         if not adapts:
-            before = before or asked.size or (asked.rank if renumbered else "")
+            before = before or queries.size or (queries.rank if renumbered else "")
         if in_trace:
             failure.abort(
                 f"ranks were lost, and the program starts again, since a tf.function has {in_trace} as a constant; use "
                 "hvd.size_op() and hvd.rank_op() for the numbers of ranks in graphs, which are no constants"
             )
-        if asked.divided:
+        if queries.divided:
             failure.abort(
-                f"ranks were lost, and the program starts again, since {asked.divided} has divided its state among the "
+                f"ranks were lost, and the program starts again, since {queries.divided} has divided its state among the "
                 "ranks; use hvd.DistributedOptimizer where the job is to go on in its processes"
             )
         if before:

@@ -12,7 +12,7 @@ from tfddl.elastic.commits import Commits
 from tfddl.elastic.errors import HorovodInternalError, HostsUpdatedInterrupt
 from tfddl.elastic.state import State
 from tfddl.runtime import basics
-from tfddl.runtime.asked import asking_again
+from tfddl.runtime.rank_queries import asking_again
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

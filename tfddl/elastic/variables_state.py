@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.elastic.beside_variables import BesideVariables
+from tfddl.elastic.extra_state import ExtraState
 from tfddl.elastic.state import ObjectState
 from tfddl.gradients import reduced_marks
 from tfddl.keras.consistency.model_contents import (
@@ -69,7 +69,7 @@ class TensorFlowState(ObjectState):
             raise ValueError(
                 "TensorFlowState keeps variables: pass a list, or use ObjectState. Received: none"
             )
-        self._beside = BesideVariables(local_steps, compression, self._optimizers())
+        self._extra = ExtraState(local_steps, compression, self._optimizers())
         self._save_variables()
         super().__init__(**kwargs)
 
@@ -93,12 +93,12 @@ class TensorFlowState(ObjectState):
         for variable, value in zip(self.variables, self._values, strict=True):
             (whole_of(variable) or variable).assign(value)
         drop_sums(self.variables)
-        self._beside.restore()
+        self._extra.restore()
 
     def sync(self) -> None:
         """Takes the variables, and the saved attributes, of rank 0."""
         broadcast_variables(self.variables, root_rank=0)
-        self._beside.sync(self._bcast_object)
+        self._extra.sync(self._bcast_object)
         self._save_variables()
         super().sync()
 
@@ -108,7 +108,7 @@ class TensorFlowState(ObjectState):
 
     def content(self) -> Any:
         """The saved attributes, the copies as NumPy arrays, and the values beside the variables."""
-        return super().content(), [np.asarray(value) for value in self._values], self._beside.content()
+        return super().content(), [np.asarray(value) for value in self._values], self._extra.content()
 
     def load(self, content: Any) -> None:
         """Takes attributes and variables.
@@ -116,7 +116,7 @@ class TensorFlowState(ObjectState):
         Raises:
             ValueError: The variables have other shapes: the program has changed.
         """
-        attributes, values, beside = content
+        attributes, values, extra = content
         shapes = self._shapes()
         if shapes != [value.shape for value in values]:
             raise ValueError(
@@ -124,7 +124,7 @@ class TensorFlowState(ObjectState):
                 f"Received: shapes {[value.shape for value in values]} for {shapes}"
             )
         self._values = values
-        self._beside.load(beside)
+        self._extra.load(extra)
         super().load(attributes)
         TensorFlowState.restore(self)
 
@@ -132,12 +132,12 @@ class TensorFlowState(ObjectState):
         return []
 
     def _take_commit_of_rank_0(self) -> None:
-        self._beside.take_residuals_of_rank_0(self._bcast_object)
+        self._extra.take_residuals_of_rank_0(self._bcast_object)
 
     def _save_variables(self) -> None:
         refuse_local([each for each in self.variables if reduced_marks.is_own(_compat.tf_variable(each))])
         values = list(whole_values(self.variables, _copied))
-        self._beside.save()  # the last that fails if a rank is lost: a commit is taken as a whole, or not at all
+        self._extra.save()  # the last that fails if a rank is lost: a commit is taken as a whole, or not at all
         self._values = values
 
     def _shapes(self) -> list[tuple[int, ...]]:

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tfddl import _graphs
 from tfddl.ops import native
-from tfddl.runtime import asked
+from tfddl.runtime import rank_queries
 from tfddl.runtime.process_sets import ProcessSet, by_id, even_hosts, id_of, members, rank_in
 
 BLOCK = 256
@@ -80,7 +80,7 @@ def exchange(
         index: Tells the calls of one seed apart.
         context: On what the ranks have to agree; see `native.allreduce`.
     """
-    asked.note_trace("compression=hvd.Compression.int8")
+    rank_queries.note_trace("compression=hvd.Compression.int8")
     ranks = by_id(process_set)
     size, rank = len(members(ranks)), rank_in(ranks)
     count = int(blocks.shape[0])

@@ -7,9 +7,9 @@ import tensorflow as tf
 from tfddl import _compat
 from tfddl.gradients.gradient_options import GradientKeywords, GradientOptions, check_bool
 from tfddl.gradients.local_sources import check_layers
-from tfddl.keras.distributed.adoption import is_adopted
 from tfddl.keras.distributed.backward_passes import accumulate, check_passes
 from tfddl.keras.distributed.distribute import distribute
+from tfddl.keras.distributed.dynamic_subclass import is_subclassed
 from tfddl.keras.distributed.settings import Settings, settings_of
 from tfddl.ops.constants import NAMES
 from tfddl.v1 import optimizer as v1_optimizer
@@ -99,7 +99,7 @@ def DistributedOptimizer(
     callback_list.watch()
     settings = Settings(name or Settings.name, gradient_options, passes, average_aggregated_gradients)
     _check_supported(optimizer)
-    if is_adopted(_compat.innermost(optimizer)):
+    if is_subclassed(_compat.innermost(optimizer)):
         _check_same(settings_of(optimizer), settings)
     elif not _compat.is_keras_2():
         accumulate(optimizer, passes)

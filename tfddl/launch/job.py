@@ -24,8 +24,8 @@ from tfddl.launch.elastic.restart import lost_ranks, processes
 from tfddl.launch.elastic.survival import Survival
 from tfddl.launch.outcome import Rank, Record, Verdict, interrupted, judge
 from tfddl.launch.streams.output import Output as Printer
-from tfddl.launch.streams.patience import Patience
 from tfddl.launch.streams.rank_files import RankFiles
+from tfddl.launch.streams.slow_reader import SlowReader
 from tfddl.launch.supervision.ending import Ending
 from tfddl.launch.supervision.links import Links
 from tfddl.launch.supervision.loop import Loop
@@ -80,7 +80,7 @@ class Job:
         self._program = program
         self._loop = Loop()
         self._links = Links(listener, processes, self._loop, self._on_messages, self._on_closed)
-        self._patience = Patience(self._on_signals)
+        self._reader = SlowReader(self._on_signals)
         self._ranks: dict[int, Rank] = {}
         self._ended: list[Rank] = []
         self._lost: list[Rank] = []
@@ -93,7 +93,7 @@ class Job:
         """Runs the job. Returns how it ended."""
         self._loop.watch(signals.watch(), self._on_signals)
         self._start_mpirun()
-        self._printer.may_write = self._patience.may_write
+        self._printer.may_write = self._reader.may_write
         self._tell(shlex.join([*self._line, *self._program]))
         self._loop.watch(self._listener, self._on_connection)
         if self._hand_over is not None:
@@ -106,7 +106,7 @@ class Job:
                 self._ending.begin()  # without mpirun no rank can go on, nor would its failure be noticed
         while self._loop.turn(wait=False):  # reads the last messages
             pass
-        self._patience.begin_last_words()
+        self._reader.begin_last_words()
         self._ending.abandon()
         self._listener.close()
         status = self._ending.mpirun_status()
@@ -115,7 +115,7 @@ class Job:
         record.survived = self._losses.survived()
         self._close_all()
         verdict = self._stopped_by or judge(record)
-        if self._patience.interrupted:
+        if self._reader.interrupted:
             verdict.lost, verdict.handed_over = (), False
         return verdict
 
@@ -154,15 +154,15 @@ class Job:
                 continue
             if number not in signals.ENDS or time.monotonic() < self._signalled_at + _ONE_SIGNAL_S:
                 continue
-            self._patience.interrupted = True
+            self._reader.interrupted = True
             if self._ending.begun:
-                self._patience.give_up()
+                self._reader.give_up()
                 self._ending.kill()
             else:
                 self._signalled_at = time.monotonic()
                 self._stopped_by = interrupted(number)
                 self._ending.begin()
-        if self._patience.over:
+        if self._reader.over:
             signals.put_back(numbers)
 
     def _on_mpirun_output(self, stream: str, pipe: int) -> None:

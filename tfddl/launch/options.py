@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from tfddl.launch import config_file, horovod_settings, signals
 from tfddl.launch.check_build import print_build
-from tfddl.launch.elastic.set_aside import LEAST_S, MOST_S
+from tfddl.launch.elastic.cooldown import LEAST_S, MOST_S
 from tfddl.launch.mpirun import MpirunError, find_mpirun
 from tfddl.launch.outcome import interrupted
 from tfddl.launch.streams import full_disk

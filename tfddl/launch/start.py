@@ -18,13 +18,13 @@ from tfddl._environment import switched_on
 from tfddl.launch import open_files
 from tfddl.launch.channel import Listener
 from tfddl.launch.elastic.children import Children, run_at_once
+from tfddl.launch.elastic.cooldown import HostCooldown
 from tfddl.launch.elastic.discovery import Poll, Script
 from tfddl.launch.elastic.folder import commits_folder, forget
 from tfddl.launch.elastic.hand_over import HandOver
 from tfddl.launch.elastic.pool import HostPool
 from tfddl.launch.elastic.restart import Limits, Placement
 from tfddl.launch.elastic.session import Session
-from tfddl.launch.elastic.set_aside import SetAside
 from tfddl.launch.elastic.survival import Survival
 from tfddl.launch.hosts import Host, all_local
 from tfddl.launch.job import Job
@@ -141,8 +141,10 @@ class Starts:
             verdict, printer = self._once(place, files, hand_over, survival if self._survives else None)
             return verdict, partial(_say, printer)
 
-        aside = SetAside(*(options.cooldown or ()))
-        pool = HostPool(limits, aside, prepare, options.discovery is not None, options.state_dir is not None)
+        cooldown = HostCooldown(*(options.cooldown or ()))
+        pool = HostPool(
+            limits, cooldown, prepare, options.discovery is not None, options.state_dir is not None
+        )
         with contextlib.closing(pool):
             with contextlib.ExitStack() as stack:
                 if options.discovery is not None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfddl.ops import names, native
 from tfddl.ops.collective import name_of, prepare
 from tfddl.ops.constants import Sum
-from tfddl.runtime import asked, basics
+from tfddl.runtime import basics, rank_queries
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 
@@ -73,7 +73,7 @@ def _gradient(operation: Any, cotangent: tf.Tensor) -> tf.Tensor:
     """The gradient of the root's input is the sum of the cotangents; the gradient of other ranks' inputs is zero."""
     name, number = names.of_gradient(operation)
     (total,) = native.allreduce([tf.convert_to_tensor(cotangent)], Sum, name, process_set=number)
-    asked.note_trace("the gradient of a collective")
+    rank_queries.note_trace("the gradient of a collective")
     if basics.rank() == operation.get_attr("root_rank"):
         return total
     # The zeros depend on the sum. TensorFlow makes a constant of tf.zeros_like(total), and a session that needs a constant

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfddl.ops import native
-from tfddl.runtime import asked
+from tfddl.runtime import rank_queries
 from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of
 
 
@@ -23,7 +23,7 @@ def rank_op(name: str | None = None, process_set: ProcessSet = global_process_se
         tf.errors.FailedPreconditionError: When it runs and tfddl is not initialized.
         tf.errors.InvalidArgumentError: When it runs on a rank that is not a member.
     """
-    asked.note_op("rank", "hvd.rank_op()")
+    rank_queries.note_op("rank", "hvd.rank_op()")
     return native.topology("rank", name, _number(process_set))
 
 
@@ -42,7 +42,7 @@ def size_op(process_set_id: int | ProcessSet = 0, name: str | None = None) -> tf
         tf.errors.FailedPreconditionError: When it runs and tfddl is not initialized.
         tf.errors.InvalidArgumentError: When it runs and there is no such set.
     """
-    asked.note_op("size", "hvd.size_op()")
+    rank_queries.note_op("size", "hvd.size_op()")
     return native.topology("size", name, _number(process_set_id))
 
 
@@ -61,13 +61,13 @@ def process_set_included_op(process_set_id: int | ProcessSet = 0, name: str | No
 
 def local_rank_op(name: str | None = None) -> tf.Tensor:
     """See `local_rank`. Args, returns and raises are those of `rank_op`."""
-    asked.note_op("rank", "hvd.local_rank_op()")
+    rank_queries.note_op("rank", "hvd.local_rank_op()")
     return native.topology("local_rank", name)
 
 
 def local_size_op(name: str | None = None) -> tf.Tensor:
     """See `local_size`. Args, returns and raises are those of `rank_op`."""
-    asked.note_op("size", "hvd.local_size_op()")
+    rank_queries.note_op("size", "hvd.local_size_op()")
     return native.topology("local_size", name)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 from tfddl._environment import switched_on
 from tfddl.build import discover, support
 from tfddl.runtime import (
-    asked,
     debugger,
     exit_code,
     failure,
@@ -24,6 +23,7 @@ from tfddl.runtime import (
     library,
     process_sets,
     processors,
+    rank_queries,
     registration,
     software,
     threads,
@@ -112,7 +112,7 @@ def rank() -> int:
         >>> hvd.allgather_object(hvd.rank())
         [0, 1]
     """
-    asked.note_program("rank", "hvd.rank()")
+    rank_queries.note_program("rank", "hvd.rank()")
     return current("rank").rank
 
 
@@ -128,7 +128,7 @@ def size() -> int:
         >>> hvd.size()
         2
     """
-    asked.note_program("size", "hvd.size()")
+    rank_queries.note_program("size", "hvd.size()")
     return current("size").size
 
 
@@ -138,7 +138,7 @@ def local_rank() -> int:
     Raises:
         ValueError: `init()` has not been called, or `shutdown()` has been since.
     """
-    asked.note_program("rank", "hvd.local_rank()")
+    rank_queries.note_program("rank", "hvd.local_rank()")
     return current("local_rank").local_rank
 
 
@@ -148,7 +148,7 @@ def local_size() -> int:
     Raises:
         ValueError: `init()` has not been called, or `shutdown()` has been since.
     """
-    asked.note_program("size", "hvd.local_size()")
+    rank_queries.note_program("size", "hvd.local_size()")
     return current("local_size").local_size
 
 
@@ -158,7 +158,7 @@ def cross_rank() -> int:
     Raises:
         ValueError: `init()` has not been called, or `shutdown()` has been since.
     """
-    asked.note_program("rank", "hvd.cross_rank()")
+    rank_queries.note_program("rank", "hvd.cross_rank()")
     return current("cross_rank").cross_rank
 
 
@@ -168,7 +168,7 @@ def cross_size() -> int:
     Raises:
         ValueError: `init()` has not been called, or `shutdown()` has been since.
     """
-    asked.note_program("size", "hvd.cross_size()")
+    rank_queries.note_program("size", "hvd.cross_size()")
     return current("cross_size").cross_size
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from tfddl.runtime import asked
+from tfddl.runtime import rank_queries
 from tfddl.runtime.job import Job, current, process
 from tfddl.runtime.job_communicator import is_communicator, numbers
 
@@ -53,7 +53,7 @@ class ProcessSet:
 
     def size(self) -> int | None:
         """The number of members. None while the set is not part of a job."""
-        asked.note_program("size", "ProcessSet.size()")
+        rank_queries.note_program("size", "ProcessSet.size()")
         return len(self.ranks or ()) if self.registered() else None
 
     def rank(self) -> int | None:
@@ -62,7 +62,7 @@ class ProcessSet:
         Raises:
             ValueError: This process is not a member.
         """
-        asked.note_program("rank", "ProcessSet.rank()")
+        rank_queries.note_program("rank", "ProcessSet.rank()")
         job = process.job
         if job is None or not self.registered():
             return None
@@ -198,7 +198,7 @@ def serial(number: int) -> int:
 
 def rank_in(process_set: ProcessSet) -> int:
     """The rank of this process within the set. 0 if it is not a member: its collectives raise when they run."""
-    asked.note_trace("the gradient of a collective")
+    rank_queries.note_trace("the gradient of a collective")
     return (process_set.rank() or 0) if process_set.included() else 0
 
 

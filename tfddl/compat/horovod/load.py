@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfddl.compat.horovod.face import give_face
+from tfddl.compat.horovod.private_api import add_private_api
 from tfddl.keras import load
 from tfddl.ops.compression import Compression
 
@@ -19,5 +19,5 @@ def load_model(
     """See `tfddl.load_model`. `legacy_opts` changes nothing: the file names the class of its optimizer."""
     model = load.load_model(filepath, custom_optimizers, custom_objects, compression)
     if getattr(model, "optimizer", None) is not None:
-        give_face(model.optimizer)
+        add_private_api(model.optimizer)
     return model

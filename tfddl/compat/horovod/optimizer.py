@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfddl.compat.horovod.face import give_face
+from tfddl.compat.horovod.private_api import add_private_api
 from tfddl.compat.horovod.tape import without_devices
 from tfddl.keras import optimizer as optimizers
 from tfddl.ops.compression import Compression
@@ -72,7 +72,7 @@ def PartialDistributedOptimizer(
     scale_local_gradients: bool = True,
 ) -> Any:
     """See `tfddl.PartialDistributedOptimizer`. The devices change nothing."""
-    return give_face(optimizers.PartialDistributedOptimizer(**without_devices(locals())))
+    return add_private_api(optimizers.PartialDistributedOptimizer(**without_devices(locals())))
 
 
 def _distributed(use_locking: bool = False, **arguments: Any) -> Any:
@@ -81,4 +81,4 @@ def _distributed(use_locking: bool = False, **arguments: Any) -> Any:
         if not hasattr(distributed, "_optimizer"):  # a loss scale optimizer has one
             distributed._optimizer = distributed  # Horovod wraps the optimizer, and tfddl changes it
         return distributed
-    return give_face(distributed)
+    return add_private_api(distributed)

@@ -6,13 +6,13 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl.keras.distributed import apply_call, loss_weight
-from tfddl.keras.distributed.adoption import Adopted, has_own
 from tfddl.keras.distributed.apply_call import ApplyCall
 from tfddl.keras.distributed.backward_passes import undo_mean
+from tfddl.keras.distributed.dynamic_subclass import DynamicSubclass, has_own
 from tfddl.keras.distributed.settings import settings_of
 
 
-class Distributed(Adopted):
+class Distributed(DynamicSubclass):
     """Reduces where Keras clips: once for each update, on accumulated and unscaled gradients.
 
     Keras 3.4 clips, and so reduces, once for each micro-batch. If the user's class has an `apply` or `apply_gradients` of

@@ -6,9 +6,9 @@ from typing import Any
 
 from tfddl import _compat
 from tfddl.keras.distributed import apply_call, patches
-from tfddl.keras.distributed.adoption import Adopted, adopt, base_class, is_adopted
 from tfddl.keras.distributed.backward_passes import accumulate
 from tfddl.keras.distributed.base_optimizer import Distributed
+from tfddl.keras.distributed.dynamic_subclass import DynamicSubclass, base_class, is_subclassed, subclass
 from tfddl.keras.distributed.loss_scale_optimizer import DistributedLossScale
 from tfddl.keras.distributed.settings import Settings, set_settings, settings_of
 from tfddl.keras.distributed.sharded_optimizer import Sharded
@@ -16,7 +16,7 @@ from tfddl.keras.keras2 import aggregation
 
 
 def distribute(optimizer: Any, settings: Settings) -> Any:
-    """Adopts `optimizer` and the optimizers inside it, unless they are adopted already.
+    """Gives `optimizer` and the optimizers inside it a subclass, unless they have one already.
 
     Args:
         optimizer: An optimizer of the Keras in use.
@@ -31,14 +31,14 @@ def distribute(optimizer: Any, settings: Settings) -> Any:
     if _compat.is_loss_scale_optimizer(optimizer):
         distribute(optimizer.inner_optimizer, settings)
         _adopt_loss_scale(optimizer)
-    elif not is_adopted(optimizer):
+    elif not is_subclassed(optimizer):
         set_settings(optimizer, settings)
         if _compat.has_inner_optimizers(optimizer):
             for inner in optimizer._inner_optimizers:
                 distribute(inner, settings.fresh(settings.local))
-            adopt(optimizer, DistributedMulti, __reduce__=_reduce)
+            subclass(optimizer, DistributedMulti, __reduce__=_reduce)
         else:
-            adopt(optimizer, Sharded if settings.sharded else Distributed, __reduce__=_reduce)
+            subclass(optimizer, Sharded if settings.sharded else Distributed, __reduce__=_reduce)
     return optimizer
 
 
@@ -47,7 +47,7 @@ def restore(function: Callable[..., Any], arguments: tuple[Any, ...], settings: 
     return distribute(function(*arguments), settings)
 
 
-class DistributedMulti(Adopted):
+class DistributedMulti(DynamicSubclass):
     """In front of a Keras 3 MultiOptimizer: distributes its members, also those that a function makes at build time."""
 
     _inner_optimizers: list[Any]
@@ -74,7 +74,7 @@ class DistributedMulti(Adopted):
             return plain.apply(list(grads), trainable_variables)
 
     def _distributed(self, optimizer: Any) -> Any:
-        if not is_adopted(optimizer):
+        if not is_subclassed(optimizer):
             settings = settings_of(self)
             accumulate(optimizer, settings.backward_passes_per_step)
             distribute(optimizer, settings.fresh(settings.local))
@@ -82,10 +82,10 @@ class DistributedMulti(Adopted):
 
 
 def _adopt_loss_scale(optimizer: Any) -> bool:
-    """Adopts a LossScaleOptimizer around a distributed optimizer; returns whether this call did it."""
-    if is_adopted(optimizer) or not is_adopted(optimizer.inner_optimizer):
+    """Gives a LossScaleOptimizer around a distributed optimizer a subclass; returns whether this call did it."""
+    if is_subclassed(optimizer) or not is_subclassed(optimizer.inner_optimizer):
         return False
-    adopt(optimizer, DistributedLossScale, __reduce__=_reduce)
+    subclass(optimizer, DistributedLossScale, __reduce__=_reduce)
     return True
 
 
@@ -95,9 +95,9 @@ def _refuse_several(optimizer: Any) -> None:
     Each rank would decide alone whether to apply them.
     """
     inner = optimizer.inner_optimizer
-    if not _compat.has_inner_optimizers(inner) or is_adopted(inner):
+    if not _compat.has_inner_optimizers(inner) or is_subclassed(inner):
         return
-    if any(map(is_adopted, inner._inner_optimizers)):
+    if any(map(is_subclassed, inner._inner_optimizers)):
         raise ValueError(
             "A LossScaleOptimizer around a MultiOptimizer has to know that its optimizers are distributed: give the "
             f"MultiOptimizer to tfddl.DistributedOptimizer. Received: inner_optimizer={inner!r}"
@@ -105,10 +105,10 @@ def _refuse_several(optimizer: Any) -> None:
 
 
 def _reduce(optimizer: Any) -> Any:
-    """`__reduce__` of an adopted optimizer: pickles and copies as Keras does, then distributes the copy."""
+    """`__reduce__` of a subclassed optimizer: pickles and copies as Keras does, then distributes the copy."""
     base: Any = base_class(optimizer)
     function, arguments = base.__reduce__(optimizer)[:2]
     if getattr(function, "__self__", None) is type(optimizer):
-        # A class method of the adopted class, which pickle cannot find by name: take the user's class.
+        # A class method of the subclass, which pickle cannot find by name: take the user's class.
         function = getattr(base, function.__name__)
     return restore, (function, arguments, settings_of(optimizer).fresh())

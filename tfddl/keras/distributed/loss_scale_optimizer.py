@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfddl.gradients import reduced_marks
 from tfddl.keras.distributed import apply_call, loss_weight
-from tfddl.keras.distributed.adoption import Adopted
+from tfddl.keras.distributed.dynamic_subclass import DynamicSubclass
 from tfddl.keras.distributed.settings import settings_of
 from tfddl.ops import names
 from tfddl.ops.allreduce import allreduce
@@ -23,7 +23,7 @@ from tfddl.ops.topology import size_op
 from tfddl.runtime.process_sets import id_of
 
 
-class DistributedLossScale(Adopted):
+class DistributedLossScale(DynamicSubclass):
     """A LossScaleOptimizer around a distributed optimizer."""
 
     inner_optimizer: Any

@@ -34,7 +34,7 @@ writes |
 | `keras.saving.load_model`, `.load_weights` | 3 | in callbacks they wait for this rank |
 | `keras.saving.save_model`, `.save_weights` | 3 | the state of a `ShardedOptimizer` is collected, and one rank writes |
 
-The subclass that `adoption.py` makes for the class of an optimizer overrides these methods:
+The subclass that `dynamic_subclass.py` makes for the class of an optimizer overrides these methods:
 
 | method of Keras | by | reason |
 |---|---|---|
@@ -50,7 +50,7 @@ files hold whole variables |
 | `LossScaleOptimizer.apply`, `.check_finite` | `loss_scale_optimizer.DistributedLossScale` | all ranks skip the same steps |
 | Keras 2: `apply_gradients`, `aggregate_gradients`, `_aggregate_gradients`, `_create_all_weights`, `_create_slots` | \
 `keras2/aggregation.py` | Keras 2's hook for combining |
-| `__class__`, `__reduce__` | `adoption.Adopted`, `distribute` | saved as the user's class; a copy is distributed again |
+| `__class__`, `__reduce__` | `DynamicSubclass`, `distribute` | saved as the user's class; a copy is distributed again |
 """
 
 import functools
@@ -63,7 +63,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.runtime.asked import asking_again
+from tfddl.runtime.rank_queries import asking_again
 
 
 @functools.cache
@@ -87,11 +87,11 @@ def watch_optimizers(note: Callable[[], None]) -> None:
 
 
 @functools.cache
-def watch_loss_scale_optimizers(adopt: Callable[[Any], bool], check: Callable[[Any], None]) -> None:
-    """Keras 3: adopts each LossScaleOptimizer around a distributed optimizer.
+def watch_loss_scale_optimizers(subclass: Callable[[Any], bool], check: Callable[[Any], None]) -> None:
+    """Keras 3: each LossScaleOptimizer around a distributed optimizer gets a subclass.
 
     Args:
-        adopt: Called with each new LossScaleOptimizer, and with each one that is applied. Returns whether it has given
+        subclass: Called with each new LossScaleOptimizer, and with each one that is applied. Returns whether it has given
             it another class just now.
         check: Called with each one that is applied. May raise.
     """
@@ -101,11 +101,11 @@ def watch_loss_scale_optimizers(adopt: Callable[[Any], bool], check: Callable[[A
     @functools.wraps(plain_apply)
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         check(self)
-        if adopt(self):
+        if subclass(self):
             return self.apply(grads, trainable_variables)
         return plain_apply(self, grads, trainable_variables)
 
-    _after_init(original, adopt)
+    _after_init(original, subclass)
     original.apply = apply
 
 

@@ -10,9 +10,9 @@ import tensorflow as tf
 from tfddl import _compat
 from tfddl.gradients import reduced_marks, scatter
 from tfddl.keras.distributed import apply_call, loss_weight, sharded_state
-from tfddl.keras.distributed.adoption import is_adopted
 from tfddl.keras.distributed.backward_passes import undo_mean
 from tfddl.keras.distributed.base_optimizer import Distributed
+from tfddl.keras.distributed.dynamic_subclass import is_subclassed
 from tfddl.keras.distributed.settings import settings_of
 from tfddl.keras.distributed.slices import Slice, Slices
 from tfddl.ops import names
@@ -225,7 +225,7 @@ def _local_error(received: str) -> ValueError:
 
 def is_sharded(optimizer: Any) -> bool:
     """Whether an optimizer's state is, or will be, divided among several ranks."""
-    if not (is_adopted(optimizer) and settings_of(optimizer).sharded):
+    if not (is_subclassed(optimizer) and settings_of(optimizer).sharded):
         return False
     process_set = settings_of(optimizer).options.process_set
     return bool(process_set.included()) and len(members(process_set)) > 1

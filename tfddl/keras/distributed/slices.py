@@ -14,7 +14,7 @@ from tfddl.gradients.gradient_options import GradientOptions
 from tfddl.ops import join
 from tfddl.ops.allgather import allgather
 from tfddl.ops.variables import leave_to_its_rank
-from tfddl.runtime import asked, library
+from tfddl.runtime import library, rank_queries
 from tfddl.runtime.process_sets import ProcessSet, id_of, members, rank_in
 
 _NOTE = (
@@ -114,7 +114,7 @@ class Slices:
         self.ranks = len(members(process_set)) if inside else 1
         self.each = [Slice(variable, self.rank, self.ranks) for variable in variables]
         self._process_set = process_set
-        asked.note_divided("hvd.ShardedOptimizer")
+        rank_queries.note_divided("hvd.ShardedOptimizer")
         if self.ranks > 1:
             join.need_all(process_set, self)
         self.builds = False

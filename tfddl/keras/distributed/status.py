@@ -3,7 +3,7 @@
 from typing import Any
 
 from tfddl import _compat
-from tfddl.keras.distributed.adoption import is_adopted
+from tfddl.keras.distributed.dynamic_subclass import is_subclassed
 from tfddl.keras.distributed.settings import Settings, settings_of
 from tfddl.keras.keras2 import addons, aggregation
 from tfddl.v1 import optimizer as v1_optimizer
@@ -16,8 +16,8 @@ def is_distributed(optimizer: Any) -> bool:
     if tf1 is not None:
         return v1_optimizer.is_distributed(tf1)
     if _compat.has_inner_optimizers(inner) and inner._inner_optimizers:
-        return all(map(is_adopted, inner._inner_optimizers))
-    return is_adopted(inner) or addons.has_distributed_members(inner)
+        return all(map(is_subclassed, inner._inner_optimizers))
+    return is_subclassed(inner) or addons.has_distributed_members(inner)
 
 
 def all_settings(optimizer: Any) -> list[Settings]:
@@ -27,14 +27,14 @@ def all_settings(optimizer: Any) -> list[Settings]:
         optimizer: Any optimizer, or None.
     """
     inner = _compat.innermost(optimizer)
-    whole = [inner] if is_adopted(inner) else map(_compat.innermost, _compat.members_of(inner))
-    return [settings_of(each) for each in whole if is_adopted(each)]
+    whole = [inner] if is_subclassed(inner) else map(_compat.innermost, _compat.members_of(inner))
+    return [settings_of(each) for each in whole if is_subclassed(each)]
 
 
 def passes_of(optimizer: Any) -> int:
     """How many batches make an update."""
     inner = _compat.innermost(optimizer)
-    if _compat.is_keras_2() and is_adopted(inner):
+    if _compat.is_keras_2() and is_subclassed(inner):
         return settings_of(inner).backward_passes_per_step
     return getattr(inner, "gradient_accumulation_steps", None) or 1
 

@@ -3,7 +3,7 @@
 from typing import Any, NoReturn
 
 from tfddl import _compat
-from tfddl.keras.distributed.adoption import is_adopted
+from tfddl.keras.distributed.dynamic_subclass import is_subclassed
 from tfddl.keras.keras2 import optimizer_state
 
 
@@ -21,7 +21,7 @@ def check_members(optimizer: Any) -> None:
     """
     inner = _compat.innermost(optimizer)
     members = _distributed_members(inner)
-    if is_adopted(inner) or not any(members):
+    if is_subclassed(inner) or not any(members):
         return
     if not all(members):
         missing = [number for number, distributed in enumerate(members) if not distributed]
@@ -48,7 +48,7 @@ def check_not_inside(optimizer: Any) -> None:
         ValueError: If there is one inside it.
     """
     for inner in optimizer_state.nested(optimizer):
-        if is_adopted(inner):
+        if is_subclassed(inner):
             refuse_inside(inner, type(_compat.innermost(optimizer)).__name__)
 
 
@@ -69,4 +69,4 @@ def refuse_inside(optimizer: Any, wrapper: str) -> NoReturn:
 def _distributed_members(optimizer: Any) -> list[bool]:
     if not _compat.is_addons_multi_optimizer(optimizer):
         return []
-    return [is_adopted(_compat.innermost(spec["optimizer"])) for spec in optimizer.optimizer_specs]
+    return [is_subclassed(_compat.innermost(spec["optimizer"])) for spec in optimizer.optimizer_specs]

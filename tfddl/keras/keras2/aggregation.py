@@ -15,8 +15,14 @@ import tensorflow as tf
 from tfddl import _compat
 from tfddl.gradients import reduced_marks
 from tfddl.keras.distributed import apply_call, patches
-from tfddl.keras.distributed.adoption import Adopted, adopt, base_class, has_own, is_adopted
 from tfddl.keras.distributed.apply_call import ApplyCall
+from tfddl.keras.distributed.dynamic_subclass import (
+    DynamicSubclass,
+    base_class,
+    has_own,
+    is_subclassed,
+    subclass,
+)
 from tfddl.keras.distributed.settings import SETTINGS, Settings, set_settings, settings_of
 from tfddl.keras.keras2.accumulation import Accumulation
 from tfddl.keras.keras2.addons import refuse_inside
@@ -27,14 +33,14 @@ _ACCUMULATION = "_tfddl_accumulation"
 
 
 def distribute(optimizer: Any, settings: Settings) -> Any:
-    """Adopts `optimizer`, or the one inside a LossScaleOptimizer, unless it is adopted already."""
+    """Gives `optimizer`, or the one inside a LossScaleOptimizer, a subclass, unless it has one already."""
     if _compat.is_loss_scale_optimizer(optimizer):
         distribute(optimizer.inner_optimizer, settings)
-    elif not is_adopted(optimizer):
+    elif not is_subclassed(optimizer):
         patches.watch_loss_scale_optimizers_2(_loss_scaled)
         set_settings(optimizer, settings)
         vars(optimizer)[_ACCUMULATION] = Accumulation(settings)
-        adopt(optimizer, _class_for(optimizer))
+        subclass(optimizer, _class_for(optimizer))
     return optimizer
 
 
@@ -44,7 +50,7 @@ def passes_done(optimizer: Any) -> int:
     return accumulation.passes_done()
 
 
-def _class_for(optimizer: Any) -> type[Adopted]:
+def _class_for(optimizer: Any) -> type[DynamicSubclass]:
     if _compat.is_addons_multi_optimizer(optimizer):
         return DistributedAddonsMulti
     return DistributedLegacy if _compat.is_legacy_optimizer(optimizer) else DistributedNew
@@ -54,14 +60,14 @@ def _class_for(optimizer: Any) -> type[Adopted]:
 def _loss_scaled(optimizer: Any, grads_and_vars: Pairs) -> Iterator[None]:
     """Around `apply_gradients` of a LossScaleOptimizer, which drops the pairs without a gradient."""
     inner = _compat.innermost(optimizer)
-    if not is_adopted(inner):
+    if not is_subclassed(inner):
         yield
         return
     with apply_call.under_way(inner, apply_call.new(settings_of(inner), *_unzip(grads_and_vars))):
         yield
 
 
-class _Distributed(Adopted):
+class _Distributed(DynamicSubclass):
     """The base of the classes for both kinds of optimizers of Keras 2: new and legacy."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfddl import _compat
-from tfddl.runtime import asked, basics
+from tfddl.runtime import basics, rank_queries
 
 TRACED = "hvd.DataParallel"
-"""What `asked` notes about a step that has the ranks of a job as constants."""
+"""What `rank_queries` notes about a step that has the ranks of a job as constants."""
 
 
 class Part(NamedTuple):
@@ -59,7 +59,7 @@ def take(data: Any) -> Part:
     """
     data = tf.nest.map_structure(_as_tensor, data)
     total = rows_of(data)
-    asked.note_trace(TRACED)
+    rank_queries.note_trace(TRACED)
     size, rank = basics.size(), basics.rank()
     whole = tf.less(total, size)
     low, high = bounds(total, rank, size)

@@ -5,9 +5,9 @@ from typing import Any, Unpack
 from tfddl import _compat
 from tfddl.gradients.gradient_options import GradientKeywords, GradientOptions, check_bool
 from tfddl.keras.consistency import callback_list
-from tfddl.keras.distributed.adoption import is_adopted
 from tfddl.keras.distributed.backward_passes import accumulate, check_passes
 from tfddl.keras.distributed.distribute import distribute
+from tfddl.keras.distributed.dynamic_subclass import is_subclassed
 from tfddl.keras.distributed.settings import Settings
 from tfddl.keras.sharded import saving
 from tfddl.keras.sharded.elementwise import begins_with_copies, is_elementwise
@@ -100,7 +100,7 @@ def _check_supported(optimizer: Any) -> None:
             "ShardedOptimizer takes a single optimizer: use hvd.DistributedOptimizer for a MultiOptimizer. "
             f"Received: optimizer={optimizer!r}"
         )
-    if is_adopted(inner):
+    if is_subclassed(inner):
         raise ValueError(
             "This optimizer is distributed already: give ShardedOptimizer a plain one, for example of a model that "
             f"keras.models.load_model has loaded. Received: {inner!r}"

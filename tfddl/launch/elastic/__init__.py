@@ -6,7 +6,7 @@ folder.py      the folder of the commits, which outlives the processes
 discovery.py   the script that names the hosts
 children.py    short commands beside the job: the script, and a look whether a host answers
 pool.py        the hosts that the job may use
-set_aside.py   hosts that have failed, and for how long they are not used
+cooldown.py    hosts that have failed, and for how long they are not used
 survival.py    whether a start goes on in its processes when ranks have died
 hand_over.py   whether a start is to end at its next commit
 """

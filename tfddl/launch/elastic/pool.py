@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from tfddl.launch.elastic.cooldown import HostCooldown
 from tfddl.launch.elastic.restart import Limits, Placement, host_of_each, processes
-from tfddl.launch.elastic.set_aside import SetAside
 from tfddl.launch.hosts import Host
 from tfddl.launch.outcome import Rank
 
@@ -26,7 +26,7 @@ class HostPool:
 
     Args:
         limits: Those of the user.
-        aside: The hosts that have failed.
+        cooldown: The hosts that have failed.
         prepare: Makes a host ready for the job, and returns whether it answers.
         discovered: Whether `found` will say which hosts there are. Without it the job keeps to the hosts of its start.
         on_disk: Whether commits are on a disk too, so that the job may move to other hosts altogether.
@@ -35,13 +35,13 @@ class HostPool:
     def __init__(
         self,
         limits: Limits,
-        aside: SetAside,
+        cooldown: HostCooldown,
         prepare: Callable[[Host], bool],
         discovered: bool,
         on_disk: bool,
     ) -> None:
         self.discovered = discovered
-        self._limits, self._aside, self._prepare, self._on_disk = limits, aside, prepare, on_disk
+        self._limits, self._cooldown, self._prepare, self._on_disk = limits, cooldown, prepare, on_disk
         self._lock = threading.RLock()
         self._current = Placement(0, [])
         self._named: list[Host] = []
@@ -135,7 +135,7 @@ class HostPool:
         """Sets hosts aside."""
         with self._lock:
             for host in hosts:
-                self.say(f"{host} has failed and is set aside for {self._aside.add(host):.0f} s")
+                self.say(f"{host} has failed and is set aside for {self._cooldown.add(host):.0f} s")
                 self._ready.discard(host)
 
     def next_placement(self, ranks: Iterable[Rank]) -> Placement:
@@ -198,7 +198,7 @@ class HostPool:
         return filled(usable, self._limits.most)
 
     def _is_usable(self, host: str) -> bool:
-        return host not in self._leaving and not self._aside.holds(host)
+        return host not in self._leaving and not self._cooldown.holds(host)
 
     def _ask(self, hosts: Sequence[Host]) -> None:
         if not hosts:
@@ -210,7 +210,7 @@ class HostPool:
                 if answered:
                     self._ready.add(host.name)
                 else:
-                    seconds = self._aside.add(host.name)
+                    seconds = self._cooldown.add(host.name)
                     self.say(f"{host.name} does not answer and is set aside for {seconds:.0f} s")
 
     def _wake(self) -> None:

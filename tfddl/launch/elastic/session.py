@@ -35,7 +35,7 @@ class Session:
         advise: Makes the line after the error of a rank; empty for none.
         limits: Those of the user.
         pool: The hosts.
-        patience: For how many seconds the job waits for hosts, if there are too few.
+        timeout: For how many seconds the job waits for hosts, if there are too few.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class Session:
         advise: Callable[[Verdict], str],
         limits: Limits,
         pool: HostPool,
-        patience: float,
+        timeout: float,
     ) -> None:
         self._once, self._advise, self._limits = once, advise, limits
-        self._pool, self._patience = pool, patience
+        self._pool, self._timeout = pool, timeout
         self._say: Callable[..., None] = print
         self._restarts = Restarts(limits.restarts)
         self._lost: list[str] = []
@@ -136,7 +136,7 @@ class Session:
         Returns:
             Where the job would start then.
         """
-        deadline, said = time.monotonic() + self._patience, False
+        deadline, said = time.monotonic() + self._timeout, False
         while True:
             after = self._pool.next_placement(verdict.left)
             self._say(*(f"tfddlrun: {line}" for line in self._pool.lines()))
@@ -144,7 +144,7 @@ class Session:
             if not lacks or not self._pool.discovered or time.monotonic() >= deadline:
                 return after
             if not said:
-                self._say(f"tfddlrun: waiting {self._patience:g} s at most for more hosts: {lacks}")
+                self._say(f"tfddlrun: waiting {self._timeout:g} s at most for more hosts: {lacks}")
                 said = True
             if wait_for_signal(_LOOK_S):
                 return after

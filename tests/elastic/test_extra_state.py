@@ -262,12 +262,12 @@ def step(hvd, weight, compression, state):
 def test_a_commit_that_fails_changes_nothing(hvd, monkeypatch):
     """A rank that is lost before the mean of the residuals must not leave newer weights with older residuals."""
     weight, compression, state = new_state(hvd)
-    state._beside._local = hvd.LocalSGD([weight], every=9)
+    state._extra._local = hvd.LocalSGD([weight], every=9)
     step(hvd, weight, compression, state)
     state.commit()
     before = pickle.dumps(state.content())
     step(hvd, weight, compression, state)
-    state._beside._local.step()
+    state._extra._local.step()
 
     def fails(_):
         raise tf.errors.UnavailableError(None, None, "a rank is lost")

@@ -14,7 +14,7 @@ from tfddl.keras.local_steps import LocalSGD
 from tfddl.ops.compression import StatefulCompressor
 
 
-class BesideVariables:
+class ExtraState:
     """Values that are made, or change their shape, while a program trains, so that they are no variables of a state.
 
     Args:

@@ -18,7 +18,7 @@ SURVIVE_VARIABLE = "TFDDL_SURVIVE"
 
 
 @dataclass
-class Asked:
+class RankQueries:
     """The first call of each kind, as `hvd.size()`; empty if there was none.
 
     Attributes:
@@ -38,7 +38,7 @@ class Asked:
     runs_again: bool = False
 
 
-asked = Asked()
+queries = RankQueries()
 
 
 @functools.cache
@@ -50,26 +50,26 @@ def may_survive() -> bool:
 @contextlib.contextmanager
 def asking_again() -> Iterator[None]:
     """A context for a function that runs again after a loss: there the program may ask, but not in a graph."""
-    before, asked.runs_again = asked.runs_again, True
+    before, queries.runs_again = queries.runs_again, True
     try:
         yield
     finally:
-        asked.runs_again = before
+        queries.runs_again = before
 
 
 def note(kind: str, call: str) -> None:
     """Notes a call.
 
     Args:
-        kind: The attribute of `Asked` for a call outside of graphs: "size", "rank" or "data".
+        kind: The attribute of `RankQueries` for a call outside of graphs: "size", "rank" or "data".
         call: The call, for a message.
     """
     if not may_survive():
         return
     if _is_tracing():
-        asked.in_trace = asked.in_trace or call
-    elif not asked.runs_again and not getattr(asked, kind):
-        setattr(asked, kind, call)
+        queries.in_trace = queries.in_trace or call
+    elif not queries.runs_again and not getattr(queries, kind):
+        setattr(queries, kind, call)
 
 
 def note_program(kind: str, call: str) -> None:
@@ -87,13 +87,13 @@ def note_op(kind: str, call: str) -> None:
 def note_trace(call: str) -> None:
     """Notes a call of tfddl itself, whose answer it needs for one operation."""
     if may_survive() and _is_tracing():
-        asked.in_trace = asked.in_trace or call
+        queries.in_trace = queries.in_trace or call
 
 
 def note_divided(owner: str) -> None:
     """Notes an object that divides its state among the ranks."""
     if may_survive():
-        asked.divided = asked.divided or owner
+        queries.divided = queries.divided or owner
 
 
 def _is_ours(frame: FrameType) -> bool:

@@ -1,4 +1,4 @@
-"""A face for distributed optimizers, as programs for Horovod look at it: the module of the class, and private methods."""
+"""The private API of Horovod's optimizers on which some programs depend: the module of the class, and private methods."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from tfddl import _compat
 from tfddl.gradients.reduction import reduce_missing
-from tfddl.keras.distributed.adoption import base_class, is_adopted, set_class
 from tfddl.keras.distributed.distribute import distribute
+from tfddl.keras.distributed.dynamic_subclass import base_class, is_subclassed, set_class
 from tfddl.keras.distributed.settings import settings_of
 from tfddl.keras.distributed.status import passes_done
 
@@ -18,25 +18,25 @@ MODULE = "horovod._keras"
 """The module of the classes of Horovod's optimizers. Some programs tell by its name that an optimizer is distributed."""
 
 
-def give_face(optimizer: Any) -> Any:
+def add_private_api(optimizer: Any) -> Any:
     """Gives a distributed optimizer of Keras the module and the methods of one of Horovod's, and returns it."""
     inner = _compat.innermost(optimizer)
-    if is_adopted(inner) and not issubclass(type(inner), Face):
-        adopted, face = type(inner), _public_class(inner)
-        names = {"__module__": MODULE, "__qualname__": adopted.__qualname__, "_horovod_class": face}
-        names["from_config"] = staticmethod(face.from_config)  # type: ignore[attr-defined]
-        if hasattr(adopted, "apply"):
+    if is_subclassed(inner) and not issubclass(type(inner), PrivateApi):
+        ours, public = type(inner), _public_class(inner)
+        names = {"__module__": MODULE, "__qualname__": ours.__qualname__, "_horovod_class": public}
+        names["from_config"] = staticmethod(public.from_config)  # type: ignore[attr-defined]
+        if hasattr(ours, "apply"):
             names["apply"] = _apply
-        set_class(inner, type(adopted.__name__, (Face, adopted), names))
+        set_class(inner, type(ours.__name__, (PrivateApi, ours), names))
     return optimizer
 
 
-def restore_face(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+def restore_private_api(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """Makes the copy of a pickled or copied optimizer."""
-    return give_face(function(*arguments))
+    return add_private_api(function(*arguments))
 
 
-class Face:
+class PrivateApi:
     """In front of the class of a distributed optimizer."""
 
     _horovod_class: type
@@ -47,16 +47,16 @@ class Face:
         return self._horovod_class
 
     def __reduce__(self) -> Any:
-        """Pickles as tfddl does; the copy gets a face again."""
+        """Pickles as tfddl does; the copy gets the methods again."""
         base: Any = super()
-        return restore_face, tuple(base.__reduce__()[:2])
+        return restore_private_api, tuple(base.__reduce__()[:2])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """Copies as tfddl does; the copy gets a face again."""
+        """Copies as tfddl does; the copy gets the methods again."""
         base: Any = super()
         if hasattr(base, "__deepcopy__"):
-            return give_face(base.__deepcopy__(memo))
-        return restore_face(*base.__reduce__()[:2])
+            return add_private_api(base.__deepcopy__(memo))
+        return restore_private_api(*base.__reduce__()[:2])
 
     @property
     def _agg_helper(self) -> AggregationHelper | None:
@@ -122,7 +122,7 @@ def _apply(optimizer: Any, grads: Sequence[Any], trainable_variables: Any = None
         known = optimizer._trainable_variables if trainable_variables is None else trainable_variables
         trainable_variables = list(known)
         grads = optimizer._allreduce(list(grads), trainable_variables)
-    base: Any = super(Face, optimizer)
+    base: Any = super(PrivateApi, optimizer)
     return base.apply(grads, trainable_variables)
 
 
@@ -138,7 +138,7 @@ class AggregationHelper:
         return tf.constant(passes_done(self._optimizer), tf.int32)
 
 
-class _FaceMeta(type):
+class _PublicClassMeta(type):
     """The class of the classes that `optimizer.__class__` returns.
 
     They are equal to the user's class, so that Keras finds the name under which that class is registered, and writes
@@ -159,13 +159,13 @@ def _public_class(optimizer: Any) -> type:
     settings = settings_of(optimizer)
 
     def from_config(config: dict[str, Any], **options: Any) -> Any:
-        return give_face(distribute(base.from_config(config, **options), settings.fresh()))
+        return add_private_api(distribute(base.from_config(config, **options), settings.fresh()))
 
     # Keras 2 finds the public name of a class in attributes of the class itself.
     names = {name: value for name, value in vars(base).items() if name.startswith(("_keras_api", "_tf_api"))}
     names |= {"__module__": MODULE, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
     names |= {"from_config": staticmethod(from_config), "_horovod_base": base}
-    meta: Callable[..., type] = _FaceMeta
-    if not issubclass(_FaceMeta, type(base)):
-        meta = type("_FaceMeta", (_FaceMeta, type(base)), {})
+    meta: Callable[..., type] = _PublicClassMeta
+    if not issubclass(_PublicClassMeta, type(base)):
+        meta = type("_PublicClassMeta", (_PublicClassMeta, type(base)), {})
     return meta(base.__name__, (base,), names)

@@ -13,7 +13,7 @@ _UNREAD_S = 1.0
 _READ_SLOWLY_S = 5.0
 
 
-class Patience:
+class SlowReader:
     """The waits for the readers of one start: without a limit, but short after a signal that ends the job.
 
     Args:

@@ -8,34 +8,34 @@ from tests.harness import on_ranks
 
 
 def watched(monkeypatch):
-    from tfddl.runtime import asked
+    from tfddl.runtime import rank_queries
 
-    monkeypatch.setattr(asked, "may_survive", lambda: True)
-    monkeypatch.setattr(asked, "asked", asked.Asked())
-    return asked
+    monkeypatch.setattr(rank_queries, "may_survive", lambda: True)
+    monkeypatch.setattr(rank_queries, "queries", rank_queries.RankQueries())
+    return rank_queries
 
 
 @on_ranks(1, 2)
 def test_calls_of_the_program(hvd, monkeypatch):
-    asked = watched(monkeypatch)
-    with asked.asking_again():
+    rank_queries = watched(monkeypatch)
+    with rank_queries.asking_again():
         hvd.size(), hvd.rank(), hvd.data.shard(np.arange(4))
-    assert asked.asked == asked.Asked()
+    assert rank_queries.queries == rank_queries.RankQueries()
     tf.function(lambda: hvd.size_op() + hvd.rank_op())()
-    assert asked.asked == asked.Asked()
+    assert rank_queries.queries == rank_queries.RankQueries()
     hvd.local_rank_op()
-    assert asked.asked.rank == "hvd.local_rank_op()"
-    asked.asked.rank = ""
+    assert rank_queries.queries.rank == "hvd.local_rank_op()"
+    rank_queries.queries.rank = ""
     hvd.local_rank(), hvd.rank()
-    assert asked.asked == asked.Asked(rank="hvd.local_rank()")
+    assert rank_queries.queries == rank_queries.RankQueries(rank="hvd.local_rank()")
     hvd.global_process_set.size(), hvd.size()
     hvd.data.shard(np.arange(4), rank=0, size=2)
-    assert asked.asked == asked.Asked(rank="hvd.local_rank()", size="ProcessSet.size()")
+    assert rank_queries.queries == rank_queries.RankQueries(rank="hvd.local_rank()", size="ProcessSet.size()")
     hvd.data.shard(np.arange(4))
-    assert asked.asked.data == "hvd.data" and not asked.asked.in_trace
+    assert rank_queries.queries.data == "hvd.data" and not rank_queries.queries.in_trace
     hvd.data.steps_per_epoch(8, 1)
     tf.function(lambda: tf.constant(hvd.size()))()
-    assert asked.asked.in_trace == "hvd.size()"
+    assert rank_queries.queries.in_trace == "hvd.size()"
 
 
 @on_ranks(2)
@@ -43,7 +43,7 @@ def test_calls_of_the_program(hvd, monkeypatch):
 def test_a_training_step_asks_nothing(hvd, monkeypatch, scaled):
     import keras
 
-    asked = watched(monkeypatch)
+    rank_queries = watched(monkeypatch)
     optimizer = keras.optimizers.Adam(0.1)
     if scaled and hasattr(keras.optimizers, "LossScaleOptimizer"):
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
@@ -52,12 +52,12 @@ def test_a_training_step_asks_nothing(hvd, monkeypatch, scaled):
     model.compile(optimizer, "mse")
     callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
     model.fit(np.ones((8, 2)), np.ones(8), batch_size=4, verbose=0, callbacks=callbacks)
-    assert asked.asked == asked.Asked()
+    assert rank_queries.queries == rank_queries.RankQueries()
 
 
 @on_ranks(2)
 def test_gradients_that_keep_a_rank(hvd, monkeypatch):
-    asked = watched(monkeypatch)
+    rank_queries = watched(monkeypatch)
 
     @tf.function
     def gradient(x):
@@ -67,4 +67,4 @@ def test_gradients_that_keep_a_rank(hvd, monkeypatch):
         return tape.gradient(y, x)
 
     gradient(tf.ones([2]))
-    assert asked.asked.in_trace == "the gradient of a collective"
+    assert rank_queries.queries.in_trace == "the gradient of a collective"

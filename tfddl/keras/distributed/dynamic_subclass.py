@@ -1,4 +1,4 @@
-"""Adoption: an existing optimizer gets another class.
+"""A dynamic subclass: an existing optimizer gets another class.
 
 A distributed optimizer *is* the user's optimizer: same object, same variables, same iteration. Only its class changes,
 to a subclass that is made once for each optimizer class. `__class__` still returns the original class. Keras writes
@@ -14,10 +14,10 @@ from tfddl.gradients.local_sources import check_variable
 from tfddl.keras.distributed.settings import settings_of
 
 _BASE = "_tfddl_base"
-_adopted_classes: dict[tuple[type, type], type] = {}
+_subclasses: dict[tuple[type, type], type] = {}
 
 
-class Adopted:
+class DynamicSubclass:
     """The base of all classes that are put in front of an optimizer's own class."""
 
     @property  # type: ignore[misc]
@@ -35,14 +35,14 @@ class Adopted:
         settings_of(self).local.add(check_variable(variable))
 
 
-def adopt(optimizer: Any, mixin: type[Adopted], **methods: Any) -> None:
+def subclass(optimizer: Any, mixin: type[DynamicSubclass], **methods: Any) -> None:
     """Puts `mixin` in front of the optimizer's class, in place; `methods` go in front of both."""
     base = type(optimizer)
-    made = _adopted_classes.get((base, mixin))
+    made = _subclasses.get((base, mixin))
     if made is None:
         names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
         made = type(base.__name__, (mixin, base), {**names, **methods, _BASE: base})
-        _adopted_classes[base, mixin] = made
+        _subclasses[base, mixin] = made
     set_class(optimizer, made)
 
 
@@ -52,16 +52,16 @@ def set_class(optimizer: Any, kind: type) -> None:
 
 
 def base_class(optimizer: Any) -> type:
-    """The class that an adopted optimizer had before."""
+    """The class that a subclassed optimizer had before."""
     base: type = getattr(type(optimizer), _BASE)
     return base
 
 
 def has_own(optimizer: Any, method: str) -> bool:
-    """Whether a class that is not Keras' defines this method of an adopted optimizer."""
+    """Whether a class that is not Keras' defines this method of a subclassed optimizer."""
     return not _compat.comes_with_keras(getattr(base_class(optimizer), method))
 
 
-def is_adopted(optimizer: Any) -> bool:
-    """Whether `adopt` has been called on the optimizer."""
-    return issubclass(type(optimizer), Adopted)
+def is_subclassed(optimizer: Any) -> bool:
+    """Whether `subclass` has been called on the optimizer."""
+    return issubclass(type(optimizer), DynamicSubclass)

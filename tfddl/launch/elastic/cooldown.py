@@ -10,7 +10,7 @@ from collections.abc import Callable
 LEAST_S, MOST_S = 1.0, 3600.0  # Horovod's limits of --blacklist-cooldown-range
 
 
-class SetAside:
+class HostCooldown:
     """The hosts that a job does not use for a time.
 
     Args:
