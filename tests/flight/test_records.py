@@ -4,7 +4,7 @@ from tests.flight.builder import SIGNATURE, after_loss, ranks
 from tfddl.flight.compare import Kind
 from tfddl.flight.conclusion import notes
 from tfddl.flight.records import read_job
-from tfddl.flight.words import in_short
+from tfddl.flight.text import in_short
 
 TRAIN = "/home/me/train.py"
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tests.harness.leash import die_with
+from tests.harness.die_with_parent import die_with
 
 IMPORTS = ("numpy", "tensorflow", "tf_keras" if os.environ.get("TF_USE_LEGACY_KERAS") == "1" else "keras")
 MAX_MESSAGE = 1 << 18

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-LEASH = Path(__file__).with_name("leash.py")
+DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 
 
 def mpirun_path() -> str:
@@ -32,18 +32,18 @@ def is_open_mpi() -> bool:
     return "hydra" not in mpi_version().lower()
 
 
-def leashed(command: list[str]) -> list[str]:
+def dying_with_parent(command: list[str]) -> list[str]:
     """The command, tied to the life of the process that starts it."""
-    return [sys.executable, "-S", str(LEASH), *command]
+    return [sys.executable, "-S", str(DIE_WITH_PARENT), *command]
 
 
-def mpirun_command(size: int, command: list[str], leash_ranks: bool = True) -> list[str]:
+def mpirun_command(size: int, command: list[str], ranks_too: bool = True) -> list[str]:
     """The whole command for `size` ranks, more ranks than cores allowed, no rank pinned to a core.
 
     Args:
         size: Number of ranks.
         command: The command of each rank.
-        leash_ranks: Whether the ranks are tied to the life of mpirun.
+        ranks_too: Whether the ranks are tied to the life of mpirun.
     """
     if is_open_mpi():
         options = ["--bind-to", "none", "--map-by", ":OVERSUBSCRIBE", "--output", "tag", "-np", str(size)]
@@ -51,4 +51,6 @@ def mpirun_command(size: int, command: list[str], leash_ranks: bool = True) -> l
             options.insert(0, "--allow-run-as-root")
     else:
         options = ["-prepend-rank", "-n", str(size)]
-    return leashed([mpirun_path(), *options, *(leashed(command) if leash_ranks else command)])
+    return dying_with_parent(
+        [mpirun_path(), *options, *(dying_with_parent(command) if ranks_too else command)]
+    )

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.harness.job import Job
-from tests.harness.mpirun import leashed, mpirun_command
+from tests.harness.mpirun import dying_with_parent, mpirun_command
 from tests.harness.start import python_command
 
 
@@ -66,9 +66,9 @@ def run_script(
             path = script
         command = python_command([str(path), *arguments], environment, fresh or launcher is not None)
         if launcher is not None:
-            command = leashed([*launcher, *command])
+            command = dying_with_parent([*launcher, *command])
         else:
-            command = mpirun_command(size, command) if size else leashed(command)
+            command = mpirun_command(size, command) if size else dying_with_parent(command)
         start = time.monotonic()
         job.start(command, environment)
         code = job.wait(limit)
@@ -85,7 +85,7 @@ def run_script(
 def _write_stacks(job: Job, script: Path) -> None:
     """SIGABRT makes every Python of the job write its stacks to the output: PYTHONFAULTHANDLER is set."""
     for pid, command in job.processes().items():
-        if str(script) in command and "leash.py" not in command and "mpirun" not in command:
+        if str(script) in command and "die_with_parent.py" not in command and "mpirun" not in command:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGABRT)
     job.wait(20.0)

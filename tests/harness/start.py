@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.harness.job import RANK_ENVIRONMENT, SEARCH_PATH
-from tests.harness.mpirun import leashed
+from tests.harness.mpirun import dying_with_parent
 
 START_LIMIT = 120.0
 """Seconds that the server gets for its imports, on a busy machine."""
@@ -56,7 +56,7 @@ def _server() -> str:
     address, log = Path(directory.name) / "socket", Path(directory.name) / "log"
     with log.open("wb") as output:
         server = subprocess.Popen(
-            leashed([sys.executable, "-m", "tests.harness.fork_server", str(address)]),
+            dying_with_parent([sys.executable, "-m", "tests.harness.fork_server", str(address)]),
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,

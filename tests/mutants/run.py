@@ -12,8 +12,8 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedC
 from rich.table import Table
 
 from tests.mutants.fault import ROOT, Fault, misfits
+from tests.mutants.repository_copy import RepositoryCopy
 from tests.mutants.table import FAULTS
-from tests.mutants.workshop import Workshop
 from tfddl.build.cache import locked
 
 DIRECTORY = ROOT / "build" / "mutants"
@@ -77,14 +77,14 @@ def plant(faults: dict[str, Fault], directory: Path) -> dict[str, str]:
     results = {}
     with Progress(*columns, console=Console(stderr=True, soft_wrap=True)) as progress:
         task = progress.add_task("the tests without a fault", total=len(faults))
-        workshop = Workshop(directory)
-        unsound = workshop.unsound(faults.values())
+        copy = RepositoryCopy(directory)
+        unsound = copy.unsound(faults.values())
         for said in set(unsound.values()):
             progress.console.print(said, markup=False)
         for name, fault in faults.items():
             progress.update(task, description=name)
             failing = fault.test in unsound
-            results[name] = "the test fails without a fault" if failing else workshop.find(fault)
+            results[name] = "the test fails without a fault" if failing else copy.find(fault)
             progress.advance(task)
             progress.console.print(f"{name}: {results[name]}", markup=False, highlight=False)
     return results

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tfddl.flight import stacks
 from tfddl.flight.compare import Kind, Parting, View, last_common, partings, sets, views
 from tfddl.flight.records import Job, Operation, Record
-from tfddl.flight.words import arguments, capital, differences, duration, in_ranges, in_short
+from tfddl.flight.text import arguments, capital, differences, duration, in_ranges, in_short
 from tfddl.runtime.agreement import first_few
 
 _GROUPS = 4  # so many kinds of ranks are described; the tables show all

@@ -10,7 +10,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tfddl.flight.words import in_ranges
+from tfddl.flight.text import in_ranges
 from tfddl.runtime.agreement import first_few
 
 VERSION = 1

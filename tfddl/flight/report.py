@@ -17,7 +17,7 @@ from tfddl.flight import stacks
 from tfddl.flight.compare import JOIN, View, sets, views
 from tfddl.flight.conclusion import conclude, notes, reasons
 from tfddl.flight.records import Job, Operation, ProcessSet, Record
-from tfddl.flight.words import duration, in_ranges
+from tfddl.flight.text import duration, in_ranges
 
 _WIDTH = 140  # of a file or a pipe
 _ROWS = 16  # a job of more ranks has a row for ranks that are in the same place

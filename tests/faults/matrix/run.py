@@ -12,10 +12,10 @@ from pathlib import Path
 from tests.faults.matrix import injector
 from tests.faults.matrix.cells import Cell
 from tests.faults.matrix.expectations import End, expected
-from tests.faults.matrix.room import Room, room
+from tests.faults.matrix.private_tmp import PrivateTmp, private_tmp
 from tests.faults.support import tfddlrun
 from tests.harness.job import Job
-from tests.harness.mpirun import leashed, mpirun_command
+from tests.harness.mpirun import dying_with_parent, mpirun_command
 
 FACTOR = 4.0
 """How much slower than a quiet machine this one may be."""
@@ -48,13 +48,13 @@ def run(cell: Cell, factor: float = FACTOR) -> Outcome:
     """Runs a cell to its end, and no longer than its bound allows."""
     end = expected(cell)
     job = Job()
-    with contextlib.closing(job), room(job.directory) as place:
+    with contextlib.closing(job), private_tmp(job.directory) as tmp:
         plan = injector.fail_at(cell.rank, cell.moment, cell.fault, cell.launcher, job.directory)
         own = {"TMPDIR": str(job.directory / "tmp"), "OMPI_MCA_btl_sm_backing_directory": None}
-        job.start(_command(cell, place), {**plan, **own, **end.environment})
+        job.start(_command(cell, tmp), {**plan, **own, **end.environment})
         happened, ended = _follow(job, end.bound(factor))
         code = job.process.returncode
-        files = place.files() if cell.launcher == "tfddlrun" else []
+        files = tmp.files() if cell.launcher == "tfddlrun" else []
         problems = [] if ended else [f"still running: {sorted(set(job.processes().values()))}"]
         seconds = ended - happened if happened and ended else -1
         outcome = Outcome((), seconds, _shell_code(code) if ended else -1, job.output())
@@ -92,12 +92,12 @@ def last_lines(output: str) -> str:
     return "\n".join(lines[min([*starts[-1:], max(0, len(lines) - LAST_LINES)]) :])
 
 
-def _command(cell: Cell, place: Room) -> list[str]:
+def _command(cell: Cell, tmp: PrivateTmp) -> list[str]:
     # Only mpirun is tied to this process: a killed mpirun must end its ranks without our help.
     program = [sys.executable, str(_PROGRAM)]
     if cell.launcher == "tfddlrun":
-        return leashed(place.command([*tfddlrun(cell.size), *program]))
-    return place.command(mpirun_command(cell.size, program, leash_ranks=False))
+        return dying_with_parent(tmp.command([*tfddlrun(cell.size), *program]))
+    return tmp.command(mpirun_command(cell.size, program, ranks_too=False))
 
 
 def _follow(job: Job, bound: float) -> tuple[float, float]:

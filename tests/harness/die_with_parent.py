@@ -1,9 +1,9 @@
 """Runs a command that the kernel kills as soon as the process that started it is gone.
 
-    python -S leash.py COMMAND ARGS...
+    python -S die_with_parent.py COMMAND ARGS...
 
-Used twice in a row, `leash mpirun ... leash python script.py`, so that a killed pytest takes mpirun with it,
-and mpirun the ranks, even where a rank hangs in C code with the GIL held. The setting survives exec; the
+Used twice in a row, `die_with_parent mpirun ... die_with_parent python script.py`, so that a killed pytest takes mpirun
+with it, and mpirun the ranks, even where a rank hangs in C code with the GIL held. The setting survives exec; the
 process id and its standard streams stay those that the caller knows.
 """
 

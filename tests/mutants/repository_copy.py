@@ -20,7 +20,7 @@ _LIMITS = {"engine": 60, "python": 240, "sound": 1800}
 _TIMED_OUT = (124, 137)
 
 
-class Workshop:
+class RepositoryCopy:
     """A copy of the files that git knows, beside a build of the engine's tests; both stay for the next time.
 
     Args:

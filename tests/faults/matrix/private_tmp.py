@@ -17,7 +17,7 @@ mount -t tmpfs -o size=64k tmpfs "$1/full" && head -c 65536 /dev/zero >"$1/full/
 
 
 @dataclass(frozen=True)
-class Room:
+class PrivateTmp:
     """Where one job puts its files.
 
     Attributes:
@@ -29,7 +29,7 @@ class Room:
     holder: int
 
     def command(self, command: list[str]) -> list[str]:
-        """The command line that runs a command in this room."""
+        """The command line that runs a command with these folders."""
         if not self.holder:
             return command
         user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
@@ -60,19 +60,19 @@ def _namespace() -> list[str]:
 
 
 @contextlib.contextmanager
-def room(directory: Path) -> Iterator[Room]:
-    """Makes a room in the directory of a job."""
+def private_tmp(directory: Path) -> Iterator[PrivateTmp]:
+    """Makes the folders in the directory of a job."""
     (directory / "tmp").mkdir()
     (directory / "full").mkdir()
     if not _namespace():
-        yield Room(directory, 0)
+        yield PrivateTmp(directory, 0)
         return
     command = [*_namespace(), "sh", "-c", _MOUNTS, "sh", str(directory)]
     holder = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         assert holder.stdout is not None
         holder.stdout.readline()
-        yield Room(directory, holder.pid)
+        yield PrivateTmp(directory, holder.pid)
     finally:
         holder.kill()
         holder.communicate()
