@@ -17,7 +17,7 @@ from tests.launch.support import runner
 from tfddl import cli
 from tfddl.launch import mpirun, options, rank_shim, run
 from tfddl.launch.hosts import Host, all_local, parse_hosts, read_hostfile
-from tfddl.launch.mpirun import MPICH, OPEN_MPI, Mpirun, MpirunError, command_line, find_mpirun
+from tfddl.launch.mpirun import MPICH, OPEN_MPI, Mpirun, MpirunError, UserOptions, command_line, find_mpirun
 from tfddl.runtime import library
 
 # Each flag with its other spellings, and its argument; None if it has no argument.
@@ -178,7 +178,7 @@ def test_more_processes_than_cores_need_no_option(monkeypatch):
     ],
 )
 def test_the_users_binding_and_mapping_replace_tfddlruns(which, arguments, own):
-    line = shlex.join(command_line(which, 2, [], ["true"], more=arguments.split()))
+    line = shlex.join(command_line(which, 2, [], ["true"], UserOptions(more=arguments.split())))
     assert f" 2 {own}{arguments} {RANK} true" in line
 
 
@@ -527,8 +527,8 @@ def test_mpich_takes_one_network_interface(monkeypatch):
 
 
 def test_command_line_without_hosts_leaves_the_choice_to_mpirun():
-    assert "-H" not in command_line(OPEN_MPI_5, 2, [], ["true"])
-    assert "-hosts" not in command_line(MPICH_5, 2, [], ["true"])
+    assert "-H" not in command_line(OPEN_MPI_5, 2, [], ["true"], UserOptions())
+    assert "-hosts" not in command_line(MPICH_5, 2, [], ["true"], UserOptions())
 
 
 def test_tfddl_lists_its_commands():

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from tfddl.build.discover import Mpi, TensorFlow
 from tfddl.build.mpi_headers import mpi_include
@@ -59,74 +59,86 @@ def compile_library(
     """
     version = tensorflow.version if tensorflow else None
     target = f"TensorFlow {version} and {mpi.name}" if version else mpi.name
-    return _compile(
+    library = _Library(
         "tfddl",
         f"its native library for {target}",
         "once; it takes one to five minutes",
         lambda: library_stem(version, mpi.tag),
         lambda: _definitions(tensorflow, mpi),
-        output_dir,
-        build_dir,
     )
+    return _compile(library, output_dir, build_dir)
 
 
 def compile_xla_library(tensorflow: TensorFlow, output_dir: Path, build_dir: Path | None = None) -> Path:
     """Compiles the library with the XLA kernels, which takes minutes. For arguments and errors see `compile_library`."""
-    return _compile(
+    library = _Library(
         "tfddl_xla",
         f"its XLA kernels for TensorFlow {tensorflow.version}",
         "once, for jit_compile=True; it takes one to five minutes; TFDDL_XLA=0 does without",
         lambda: xla_library_stem(tensorflow.version),
         lambda: _xla_definitions(tensorflow),
-        output_dir,
-        build_dir,
     )
+    return _compile(library, output_dir, build_dir)
 
 
-def _compile(
-    cmake_target: str,
-    library_name: str,
-    remark: str,
-    stem_of_sources: Callable[[], str],
-    definitions: Callable[[], list[str]],
-    output_dir: Path,
-    build_dir: Path | None,
-) -> Path:
-    cmake = _find_tools(library_name)
-    print(f"tfddl: compiling {library_name} ({remark})...", file=sys.stderr, flush=True)
+class _Library(NamedTuple):
+    """A library to compile.
+
+    Attributes:
+        target: Its name for CMake.
+        name: Its name in lines for the user.
+        remark: How often and how long it is compiled.
+        stem: Returns the begin of its file's name, which depends on the sources.
+        definitions: Returns the options of CMake.
+    """
+
+    target: str
+    name: str
+    remark: str
+    stem: Callable[[], str]
+    definitions: Callable[[], list[str]]
+
+
+def _compile(library: _Library, output_dir: Path, build_dir: Path | None) -> Path:
+    cmake = _find_tools(library.name)
+    print(f"tfddl: compiling {library.name} ({library.remark})...", file=sys.stderr, flush=True)
     started = time.monotonic()
     output_dir.mkdir(parents=True, exist_ok=True)
-    stem = stem_of_sources()
+    stem = library.stem()
     log = output_dir / f"{stem}.log"
     with contextlib.nullcontext(build_dir) if build_dir else scratch_directory() as build:
         configured = _forget_other_configuration(build)
         configure = [cmake, "-S", str(source_directory()), "-B", str(build), "-G", "Unix Makefiles"]
-        make = [cmake, "--build", str(build), "--target", cmake_target, "--parallel", str(_jobs())]
-        built = build / f"lib{cmake_target}.so"
+        make = [cmake, "--build", str(build), "--target", library.target, "--parallel", str(_jobs())]
+        built = build / f"lib{library.target}.so"
         built.unlink(missing_ok=True)  # a linker that was killed leaves a part, which make takes for finished
         with log.open("w") as output:
-            for command in (configure + definitions(), make):
+            for command in (configure + library.definitions(), make):
                 print("$", " ".join(command), file=output, flush=True)
-                if _run(command, output, library_name, started) != 0:
+                if _run(command, output, library.name, started) != 0:
                     raise CompilationFailed(
-                        f"tfddl could not compile {library_name}, see {log}; the first error is: {_first_error(log)}. "
+                        f"tfddl could not compile {library.name}, see {log}; the first error is: {_first_error(log)}. "
                         "Run tfddl doctor, which compares the compiler and the headers."
                     )
                 with contextlib.suppress(OSError):  # a full disk: the next build configures anew
                     configured.write_text(_configuration(build))
-        library = output_dir / f"lib{stem}.so"
-        if stem_of_sources() != stem:
+        if library.stem() != stem:
             raise CompileError("tfddl's C++ sources changed while they were compiled; start again.")
-        # The build directory may be on another file system: copy, then rename, which is atomic.
-        partial = output_dir / f".{library.name}.{os.getpid()}"
-        try:
-            shutil.copyfile(built, partial)
-            partial.replace(library)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+        compiled = output_dir / f"lib{stem}.so"
+        _copy(built, compiled)
     log.unlink()
-    return library
+    return compiled
+
+
+def _copy(built: Path, target: Path) -> None:
+    """Copies a file, which may be on another file system. The copy appears complete or not at all."""
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        shutil.copyfile(built, partial)
+        partial.replace(target)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def _configuration(build: Path) -> str:

@@ -13,6 +13,7 @@ import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tfddl.launch import rank_shim
 from tfddl.launch.hosts import Host
@@ -61,6 +62,20 @@ class Mpirun:
         return f"{self.vendor} {self.version} ({self.path})"
 
 
+class UserOptions(NamedTuple):
+    """The user's choices for mpirun.
+
+    Attributes:
+        interfaces: Names of the network interfaces to use on all hosts, separated by commas. Empty: MPI's choice.
+        ssh: Options for the ssh by which Open MPI reaches other hosts. MPICH's are in `ssh_variables`.
+        more: Further options of mpirun. Those for binding and mapping replace tfddlrun's.
+    """
+
+    interfaces: str = ""
+    ssh: Sequence[str] = ()
+    more: Sequence[str] = ()
+
+
 def find_mpirun() -> Mpirun:
     """Finds the mpirun of the MPI that this Python uses, and sets HOME for it where HOME is missing.
 
@@ -90,11 +105,9 @@ def command_line(
     processes: int,
     hosts: Sequence[Host],
     command: Sequence[str],
-    forward: Sequence[str] = (),
-    interfaces: str = "",
-    ssh: Sequence[str] = (),
-    more: Sequence[str] = (),
+    given: UserOptions,
     *,
+    forward: Sequence[str] = (),
     supervised: bool = True,
     survives: bool = False,
 ) -> list[str]:
@@ -105,10 +118,8 @@ def command_line(
         processes: int, number of ranks.
         hosts: list of `Host`. If it is empty, mpirun asks a scheduler for hosts or uses this host.
         command: list of strings, the command that each rank runs.
+        given: the user's options.
         forward: names of environment variables to pass to ranks on other hosts. MPICH passes all.
-        interfaces: names of the network interfaces to use on all hosts, separated by commas. Empty: MPI's choice.
-        ssh: options for the ssh by which Open MPI reaches other hosts. MPICH's are in `ssh_variables`.
-        more: options of the user for mpirun. Its options for binding and mapping replace tfddlrun's.
         supervised: whether a `rank_shim` looks after each rank, for the `Job` that runs the line.
         survives: whether MPI lets ranks go on when others have died. See `can_survive`.
 
@@ -117,29 +128,28 @@ def command_line(
     """
     named = ",".join(f"{host.name}:{host.slots}" for host in hosts)
     if mpirun.vendor == MPICH:
-        line = _mpich(mpirun, processes, named, interfaces, more)
+        line = _mpich(mpirun, processes, named, given)
     else:
-        line = _open_mpi(mpirun, processes, named, forward, interfaces, ssh, more, survives)
+        line = _open_mpi(mpirun, processes, named, given, forward, survives)
     shim = (sys.executable, "-I", "-S", rank_shim.__file__) if supervised else ()
-    return [*line, *more, *shim, *command]
+    return [*line, *given.more, *shim, *command]
 
 
-def _mpich(mpirun: Mpirun, processes: int, hosts: str, interfaces: str, more: Sequence[str]) -> list[str]:
+def _mpich(mpirun: Mpirun, processes: int, hosts: str, given: UserOptions) -> list[str]:
     line = [mpirun.path, "-n", str(processes)] + (["-hosts", hosts] if hosts else [])
-    line += [] if _binds(more) else ["-bind-to", "none"]
-    return line + (["-iface", interfaces] if interfaces else [])
+    line += [] if _binds(given.more) else ["-bind-to", "none"]
+    return line + (["-iface", given.interfaces] if given.interfaces else [])
 
 
 def _open_mpi(
     mpirun: Mpirun,
     processes: int,
     hosts: str,
+    given: UserOptions,
     forward: Sequence[str],
-    interfaces: str,
-    ssh: Sequence[str],
-    more: Sequence[str],
     survives: bool,
 ) -> list[str]:
+    interfaces, ssh, more = given
     line = [mpirun.path] + (["--allow-run-as-root"] if os.geteuid() == 0 else [])
     line += ["-np", str(processes)] + (["-H", hosts] if hosts else [])
     # By default mpirun pins each of two ranks to one core, and starts no more ranks than cores.

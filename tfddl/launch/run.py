@@ -22,7 +22,7 @@ from tfddl.launch.elastic.pool import filled
 from tfddl.launch.elastic.restart import Placement
 from tfddl.launch.hints import hint, hint_before, missing_script
 from tfddl.launch.hosts import Host, parse_hosts, read_hostfile, slots_taken, with_room
-from tfddl.launch.mpirun import MPICH, Mpirun, MpirunError, find_mpirun, ssh_variables
+from tfddl.launch.mpirun import MPICH, Mpirun, MpirunError, UserOptions, find_mpirun, ssh_variables
 from tfddl.launch.options import HELP, Command, Options, with_options
 from tfddl.launch.ranks import auto, horovod, program
 from tfddl.launch.start import Starts, is_remote
@@ -92,8 +92,7 @@ def _starts(options: Options, mpirun: Mpirun, ssh: list[str], command: tuple[str
         mpirun=mpirun,
         program=(sys.executable, "-I", "-S", horovod.__file__, *command) if options.horovod else command,
         named=tuple(options.file_variables | variables.given(options.variables)),
-        ssh=tuple(ssh),
-        more=tuple(_split(options.mpi_args)),
+        given=UserOptions(options.interfaces, ssh, _split(options.mpi_args)),
         options=options,
     )
 

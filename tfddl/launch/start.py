@@ -28,7 +28,15 @@ from tfddl.launch.elastic.session import Session
 from tfddl.launch.elastic.survival import Survival
 from tfddl.launch.hosts import Host, all_local
 from tfddl.launch.job import Job
-from tfddl.launch.mpirun import OPEN_MPI, Mpirun, can_survive, command_line, forwarded_variables, scheduled
+from tfddl.launch.mpirun import (
+    OPEN_MPI,
+    Mpirun,
+    UserOptions,
+    can_survive,
+    command_line,
+    forwarded_variables,
+    scheduled,
+)
 from tfddl.launch.options import Options
 from tfddl.launch.outcome import Verdict
 from tfddl.launch.rank_shim import COMMITS_VARIABLE, STATE_VARIABLE, SURVIVE_VARIABLE, command_variables
@@ -47,16 +55,14 @@ class Starts:
         mpirun: The mpirun.
         program: The command of a rank.
         named: Variables that the user passes on.
-        ssh: Options of ssh.
-        more: Further options of mpirun.
+        given: The user's options for mpirun.
         options: Those of tfddlrun.
     """
 
     mpirun: Mpirun
     program: Sequence[str]
     named: Sequence[str]
-    ssh: Sequence[str]
-    more: Sequence[str]
+    given: UserOptions
     options: Options
 
     def line(self, place: Placement, *, with_program: bool) -> list[str]:
@@ -66,10 +72,8 @@ class Starts:
             place.processes,
             place.hosts,
             self.program if with_program else (),
-            forwarded_variables(os.environ, self.named) if is_remote(place) else [],
-            self.options.interfaces,
-            self.ssh,
-            self.more,
+            self.given,
+            forward=forwarded_variables(os.environ, self.named) if is_remote(place) else [],
             survives=self._survives,
         )
 
@@ -160,9 +164,7 @@ class Starts:
 
     def _line_on(self, host: Host, command: list[str]) -> list[str]:
         """The mpirun line that runs a command once on a host."""
-        interfaces, ssh, more = self.options.interfaces, self.ssh, self.more
-        once = [Host(host.name)]
-        return command_line(self.mpirun, 1, once, command, [], interfaces, ssh, more, supervised=False)
+        return command_line(self.mpirun, 1, [Host(host.name)], command, self.given, supervised=False)
 
     def _once(
         self,
