@@ -59,7 +59,7 @@ def test_a_signal_between_two_starts_ends_the_job(job, tmp_path):
 def test_commits_do_not_outlive_a_killed_tfddlrun(job):
     assert job.commits.is_dir()
     os.kill(job.process.pid, signal.SIGKILL)
-    assert not job.wait_until_gone(60.0)
+    assert not job.leftovers(60.0)
     assert not job.commits.exists()
 
 

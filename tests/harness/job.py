@@ -29,11 +29,46 @@ SEARCH_PATH = f"{Path(__file__).resolve().parent / 'fast'}{os.pathsep}{REPOSITOR
 """Where the processes of jobs look for modules first: this checkout, and what makes them start fast."""
 
 
-class Job:
-    """A command with a directory of its own and its output in a file there."""
+class Marked:
+    """Processes that inherit a marker from the first one."""
 
     def __init__(self) -> None:
         self._marker = uuid.uuid4().hex
+        self.environment = {MARKER: self._marker}
+
+    def processes(self) -> dict[int, str]:
+        """Every live process of this job: id and command line. Zombies do not count."""
+        needle = f"{MARKER}={self._marker}".encode()
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            with contextlib.suppress(OSError):  # It may end while we look, or be another user's.
+                if needle in (entry / "environ").read_bytes().split(b"\0"):
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        return found
+
+    def leftovers(self, limit: float = LEFT_LIMIT) -> dict[int, str]:
+        """The processes that are still there after `limit` seconds; the command has ended."""
+        deadline = time.monotonic() + limit
+        while (found := self.processes()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return found
+
+    def kill_processes(self) -> None:
+        """Kills all processes, also those that start meanwhile."""
+        while found := self.processes():
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+
+
+class Job(Marked):
+    """A command with a directory of its own and its output in a file there."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self._temporary = tempfile.TemporaryDirectory(prefix="tfddl-test-", ignore_cleanup_errors=True)
         self.directory = Path(self._temporary.name)
         self.log = self.directory / "output.txt"
@@ -53,7 +88,7 @@ class Job:
             environment: Variables added to this process's; a value of `None` removes one.
         """
         own = {  # Killed ranks cannot remove what MPI made: it goes where close() does.
-            MARKER: self._marker,
+            **self.environment,
             "TMPDIR": str(self.directory),
             "OMPI_MCA_btl_sm_backing_directory": str(self.segments),
             "TFDDL_DUMP_DIR": str(self.records),
@@ -84,35 +119,12 @@ class Job:
         except subprocess.TimeoutExpired:
             return None
 
-    def processes(self) -> dict[int, str]:
-        """Every live process of this job: id and command line. Zombies do not count."""
-        needle = f"{MARKER}={self._marker}".encode()
-        found = {}
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            with contextlib.suppress(OSError):  # It may end while we look, or be another user's.
-                if needle in (entry / "environ").read_bytes().split(b"\0"):
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        return found
-
-    def leftovers(self) -> dict[int, str]:
-        """The processes that are still there `LEFT_LIMIT` seconds after the command ended."""
-        deadline = time.monotonic() + LEFT_LIMIT
-        while (found := self.processes()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return found
-
     def kill(self) -> None:
         """Ends the command, politely first so that mpirun cleans up, then all that is left of it."""
         if self.process.poll() is None:
             self.process.terminate()
             self.wait(2.0)
-        while found := self.processes():
-            for pid in found:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
+        self.kill_processes()
         self.process.wait()
 
     def close(self) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import inspect
 import os
-import signal
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,12 +14,9 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from tests.harness.job import SEARCH_PATH
+from tests.harness.job import SEARCH_PATH, Marked
 
 LIMIT_S = 240.0
-GONE_S = 30.0
-"""Seconds for the last processes of a job to end, on a busy machine."""
-_MARK = "TFDDL_TEST_JOB"
 
 
 @dataclass
@@ -38,18 +33,18 @@ class Finished:
         return self.stderr.strip().splitlines()[-1]
 
 
-class Running:
-    """A running tfddlrun. A mark in its environment identifies all its descendants."""
+class Running(Marked):
+    """A running tfddlrun."""
 
     def __init__(self, arguments: list[str], **options):
-        self.mark = uuid.uuid4().hex
+        super().__init__()
         self._started = time.monotonic()
         self.process = subprocess.Popen(
             [*options.pop("prefix", []), sys.executable, "-m", "tfddl.launch.run", *arguments],
             stdin=options.pop("stdin", subprocess.DEVNULL),
             stdout=options.pop("stdout", subprocess.PIPE),
             stderr=options.pop("stderr", subprocess.PIPE),
-            env=os.environ | {_MARK: self.mark, "PYTHONPATH": SEARCH_PATH} | options.pop("env", {}),
+            env=os.environ | self.environment | {"PYTHONPATH": SEARCH_PATH} | options.pop("env", {}),
             **options,
         )
 
@@ -63,24 +58,6 @@ class Running:
             time.monotonic() - self._started,
         )
 
-    def descendants(self) -> list[int]:
-        """All living processes that carry the mark."""
-        found = []
-        for environ in Path("/proc").glob("[0-9]*/environ"):
-            try:
-                if f"{_MARK}={self.mark}".encode() in environ.read_bytes().split(b"\0"):
-                    found.append(int(environ.parent.name))
-            except OSError:
-                continue
-        return found
-
-    def wait_until_gone(self, limit: float) -> list[int]:
-        """Waits for the end of all descendants. Returns the processes left after `limit` seconds."""
-        deadline = time.monotonic() + limit
-        while (left := self.descendants()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return left
-
 
 @contextmanager
 def running(arguments: list[str], **options) -> Iterator[Running]:
@@ -88,11 +65,10 @@ def running(arguments: list[str], **options) -> Iterator[Running]:
     job = Running(arguments, **options)
     try:
         yield job
-        left = job.wait_until_gone(GONE_S)
-        assert not left, f"left running: {[Path(f'/proc/{pid}/cmdline').read_bytes() for pid in left]}"
+        left = job.leftovers()
+        assert not left, f"left running: {left}"
     finally:
-        for pid in job.descendants():
-            os.kill(pid, signal.SIGKILL)
+        job.kill_processes()
         job.process.communicate()
 
 

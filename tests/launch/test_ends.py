@@ -316,7 +316,7 @@ def tmpdir_of_the_job(tmp_path, monkeypatch):
 def segments(job) -> set[str]:
     """The files in /dev/shm that the processes of a job hold."""
     found = set()
-    for pid in job.descendants():
+    for pid in job.processes():
         with contextlib.suppress(OSError):
             found |= set(re.findall(r"/dev/shm/\S+", Path(f"/proc/{pid}/maps").read_text()))
     return found
@@ -340,7 +340,7 @@ def test_nothing_survives_a_killed_tfddlrun(tmpdir_of_the_job):
         shared = segments(job)
         job.process.kill()
         job.process.communicate()
-        assert not job.wait_until_gone(SOON)
+        assert not job.leftovers(SOON)
         assert not [path for path in shared if os.path.exists(path)]
 
 

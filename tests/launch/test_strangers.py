@@ -132,7 +132,7 @@ def test_a_silent_connection_is_closed():
 def port_of(job) -> int:
     """The port in the environment of the job's mpirun."""
     while True:
-        for pid in job.descendants():
+        for pid in job.processes():
             with contextlib.suppress(OSError):
                 for variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                     name, _, value = variable.partition(b"=")
