@@ -5,12 +5,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from tests.harness import long, run_script
 from tests.harness.job import REPOSITORY
+from tests.launch.support import runner
 from tfddl.compat import horovod_run, horovod_variables
+from tfddl.compat.horovod import horovodrun
 from tfddl.launch import horovod_settings
 from tfddl.launch.ranks import horovod
 
@@ -279,6 +282,20 @@ def test_horovodrun(tmp_path):
     )
     assert found.returncode == 0 and found.stdout.count("32.0 0.28.1") == 2, found.stdout + found.stderr
     assert "tfddlrun: 2 processes (2 on localhost), by --host-discovery-script" in found.stderr
+
+
+def test_a_file_for_horovodrun(tmp_path):
+    """The file may have all options of horovodrun; the command line wins over the file."""
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "num-proc: 2\nmpi: true\nbinding-args: --report-bindings\nmin-np: 1\nparams:\n  fusion-threshold-mb: 16\n"
+    )
+    options = ["--config-file", str(path), "--fusion-threshold-mb", "32", "--dry-run"]
+    with mock.patch.dict(os.environ):
+        result = runner().invoke(horovodrun.main, [*options, "true"])
+    assert result.exit_code == 0, result.output
+    assert result.stderr == "horovodrun: --mpi changes nothing in tfddl; leave it out\n"
+    assert all(part in result.stdout for part in ("TFDDL_BUCKET_MB=32.0 ", " -np 2 ", " --report-bindings "))
 
 
 def test_the_distribution_refuses_horovod(tmp_path):
