@@ -75,7 +75,6 @@ def _params() -> list[click.Parameter]:
     no_args_is_help=True,
     context_settings=run.CONTEXT,
     options_metavar="[OPTIONS]",
-    params=_params(),
 )
 @click.option("--binding-args", default="", help="Options for mpirun that bind processes to cores.")
 @click.option("--fusion-threshold-mb", type=float, help="Size of a bucket of gradients: TFDDL_BUCKET_MB.")
@@ -122,6 +121,9 @@ def main(
     if values["discovery"] or values["min_np"] is not None or values["reset_limit"] is not None:
         values["elastic"] = True
     run.start(command, Options(auto=False, horovod=True, **values))
+
+
+main.params = [*_params(), *main.params]  # not as an argument of click.command, which click 8.0 lacks
 
 
 if __name__ == "__main__":
