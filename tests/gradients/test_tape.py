@@ -1,10 +1,13 @@
 """DistributedGradientTape against the mean of what every rank's own tape would say."""
 
+import logging
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.harness import on_ranks
+from tfddl.runtime.log import warn_once
 
 MODES = ("eager", "graph")
 
@@ -111,6 +114,40 @@ def test_second_order(hvd, mode):
     np.testing.assert_allclose(first, 12 * mean)
     # d/dv_r of sum over ranks q of first^2 is 2 * first * 6 v f_r; its mean over r is 2 * 12 mean * 12 mean.
     np.testing.assert_allclose(second, 2 * (12 * mean) * (12 * mean))
+
+
+@on_ranks(2, full=(1,))
+def test_a_tape_inside_a_tape(hvd):
+    """A gradient penalty: a distributed inner tape gives a warning, once; a plain one, and tapes side by side, do not."""
+    v, said = tf.Variable(2.0), []
+    noted = logging.Handler()
+    noted.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("tfddl").addHandler(noted)
+    warn_once.cache_clear()
+
+    def penalty(inner):
+        with hvd.DistributedGradientTape(tf.GradientTape()) as outer:
+            with inner:
+                y = v * v
+            loss = inner.gradient(y, v) ** 2
+        return outer.gradient(loss, v)
+
+    with hvd.DistributedGradientTape(tf.GradientTape(persistent=True)) as tape:
+        y = v * v
+        tape.gradient(y, v)
+    with (
+        hvd.DistributedGradientTape(tf.GradientTape()) as one,
+        hvd.DistributedGradientTape(tf.GradientTape()) as two,
+    ):
+        y, z = v * v, 2 * v
+    one.gradient(y, v), two.gradient(z, v)
+    penalty(tf.GradientTape())
+    assert said == []
+    for _ in range(2):
+        tf.function(penalty)(hvd.DistributedGradientTape(tf.GradientTape()))
+    logging.getLogger("tfddl").removeHandler(noted)
+    assert len(said) == (hvd.rank() == 0 and hvd.size() > 1)
+    assert all("wrap only the outer tape" in each for each in said)
 
 
 @pytest.mark.parametrize("mode", MODES)

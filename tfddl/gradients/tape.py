@@ -1,5 +1,6 @@
 """`DistributedGradientTape`: a `tf.GradientTape` that combines gradients over all ranks."""
 
+from contextvars import ContextVar
 from typing import Any, Unpack
 
 import tensorflow as tf
@@ -9,11 +10,15 @@ from tfddl.gradients.local_sources import LocalSources, check_layers
 from tfddl.gradients.reduction import reduce_gradients
 from tfddl.ops import names
 from tfddl.ops.compression import StatefulCompressor, name_of
+from tfddl.runtime import basics
+from tfddl.runtime.log import warn_once
 from tfddl.runtime.process_sets import id_of
 
 _OWNER = "DistributedGradientTape"
 """The name of all tapes in eager mode: a loop makes a new tape each step, and one reduction ends before the next begins. In
 a tf.function tapes are numbered."""
+_recording: ContextVar[tuple[Any, ...]] = ContextVar("recording", default=())
+"""The distributed tapes of this thread whose `with` has not ended."""
 
 
 class DistributedGradientTape(tf.GradientTape):
@@ -104,9 +109,11 @@ class DistributedGradientTape(tf.GradientTape):
 
     def __enter__(self) -> "DistributedGradientTape":
         self._wrapped.__enter__()
+        _recording.set((*_recording.get(), self))
         return self
 
     def __exit__(self, *exception: Any) -> None:
+        _recording.set(tuple(tape for tape in _recording.get() if tape is not self))
         self._wrapped.__exit__(*exception)
 
     def watch(self, tensor: Any) -> None:
@@ -147,6 +154,12 @@ class DistributedGradientTape(tf.GradientTape):
         Raises:
             ValueError: In a function that XLA compiles, if there are no XLA kernels.
         """
+        if basics.size() > 1 and any(tape is not self for tape in _recording.get()):
+            warn_once(
+                "A DistributedGradientTape computes a gradient inside the `with` of another one, so the loss of the outer "
+                "tape has a mean over all ranks in place of the rank's own gradient: wrap only the outer tape, whose "
+                "gradients go to the optimizer, and make the inner one with tf.GradientTape()."
+            )
         gradients = self._wrapped.gradient(target, sources, output_gradients, unconnected_gradients)
         flat, variables = tf.nest.flatten(gradients), tf.nest.flatten(sources)
         reduced = reduce_gradients(
