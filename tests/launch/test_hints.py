@@ -99,6 +99,8 @@ def test_a_file_or_folder_of_another_process(tmp_path, line, remedy):
         ("import keras\n", 1, False),
         ("import keras\nimport tfddl as hvd\n", 2, False),
         ("import keras\nfrom mpi4py import MPI\n", 2, False),
+        ("import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()\n", 2, False),
+        ("import tensorflow as tf\ntf.distribute.MirroredStrategy()\n", 2, True),
         ("import numpy\n", 2, False),
     ],
 )
@@ -108,6 +110,7 @@ def test_a_program_without_tfddl(tmp_path, source, processes, doubted):
     said = hint_before(["python", "-u", str(script), "--epochs", "3"], processes)
     line = f"tfddlrun --auto -np {processes} python -u {script} --epochs 3"
     assert said.endswith(f": {line}") if doubted else said == ""
+    assert ("Leave tf.distribute's strategy" in said) == (doubted and "tf.distribute" in source)
     assert hint_before(["python", str(tmp_path / "none.py")], 2) == hint_before(["./train"], 2) == ""
 
 

@@ -55,7 +55,10 @@ _KERAS2 = [
     )
 ]
 _TRAINS = re.compile(r"^\s*(import|from) (keras|tf_keras|tensorflow)\b", re.MULTILINE)
-_COMMUNICATES = re.compile(r"\b(tfddl|horovod|mpi4py|tf\.distribute)\b")
+_COMMUNICATES = re.compile(
+    r"\b(tfddl|horovod|mpi4py|MultiWorkerMirroredStrategy|ParameterServerStrategy|TF_CONFIG)\b"
+)
+_STRATEGY = re.compile(r"\b(tf\.distribute|MirroredStrategy)\b")
 _OF_THIS_PYTHON = ("tfddl", "tensorflow", "keras")
 
 
@@ -135,9 +138,10 @@ def hint_before(command: Sequence[str], processes: int) -> str:
     if not _TRAINS.search(source) or _COMMUNICATES.search(source):
         return ""
     line = shlex.join(["tfddlrun", "--auto", "-np", str(processes), *command])
+    strategy = "Leave tf.distribute's strategy and its scope() out: see docs/migrate/tf-distribute.md. "
     return (
         f"tfddlrun: {script} does not import tfddl. If none of its modules does, each of the {processes} processes trains a "
-        f"model of its own. To train one model of Keras on all of them: {line}"
+        f"model of its own. {strategy if _STRATEGY.search(source) else ''}To train one model of Keras on all of them: {line}"
     )
 
 
