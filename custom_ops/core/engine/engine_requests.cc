@@ -56,8 +56,9 @@ std::string Engine::ClosedMessage(const std::string& key) const {
   const std::string note = live_.NoteOf(key);
   return who +
          " has shut down tfddl (its program ended, raised, or called hvd.shutdown()), so no collective can "
-         "complete any more. Run the same collectives the same number of times on all ranks: deal equal "
-         "parts with hvd.data.shard, or call hvd.join() when a rank's data has ended." +
+         "complete any more. Run the same collectives the same number of times on all ranks: move this call "
+         "out of a block such as if hvd.rank() == 0, deal equal parts with hvd.data.shard, or call "
+         "hvd.join() when a rank's data has ended." +
          (note.empty() ? "" : " This one was for " + note + ".");
 }
 
