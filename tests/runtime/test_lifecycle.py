@@ -47,6 +47,10 @@ def test_before_init(hvd):
         pytest.raises(ValueError, match="in the function that tfddl"),
     ):
         hvd.rank()
+    with pytest.raises(
+        ValueError, match=r"right after the imports\. Received: a call of hvd\.data\.shard\(\)"
+    ):
+        hvd.data.shard([1, 2])
     not_ready = (ValueError, tf.errors.FailedPreconditionError)
     for call in (
         lambda: hvd.allreduce(tf.ones([3])),

@@ -18,7 +18,7 @@ def resolve(
     """
     if rank is None and size is None:
         rank_queries.note("data", "hvd.data")
-        size = len(members(process_set))
+        size = len(members(process_set, "data.shard"))
         if size > 1:
             callback_list.watch_shards()
         process_set_id = id_of(process_set, "hvd.data")

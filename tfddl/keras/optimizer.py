@@ -143,10 +143,14 @@ def PartialDistributedOptimizer(
 
 def _check_supported(optimizer: Any) -> None:
     if not _compat.is_keras_optimizer(optimizer):
+        remedy = "make one with keras.optimizers.get(name), or use tfddl.DistributedGradientTape"
+        if isinstance(optimizer, type):
+            remedy = f"make one of this class, with parentheses: {optimizer.__name__}()"
+        elif isinstance(optimizer, _compat.keras().Model):
+            remedy = "give it model.optimizer of the compiled model"
         raise TypeError(
             f"DistributedOptimizer takes an optimizer of {_compat.keras().__name__} {_compat.keras().__version__}, which is "
-            "tf.keras here, or a tf.compat.v1.train.Optimizer: make one with keras.optimizers.get(name), or "
-            "use tfddl.DistributedGradientTape. "
+            f"tf.keras here, or a tf.compat.v1.train.Optimizer: {remedy}. "
             f"Received: optimizer={optimizer!r} of {type(optimizer).__module__}.{type(optimizer).__name__}"
         )
 

@@ -101,6 +101,10 @@ def current(call: str = "") -> Job:
     """
     if process.job is None:
         received = f" Received: a call of hvd.{call}()" if call else ""
-        where = " in the function that tfddl.run starts" if "ipykernel" in sys.modules else ""
+        where = (
+            " in the function that tfddl.run starts"
+            if "ipykernel" in sys.modules
+            else " right after the imports"
+        )
         raise ValueError(f"tfddl has not been initialized; use hvd.init(){where}.{received}")
     return process.job

@@ -164,13 +164,13 @@ def by_id(number: int) -> ProcessSet:
     return sets[number]
 
 
-def members(process_set: ProcessSet) -> list[int]:
+def members(process_set: ProcessSet, call: str = "") -> list[int]:
     """The ranks of a set that is part of the job.
 
     Raises:
-        ValueError: tfddl is not initialized.
+        ValueError: tfddl is not initialized. It names the `call` that needs the job.
     """
-    current()
+    current(call)
     return process_set.ranks or []
 
 

@@ -185,8 +185,15 @@ def test_clipping_outside_of_apply(hvd):
 def test_refusals(hvd):
     with pytest.raises(ValueError, match=r"op=tfddl.Sum or op=tfddl.Adasum: .* Received: op=Min"):
         hvd.DistributedOptimizer(keras.optimizers.SGD(), op=hvd.Min)
-    for other in ("adam", None, keras.optimizers.SGD):
-        with pytest.raises(TypeError, match=r"takes an optimizer of keras 3.*Received: optimizer="):
+    for other, remedy in (
+        ("adam", "keras.optimizers.get"),
+        (None, "keras.optimizers.get"),
+        (keras.optimizers.SGD, r"with parentheses: SGD\(\)"),
+        (keras.Sequential(), "give it model.optimizer"),
+    ):
+        with pytest.raises(
+            TypeError, match=rf"takes an optimizer of keras 3.*{remedy}.*Received: optimizer="
+        ):
             hvd.DistributedOptimizer(other)
 
 

@@ -55,8 +55,7 @@ def check_distributed(model: Any, process_set: ProcessSet) -> bool:
     raise ValueError(
         "The model's optimizer is not distributed, so each rank would train on its own: use "
         "model.compile(optimizer=hvd.DistributedOptimizer(optimizer), ...), and for a saved model hvd.load_model(path) "
-        "instead of keras.models.load_model(path), or then hvd.ShardedOptimizer(model.optimizer). Ranks that train on their "
-        "own for some steps need hvd.callbacks.LocalSGD or DiLoCo on every rank. "
+        "instead of keras.models.load_model(path). "
         f"Received: optimizer={model.optimizer!r}"
     )
 
