@@ -167,5 +167,5 @@ if __name__ == "__main__":
     everything = messages()
     bare = set(without_remedy(everything))
     for each in everything:
-        print(f"{'-' if each in bare else ' '} {each.file}:{each.line}: {each.kind}: {each.text}")
+        print(f"{'-' if each in bare else ' '} {each.kind}: {each.text} ({each.file}:{each.line})")
     print(f"{len(everything)} messages, {len(bare)} without a remedy")
