@@ -252,6 +252,7 @@ def test_printed_line_runs_by_hand(monkeypatch):
             "for fewer processes. Received: -np 5 with a:2,b:1",
         ),
         (["-np", "2", "--timeline-mark-cycles", "true"], "add --timeline-filename FILE"),
+        (["-np", "2", "-auto", "true"], "Did you mean --auto?"),
         (["--gloo", "-np", "2", "true"], "No such option '--gloo'. Leave it out: tfddlrun always uses MPI."),
         (
             ["--binding-args", "a", "true"],

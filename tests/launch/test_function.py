@@ -71,6 +71,10 @@ def test_the_traceback_of_the_rank(tmp_path, monkeypatch, capfd):
     assert "ranks/function" not in str(caught.value)
     assert f'File "{__file__}", line ' in str(caught.value)
     assert "Traceback" not in "".join(capfd.readouterr())
+    with pytest.raises(
+        RuntimeError, match="not defined\n<lambda> runs in new processes: import what it uses inside it"
+    ):
+        tfddl.run(lambda: keras, np=1)  # noqa: F821
     with pytest.raises(RuntimeError, match="The job of <lambda> ended with exit code 3"):
         tfddl.run(lambda: sys.exit(3), np=2)
 

@@ -15,7 +15,7 @@ LINES = {
     "keras.optimizers.SGD(lr=0.002)": ("learning_rate=", "lr="),
     "optimizer.lr": ("optimizer.learning_rate", "optimizer.lr"),
     "optimizer.variables()": ("optimizer.variables", "optimizer.variables()"),
-    "model.compile('sgd', experimental_run_tf_function=False)": ("nothing", "experimental_run_tf_function="),
+    "model.compile('sgd', experimental_run_tf_function=False)": ("", "experimental_run_tf_function="),
     "model.fit([[1.0]], [1.0], workers=2)": (_ALL_FITS, "workers="),
     "model.evaluate([[1.0]], [1.0], workers=2)": (_ALL_FITS, "workers="),
     "model.predict([[1.0]], use_multiprocessing=True)": (_ALL_FITS, "workers="),
@@ -59,7 +59,10 @@ def test_hint(errors, line, monkeypatch):
         assert said == ""
     else:
         new, old = LINES[line]
-        assert said.startswith(f"tfddlrun: Keras 3 has {new} in place of {old}")
+        begin = (
+            f"Keras 3 has {new} in place of {old}" if new else f"leave {old} out, Keras 3 does not need it"
+        )
+        assert said.startswith(f"tfddlrun: {begin}")
         assert said.endswith("under tfddlrun --horovod, without --no-keras2-spellings")
         # A job that accepts such spellings has failed with one all the same.
         accepted = hint(errors[line], 2, ["python", "train.py"], horovod=True)
@@ -112,6 +115,12 @@ def test_a_program_without_tfddl(tmp_path, source, processes, doubted):
     assert said.endswith(f": {line}") if doubted else said == ""
     assert ("Leave tf.distribute's strategy" in said) == (doubted and "tf.distribute" in source)
     assert hint_before(["python", str(tmp_path / "none.py")], 2) == hint_before(["./train"], 2) == ""
+
+
+@pytest.mark.parametrize("line", ["import tfddl.tensorflow.keras as hvd", "from tfddl import hvd"])
+def test_a_spelling_of_horovod(line):
+    ended = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, timeout=60)
+    assert hint(ended.stderr, 2, ["python", "train.py"], horovod=False).endswith("write import tfddl as hvd")
 
 
 def test_a_call_that_one_rank_alone_makes():

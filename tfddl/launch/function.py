@@ -214,7 +214,10 @@ def _raise_error(path: Path, name: str) -> None:
     found = {int(each.name.split(".")[1]): pickle.loads(each.read_bytes()) for each in errors}
     text, pickled = next(iter(found.values()))
     same = sorted(rank for rank, (other, _) in found.items() if other == text)
-    raise RuntimeError(f"{name} failed on {in_words(same)}:\n{text}") from _unpickled(pickled)
+    advice = (
+        f"{name} runs in new processes: import what it uses inside it." if "\nNameError: " in text else ""
+    )
+    raise RuntimeError(f"{name} failed on {in_words(same)}:\n{text}{advice}") from _unpickled(pickled)
 
 
 def _unpickled(pickled: bytes | None) -> BaseException | None:

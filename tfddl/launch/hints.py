@@ -18,6 +18,9 @@ _FOLDER_EXISTS = re.compile(
     r"(?:makedirs|mkdir)\(.*\n(?:    .*\n)*(?:  File .*, in (?:makedirs|mkdir)\n(?:    .*\n)*)*FileExistsError: "
 )
 _FILE_IS_LOCKED = re.compile(r"^BlockingIOError: .*create file .*unable to lock file", re.MULTILINE)  # h5py's
+_OF_HOROVOD = re.compile(
+    r"^\w+Error: (?:No module named 'tfddl\.|cannot import name 'hvd' from 'tfddl')", re.MULTILINE
+)
 _LEFT = re.compile(r"Error: .*?(rank \d+) has shut down tfddl \(its program ended")
 _FRAME = re.compile(r'^  File "([^"<]+)", line (\d+), in .*\n    (.+)$', re.MULTILINE)
 _LIBRARIES = (f"{Path(__file__).parents[1]}/", "/site-packages/")
@@ -34,7 +37,7 @@ _KERAS2 = [
         ),
         (
             "experimental_run_tf_function=",
-            "nothing",
+            "",
             r"^TypeError: \S*compile\(\) got an unexpected \S+ \S+ 'experimental_run_tf_function'",
         ),
         (
@@ -76,9 +79,12 @@ def hint(errors: str, processes: int, command: Sequence[str], horovod: bool) -> 
     """
     for old, new, error in _KERAS2:
         if error.search(errors):
-            said = (
-                f"tfddlrun: Keras 3 has {new} in place of {old}: see docs/horovod.md for changes of this kind"
+            change = (
+                f"Keras 3 has {new} in place of {old}"
+                if new
+                else f"leave {old} out, Keras 3 does not need it"
             )
+            said = f"tfddlrun: {change}: see docs/horovod.md for changes of this kind"
             if horovod and os.environ.get("TFDDL_KERAS2_SPELLINGS") != "0":
                 return said  # the job has accepted such spellings
             return (
@@ -98,6 +104,8 @@ def hint(errors: str, processes: int, command: Sequence[str], horovod: bool) -> 
         )
     if line := _call_of_one_rank(errors):
         return line
+    if _OF_HOROVOD.search(errors):
+        return "tfddlrun: tfddl is one module, with all names: write import tfddl as hvd"
     missing = _MISSING.findall(errors)
     module = missing[-1].partition(".")[0] if missing else ""
     if module == "horovod" and not horovod:

@@ -115,13 +115,19 @@ class Command(full_disk.Command):
     """A command that says what to do about options of horovodrun that it lacks, and whose exit code shows a signal."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)  # the parser takes words out of it
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            said = horovod_settings.advice(error.option_name)
+            said = horovod_settings.advice(error.option_name) or self._with_a_hyphen(given, error.option_name)
             if said:
                 raise click.UsageError(f"No such option {error.option_name!r}. {said}", ctx) from None
             raise
+
+    def _with_a_hyphen(self, args: list[str], unknown: str) -> str:
+        known = {name for each in self.params for name in each.opts}
+        meant = (f"-{word}" for word in args if word.startswith(unknown))
+        return next((f"Did you mean {option}?" for option in meant if option in known), "")
 
     def invoke(self, ctx: click.Context) -> Any:
         # Before a job: its loop takes all signals.
