@@ -52,14 +52,12 @@ def step(rows):
 def fall(moment):
     when, ranks, where = plan.get(str(hvd.size()), [None, [], None])
     if state.step == when and hvd.rank() in ranks and moment == where:
-        print("killed", time.time(), flush=True)
         if moment == "commit":
             os._exit(0)
         os.kill(os.getpid(), signal.SIGKILL)
 
 @hvd.elastic.run
 def train(state):
-    print("begins", hvd.rank(), hvd.size(), state.step, time.time(), flush=True)
     if hvd.size() == 2:
         new, weight = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)), keras.Variable(0.0)
         new.apply([tf.constant(1.0 + hvd.rank())], [weight])
@@ -155,9 +153,6 @@ def test_ranks_die_and_the_others_go_on():
     assert "starting again" not in result.output and "starts again" not in result.output
     last = [line for line in result.output.splitlines() if line.startswith("tfddlrun:")][-1]
     assert last == "tfddlrun: the job has ended well, though ranks 0, 2, 3 of 4 were lost"
-    killed = [float(time) for time in re.findall(r"killed (\S+)", result.output)]
-    begun = [float(time) for time in re.findall(r"begins \d [21] \d (\S+)", result.output)]
-    assert min(begun) - max(killed[:2]) < 10  # 0.3 s; a start of Python and TensorFlow alone takes longer
     alone, ((_, _, expected),) = run(1, {})
     assert alone.code == 0 and flat(weights) == pytest.approx(flat(expected), rel=1e-4, abs=1e-6)
 

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +57,19 @@ class Running(Marked):
             (stderr or b"").decode(),
             time.monotonic() - self._started,
         )
+
+    def read_errors_until(self, text: str) -> None:
+        """Reads stderr up to a line with this text."""
+        while text.encode() not in (line := self.process.stderr.readline()):
+            assert line
+
+
+def wait_until(condition: Callable[[], object], limit: float = 60.0) -> None:
+    """Waits for a condition, at most `limit` seconds."""
+    deadline = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @contextmanager

@@ -11,18 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.harness.job import REPOSITORY
-from tests.launch.support import running
+from tests.launch.support import running, wait_until
 from tfddl.launch.elastic.children import Children
 from tfddl.launch.supervision.loop import Loop
 
 LIMIT_S = 60.0
-
-
-def wait_until(condition, limit: float = LIMIT_S) -> None:
-    deadline = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
