@@ -14,8 +14,8 @@ KILLED = (
 for number in range(3): hvd.allreduce(x, name=f"together.{number}")
 if hvd.rank() == 0: time.sleep(1000)
 threading.Thread(target=hvd.allreduce, args=(x,), kwargs={"name": "alone"}, daemon=True).start()
-while "alone" not in open(os.environ["TFDDL_TIMELINE"].replace(".json", ".rank1.json")).read(): time.sleep(0.01)
-time.sleep(0.5)
+path = os.environ["TFDDL_TIMELINE"].replace(".json", ".rank1.json")
+while '"in flight"' not in open(path).read().partition("alone")[2]: time.sleep(0.01)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 )

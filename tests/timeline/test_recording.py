@@ -1,5 +1,6 @@
 """Timelines contain every collective once, with its phases, from all callers of the engine."""
 
+import functools
 import json
 import os
 import time
@@ -9,6 +10,8 @@ import pytest
 import tensorflow as tf
 
 from tests.harness import on_ranks
+from tests.harness.flight import operations
+from tests.ops.support import in_threads
 from tests.sets.support import added, sum_of_ones
 from tests.timeline.support import by_name, mine, recorded
 from tfddl.timeline import summary
@@ -108,21 +111,29 @@ def test_process_sets(hvd, tmp_path):
 
 @on_ranks(2, 3)
 def test_the_late_rank_is_named(hvd, tmp_path):
+    from mpi4py import MPI
+
     path, late = tmp_path / "timeline.json", hvd.size() - 1
     with recorded(hvd, path):
-        for number in range(5):
+        for name in [f"sum.{number}" for number in range(5)]:
             if hvd.rank() == late:
-                time.sleep(0.3)  # a busy machine delays the other ranks too, but less
-            hvd.allreduce(tf.ones([10]), name=f"sum.{number}")
+                MPI.COMM_WORLD.Barrier()
+                time.sleep(0.2)
+                hvd.allreduce(tf.ones([10]), name=name)
+                continue
+            with in_threads(functools.partial(hvd.allreduce, tf.ones([10]), name=name)):
+                while name not in [each.name for each in operations()]:
+                    time.sleep(0.01)
+                MPI.COMM_WORLD.Barrier()
     if hvd.rank() == 0:
         traces, notes = read_job(path)
         assert notes == []
         for line in summary.lateness(traces):
             assert line["last"] == (5 if line["rank"] == late else 0) and line["of"] == 5
             if line["rank"] == late:
-                assert 150 < line["later by, median ms"] < 3000, line
+                assert line["later by, median ms"] >= 200, line
         waiting = [line["s waiting"] for line in summary.ranks(traces)]
-        assert min(waiting[:late]) > 1 > waiting[late], waiting
+        assert min(waiting[:late]) > max(1, waiting[late]), waiting
 
 
 @on_ranks(1, 2, 3)
