@@ -7,10 +7,12 @@ import resource
 import signal
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner
 
+from tfddl.build import cache
 from tfddl.build.cache import cache_directory, cached_or_built, forget_failure, is_whole, locked
 from tfddl.build.compile import CompilationFailed, CompileError
 from tfddl.build.sources import library_stem, xla_library_stem
@@ -31,40 +33,38 @@ OTHERS = (
 )
 """Files of the user, in a directory that TFDDL_CACHE_DIR names."""
 
-HELD = 1.5
-"""Seconds of a build, enough for a busy machine to start the other processes."""
 
+def _ask(directory: Path, fails: bool, outcomes: object) -> None:
+    library, asked = directory / "cache" / "lib.so", directory / "asked"
 
-def _build_slowly(library: Path, builds: Path) -> None:
-    with builds.open("a") as log:
-        log.write("built\n")
-    time.sleep(HELD)
-    library.write_text(HEADER + "library")
+    def count(path: Path) -> None:
+        with path.open("a") as log:
+            log.write(".")
 
+    def counted(lock: Path) -> object:
+        count(asked)
+        return locked(lock)
 
-def _fail_slowly(builds: Path) -> None:
-    with builds.open("a") as log:
-        log.write("failed\n")
-    time.sleep(HELD)
-    raise CompileError("the compiler is on strike")
+    def build() -> None:
+        count(directory / "builds")
+        while asked.stat().st_size < PROCESSES:
+            time.sleep(0.01)
+        if fails:
+            raise CompileError("the compiler is on strike")
+        library.write_text(HEADER + "library")
 
-
-def _ask(directory: Path, fails: bool, ready: object, outcomes: object) -> None:
-    library, builds = directory / "cache" / "lib.so", directory / "builds"
-    ready.wait()  # type: ignore[attr-defined]
-    try:
-        found = cached_or_built(
-            library, lambda: _fail_slowly(builds) if fails else _build_slowly(library, builds)
-        )
-        outcomes.put(found.read_text())  # type: ignore[attr-defined]
-    except CompileError as error:
-        outcomes.put(str(error))  # type: ignore[attr-defined]
+    with mock.patch.object(cache, "locked", counted):
+        try:
+            outcomes.put(cached_or_built(library, build).read_text())  # type: ignore[attr-defined]
+        except CompileError as error:
+            outcomes.put(str(error))  # type: ignore[attr-defined]
 
 
 def _ask_together(directory: Path, fails: bool) -> list[str]:
-    ready, outcomes = SPAWN.Barrier(PROCESSES), SPAWN.Queue()
+    """The outcomes of processes that all ask before the build ends."""
+    outcomes = SPAWN.Queue()
     processes = [
-        SPAWN.Process(target=_ask, args=(directory, fails, ready, outcomes)) for _ in range(PROCESSES)
+        SPAWN.Process(target=_ask, args=(directory, fails, outcomes), daemon=True) for _ in range(PROCESSES)
     ]
     for process in processes:
         process.start()
@@ -76,12 +76,12 @@ def _ask_together(directory: Path, fails: bool) -> list[str]:
 
 def test_processes_that_ask_together_build_once(tmp_path: Path) -> None:
     assert _ask_together(tmp_path, fails=False) == [HEADER + "library"] * PROCESSES
-    assert (tmp_path / "builds").read_text().splitlines() == ["built"]
+    assert (tmp_path / "builds").read_text() == "."
 
 
 def test_a_failure_reaches_all_who_wait_and_is_tried_again_later(tmp_path: Path) -> None:
     assert _ask_together(tmp_path, fails=True) == ["the compiler is on strike"] * PROCESSES
-    assert (tmp_path / "builds").read_text().splitlines() == ["failed"]
+    assert (tmp_path / "builds").read_text() == "."
     library = tmp_path / "cache" / "lib.so"
     cached_or_built(library, lambda: library.write_text(HEADER + "mended"))
     assert library.read_text() == HEADER + "mended"

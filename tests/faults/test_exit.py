@@ -1,5 +1,7 @@
 """The ends of ranks: who waits for whom is said, is bounded, and a rank's exit code is the job's."""
 
+import re
+
 import pytest
 
 from tests.faults.support import IMPORTS, JOIN, START, check_quoted, run, start, tfddlrun
@@ -26,13 +28,13 @@ if rank == 1: atexit.register(time.sleep, 300)
 
 def test_a_program_that_goes_on_after_the_others():
     """It may, for as long as it likes, unless the user sets a limit."""
-    waits = "rank 0 has waited {} s at its end, to which rank 1 has not come; waiting on."
+    waits = " s at its end, to which rank 1 has not come; waiting on."
     script = f"""{start(warning=2, limit=4)}
-if hvd.rank() == 1: wait_until_said("{waits.format(6)}", 60)
+if hvd.rank() == 1: wait_until_said("{waits}", times=3)
 """
     result = run(2, script)
     assert result.code == 0, result.output
-    check_quoted(result, waits.format(2), waits.format(6))
+    assert len(re.findall(rf"rank 0 has waited \d+{waits}", result.output)) >= 3, result.output
 
 
 @pytest.mark.slow

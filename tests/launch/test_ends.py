@@ -118,11 +118,11 @@ def test_ranks_that_do_not_start_in_time(tmp_path):
         "from tfddl.launch import mpirun, run; "
         f"mpirun._beside_python = lambda: [{str(tmp_path)!r}]; run.main()"
     )
-    command = [sys.executable, "-c", code, "-np", "3", "--start-timeout", "0.5", "true"]
+    command = [sys.executable, "-c", code, "-np", "3", "--start-timeout", "2", "true"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=REPOSITORY)
     assert ended.returncode == 1
     assert ended.stderr == (
-        "tfddlrun: 3 of 3 ranks, first rank 0, had not started after 0.5 s: look whether their hosts answer to ssh, or give "
+        "tfddlrun: 3 of 3 ranks, first rank 0, had not started after 2 s: look whether their hosts answer to ssh, or give "
         "--start-timeout more seconds; mpirun said:\nno route to node2\n"
     )
 

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import types
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 import tfddl
 from tests.harness import long, run_script, slow
 from tests.harness.job import REPOSITORY
+from tests.launch.support import wait_until
 from tfddl.launch import function
 
 
@@ -296,11 +296,8 @@ tfddl.run(work, np=2)
         [sys.executable, str(script)], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}
     )
     try:
-        end = time.monotonic() + 60
-        while len(list(marks.iterdir())) < 2 and time.monotonic() < end:
-            time.sleep(0.05)
+        wait_until(lambda: len(list(marks.iterdir())) == 2)
         pids = [int(mark.name) for mark in marks.iterdir()]
-        assert len(pids) == 2
         process.send_signal(number)
         process.wait(25)  # less than run() gives tfddlrun
 
@@ -308,8 +305,6 @@ tfddl.run(work, np=2)
             directories = list(tmp_path.glob(".tfddl-run-*"))
             return [*directories, *(pid for pid in pids if Path(f"/proc/{pid}").exists())]
 
-        while left() and time.monotonic() < end:
-            time.sleep(0.05)
-        assert not left()
+        wait_until(lambda: not left())
     finally:
         process.kill()

@@ -27,35 +27,34 @@ def expected(size, index):
 
 @on_ranks(2, 3)
 def test_order_of_control_dependencies(hvd):
-    """Inputs are computed one after the other, with pauses; a collective starts once its input exists."""
+    """An input is computed once the collective before it has been submitted; a collective starts once its input exists."""
     order = permutation(hvd.rank())
 
     @tf.function
     def step(inputs):
-        results, previous = {}, []
+        results, previous, name = {}, [], None
         for index in order:
             with tf.control_dependencies(previous):
-                late = tf.numpy_function(_later, [inputs[index]], tf.float32)
+                late = tf.numpy_function(functools.partial(_after, name), [inputs[index]], tf.float32)
             late.set_shape([index + 1])
-            previous = [late.op]
+            previous, name = [late.op], f"ordered.{index}"
             results[index] = hvd.allreduce(late, op=hvd.Sum, name=f"ordered.{index}")
         return [results[index] for index in range(COUNT)]
 
     inputs = [tf.constant(array(hvd.rank(), "float32", (i + 1,), i)) for i in range(COUNT)]
-    seen = []
-    for _ in range(20):
-        for index, result in enumerate(step(inputs)):
-            check(result, expected(hvd.size(), index))
-        submitted = [each.name for each in operations() if "ordered." in each.name]
-        indices = [int(name.rpartition(".")[2]) for name in submitted]
-        seen.append(indices[-COUNT:])
-    assert order in seen, (
-        seen
-    )  # not always: the system may pause a thread between its input and its collective
+    for index, result in enumerate(step(inputs)):
+        check(result, expected(hvd.size(), index))
+    assert _submitted() == [f"ordered.{index}" for index in order]
 
 
-def _later(x):
-    time.sleep(0.002)
+def _submitted():
+    return [each.name for each in operations() if each.name.startswith("ordered.")]
+
+
+def _after(name, x):
+    deadline = time.monotonic() + 60
+    while name and name not in _submitted() and time.monotonic() < deadline:
+        time.sleep(0.002)
     return x
 
 

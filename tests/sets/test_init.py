@@ -22,8 +22,8 @@ def total(value, **options):
 
 @pytest.fixture
 def passes():
-    def run(size, script, **environment):
-        result = run_script(size, HEAD + script, environment=environment)
+    def run(size, script):
+        result = run_script(size, HEAD + script)
         assert result.code == 0, result.output
         return result.output
 
@@ -32,8 +32,8 @@ def passes():
 
 @pytest.fixture
 def fails():
-    def run(size, script, **environment):
-        result = run_script(size, HEAD + script, environment=environment)
+    def run(size, script):
+        result = run_script(size, HEAD + script)
         assert result.code != 0, result.output
         return result.output
 
@@ -230,12 +230,13 @@ def test_a_rank_that_never_comes_to_add_is_named(fails):
         """
 import time
 hvd.init()
+hvd.shutdown()
+os.environ.update(TFDDL_STALL_WARNING="2", TFDDL_STALL_LIMIT="4")
+hvd.init()
 if world.rank == 1:
     time.sleep(300)
 hvd.add_process_set([0, 2])
 """,
-        TFDDL_STALL_WARNING="2",
-        TFDDL_STALL_LIMIT="4",
     )
     assert "'process sets'; rank 1 has not submitted it" in output
     assert "RuntimeError: add_process_set: " in output
@@ -271,6 +272,9 @@ def test_a_failure_in_one_set_ends_the_job(fails):
         3,
         """
 hvd.init()
+hvd.shutdown()
+os.environ.update(TFDDL_STALL_WARNING="2", TFDDL_STALL_LIMIT="4")
+hvd.init()
 pair = hvd.add_process_set([0, 1])
 try:
     if pair.included():
@@ -281,8 +285,6 @@ except tf.errors.UnknownError as error:
     world.Barrier()  # the first rank that ends, ends all
     raise
 """,
-        TFDDL_STALL_WARNING="2",
-        TFDDL_STALL_LIMIT="4",
     )
     assert "tfddl: ranks 0, 1 wait for different collectives, none of which can run: " in output
     assert "rank 0: 'of rank 0' of process set 1 [0, 1]" in output

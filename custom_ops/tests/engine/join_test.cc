@@ -189,13 +189,13 @@ void TestEnds() {
 // The watchdog does not report a joined rank as missing, however long the others go on; it reports a rank
 // that neither joins nor submits.
 void TestStalls() {
-  Job job(3, 0, {}, {0.2, 0.6, 0});
+  Job job(3, 0, {}, {0.2, 2, 0});
   std::vector<int32_t> last(3);
   std::vector<float> values(2);
   Outcomes joins(2), stalled(1);
   job.engines[0]->Submit(Join(&last[0], joins.At(0)));
-  for (int step = 0; step < 15; ++step) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  for (int step = 0; step < 45; ++step) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
     std::vector<float> mine(2), theirs(2);
     Outcomes outcomes(2);
     job.engines[1]->Submit(Allreduce("x", &mine, outcomes.At(0)));
