@@ -1,7 +1,5 @@
 #include "core/process/flight_contents.h"
 
-#include <chrono>
-#include <thread>
 #include <vector>
 
 #include "base/json.h"
@@ -11,8 +9,7 @@
 namespace tfddl {
 namespace {
 
-// Four rounds of a peer's watchdog.
-constexpr auto kPeersWrite = std::chrono::milliseconds(200);
+constexpr double kPeersWriteSeconds = 2;
 
 std::string Joined(const std::vector<std::string>& parts) {
   std::string text = "[";
@@ -61,9 +58,7 @@ std::string FlightContents() {
 }
 
 void RecordFailure(const std::string& reason) {
-  if (FlightRecord::OfProcess().WriteFailure(reason) && AskPeersForRecords(reason)) {
-    std::this_thread::sleep_for(kPeersWrite);
-  }
+  if (FlightRecord::OfProcess().WriteFailure(reason)) CollectRecords(reason, kPeersWriteSeconds);
 }
 
 }  // namespace tfddl

@@ -9,7 +9,7 @@ namespace tfddl {
 std::string FlightContents();
 
 // This rank is about to end the job, and the user wants records of such ends: writes its own, asks the other
-// ranks for theirs, and gives them a moment.
+// ranks for theirs, and waits for these, 2 s at most.
 void RecordFailure(const std::string& reason);
 
 }  // namespace tfddl

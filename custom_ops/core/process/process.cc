@@ -243,11 +243,9 @@ bool StopProcess(double limit_s, bool* clean) {
 }
 
 // Another thread may be in a call that waits for the peers.
-bool AskPeersForRecords(const std::string& reason) {
+void CollectRecords(const std::string& reason, double limit_s) {
   const std::unique_lock<std::mutex> lock(mutex, std::try_to_lock);
-  if (!lock || !process) return false;
-  process->watchdog->AskForRecords(reason);
-  return true;
+  if (lock && process) process->watchdog->CollectRecords(reason, limit_s);
 }
 
 std::vector<std::pair<const char*, uint64_t>> AllCounters() {

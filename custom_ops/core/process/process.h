@@ -65,8 +65,8 @@ void DropSet(int set);
 // way in one.
 bool StopProcess(double limit_s, bool* clean = nullptr);
 
-// Makes the other ranks of the job write their flight records. Returns false without a job.
-bool AskPeersForRecords(const std::string& reason);
+// Watchdog::CollectRecords() of the job, if there is one.
+void CollectRecords(const std::string& reason, double limit_s);
 
 // The sums of the counters of all engines, including removed sets.
 std::vector<std::pair<const char*, uint64_t>> AllCounters();

@@ -158,6 +158,7 @@ std::string FlightRecord::Write(const std::string& reason, const std::string& di
 }
 
 std::string FlightRecord::WriteStall(const std::string& reason) {
+  std::lock_guard<std::mutex> one(stall_mutex_);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (std::exchange(end_written_, true)) return "";

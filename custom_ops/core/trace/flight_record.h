@@ -53,7 +53,7 @@ class FlightRecord {
 
   // For a job that stalls; the first record of the end of a job stays. Returns a sentence for the error, how
   // to read the records: it begins with a space. It is empty if this rank has no record; a problem is
-  // printed.
+  // printed. A call during another one waits for it.
   std::string WriteStall(const std::string& reason);
   // For a job that fails otherwise. Returns whether the user wants records of that too.
   bool WriteFailure(const std::string& reason);
@@ -66,6 +66,7 @@ class FlightRecord {
   std::string Json(const std::string& reason);
   std::string Stacks();
 
+  std::mutex stall_mutex_;  // held by WriteStall(), and taken before mutex_
   std::mutex mutex_;
   FlightRecordOptions options_;
   std::string job_;

@@ -81,6 +81,13 @@ void Watchdog::AskForRecords(const std::string& reason) {
   wake_.notify_one();
 }
 
+bool Watchdog::CollectRecords(const std::string& reason, double limit_s) {
+  AskForRecords(reason);
+  std::unique_lock<std::mutex> lock(mutex_);
+  return records_changed_.wait_for(lock, std::chrono::duration<double>(limit_s),
+                                   [this] { return records_ >= transport_->size() - 1; });
+}
+
 // The records show the requests that still wait.
 void Watchdog::StallAll(const std::string& reason) {
   AskForRecords(reason);
@@ -299,7 +306,14 @@ void Watchdog::Receive(int peer, const std::string& bytes) {
       break;
     case Type::kRecord:
       FlightRecord::OfProcess().WriteStall(text);
+      Send(peer, Type::kRecorded, "");
       break;
+    case Type::kRecorded: {
+      std::lock_guard<std::mutex> lock(mutex_);
+      ++records_;
+      records_changed_.notify_all();
+      break;
+    }
     case Type::kShutdown:
       peers_[static_cast<size_t>(peer)].left = true;
       for (const auto& [set, engine] : engines_) {

@@ -47,6 +47,8 @@ class Watchdog {
 
   // Makes all other ranks write their flight records.
   void AskForRecords(const std::string& reason);
+  // Waits for these, too. Returns false when `limit_s` seconds were not enough.
+  bool CollectRecords(const std::string& reason, double limit_s);
 
   // Ends the thread, so that MPI may be finalized. Later messages of peers are not read.
   void Stop();
@@ -66,7 +68,7 @@ class Watchdog {
   std::string ShutdownReport() const;
 
  private:
-  enum class Type : int64_t { kFailure, kShutdown, kHello, kQuery, kAnswer, kGoodbye, kRecord };
+  enum class Type : int64_t { kFailure, kShutdown, kHello, kQuery, kAnswer, kGoodbye, kRecord, kRecorded };
   enum class Cause { kDifferent, kSlow, kLimit, kShutdown };
   struct Message {
     std::string bytes;
@@ -161,6 +163,8 @@ class Watchdog {
   std::condition_variable wake_;
   bool announce_ = false;
   std::string records_for_;  // why to ask for flight records; empty: nobody has asked
+  int records_ = 0;          // of other ranks, written because this rank has asked
+  std::condition_variable records_changed_;
   bool disconnecting_ = false;
   bool disconnected_ = false;
   std::condition_variable disconnected_changed_;
