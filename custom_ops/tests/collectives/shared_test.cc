@@ -8,6 +8,7 @@
 
 #include "core/arithmetic/reduce.h"
 #include "tests/collectives/shared_job.h"
+#include "tests/sanitized.h"
 #include "transport/copy.h"
 #include "transport/host.h"
 
@@ -124,7 +125,7 @@ void TestGroup(size_t size, bool full) {
   const size_t total = 90004 * sizeof(float);
   std::shared_ptr<char> taken;
   if (full) taken = job.engines.back()->arena()->Allocate(kArena - total / 2);
-  for (int step = 0; step < 50; ++step) {
+  for (int step = 0; step < (kSanitized ? 10 : 50); ++step) {
     Outcomes outcomes(size);
     std::vector<std::vector<std::vector<float>>> members(size);
     for (size_t rank = 0; rank < size; ++rank) {
