@@ -84,7 +84,7 @@ from tfddl.runtime import library
 if hvd.rank() == 1:
     library.initialize_mpi = lambda: {held_up}
 hvd.shutdown()
-os.environ.update(TFDDL_STALL_WARNING="30", TFDDL_STALL_LIMIT="10")
+os.environ.update(TFDDL_STALL_WARNING="30", TFDDL_STALL_LIMIT="4")
 hvd.init()
 """
     result = run(2, script, tfddlrun(2))

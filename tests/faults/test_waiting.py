@@ -51,7 +51,7 @@ thread.join()
 
 @pytest.mark.slow
 def test_a_rank_that_is_slow_is_no_such_wait():
-    script = start(warning=6) + "if hvd.rank() == 1: time.sleep(3)\nhvd.allreduce(x, name='a')\n"
+    script = start(warning=6) + "if hvd.rank() == 1: time.sleep(2)\nhvd.allreduce(x, name='a')\n"
     result = run(2, script)
     assert result.code == 0, result.output
     assert DIFFERENT not in result.output
@@ -120,11 +120,11 @@ while not all(os.path.exists(os.environ["TMPDIR"] + "/imported." + other) for ot
     time.sleep(0.01)
 hvd.init()
 """
-    result = run(3, script, TFDDL_STALL_WARNING="3", TFDDL_STALL_LIMIT="8")
+    result = run(3, script, TFDDL_STALL_WARNING="2", TFDDL_STALL_LIMIT="5")
     assert result.code != 0, result.output
     missing = "s in hvd.init(); it has not been called by rank 1: call it on all ranks"
-    warnings = [f"has waited {seconds} {missing}; waiting on" for seconds in (3, 6)]
-    check_quoted(result, *warnings, f"has waited 8 {missing}. The limit is TFDDL_STALL_LIMIT=8")
+    warnings = [f"has waited {seconds} {missing}; waiting on" for seconds in (2, 4)]
+    check_quoted(result, *warnings, f"has waited 5 {missing}. The limit is TFDDL_STALL_LIMIT=5")
 
 
 def test_ranks_that_run_different_software():

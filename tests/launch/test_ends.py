@@ -241,7 +241,7 @@ def test_rank_may_end_in_good_order_on_sigterm(tmp_path):
 def test_signals_to_tfddlrun_end_all_ranks(number):
     rank = (
         "import signal, sys, time\n"
-        "def last(*_): time.sleep(1); print('saved', flush=True); sys.exit(0)\n"
+        "def last(*_): time.sleep(0.3); print('saved', flush=True); sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, last)\n"
         "print('up', flush=True); time.sleep(500)\n"
     )
@@ -257,12 +257,18 @@ def test_signals_to_tfddlrun_end_all_ranks(number):
     assert ended.stdout.count("saved") == 2
 
 
-def test_nohup_outlives_its_terminal():
-    rank = "import time; print('up', flush=True); time.sleep(2); print('alive', flush=True)"
-    with running(["-np", "2", sys.executable, "-c", rank], prefix=["nohup"]) as job:
+def test_nohup_outlives_its_terminal(tmp_path):
+    rank = (
+        "import os, sys, time; print('up', flush=True)\n"
+        "while not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
+        "print('alive', flush=True)"
+    )
+    arguments = ["-np", "2", sys.executable, "-c", rank, str(tmp_path / "hung up")]
+    with running(arguments, prefix=["nohup"]) as job:
         for _ in range(2):
             assert b"up" in job.process.stdout.readline()
         job.process.send_signal(signal.SIGHUP)
+        (tmp_path / "hung up").touch()
         ended = job.finish()
     assert (ended.code, ended.stdout.count("alive")) == (0, 2), ended.stderr
 

@@ -23,7 +23,7 @@ def times(hvd, started, ended):
 def test_nobody_goes_on_before_all_have_come(hvd, late):
     for _ in range(2):  # a new name, and a known one
         if hvd.rank() == late:
-            time.sleep(0.3)
+            time.sleep(0.1)
         started = time.monotonic()
         assert hvd.barrier() is None
         came, went = times(hvd, started, time.monotonic())
@@ -38,7 +38,7 @@ def test_in_a_function_it_stands_between_what_is_before_and_after(hvd):
     def body():
         variable.assign_add(1.0)
         if hvd.rank() == 0:
-            tf.py_function(lambda: time.sleep(0.3), [], [])
+            tf.py_function(lambda: time.sleep(0.1), [], [])
         before = tf.timestamp()
         hvd.barrier()
         after = tf.timestamp()
@@ -65,7 +65,7 @@ def test_in_a_session(hvd):
     with v1.Session(graph=graph) as session:
         session.run(initialize)
         if hvd.rank() == 0:
-            time.sleep(0.3)
+            time.sleep(0.1)
         started = time.time()
         ended = session.run(after)
         numbers, value, held = session.run(topology), session.run(taken), session.run(variable)

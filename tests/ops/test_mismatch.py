@@ -81,7 +81,7 @@ def test_shapes_that_change_from_call_to_call_of_one_op(hvd):
 def test_the_third_rank_comes_late(hvd):
     for _ in range(2):  # First with a new name, then with a known one.
         if hvd.rank() == 2:
-            time.sleep(0.7)
+            time.sleep(0.2)
         calls = [reduce(hvd, [3, 4], name="mismatch.late"), reduce(hvd, [4, 4], name="mismatch.late")]
         mismatch(hvd, calls, "rank 0: float32 [3, 4]", "rank 1: float32 [4, 4]", "rank 2: float32 [4, 4]")
 
