@@ -83,45 +83,6 @@ def test_each_row_counts_once_in_an_epoch(kind):
     assert result.output.count("history [0] 1") == 6 and "history [0, 1] 2" in result.output
 
 
-AUTO = """
-import json, os, signal, sys
-import keras
-import numpy as np
-
-x = np.random.default_rng(0).normal(size=(70, 4)).astype("float32")
-model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)])
-model.compile(keras.optimizers.Adam(0.01), "mse")
-
-class Kill(keras.callbacks.Callback):
-    def on_epoch_end(self, epoch, logs=None):
-        size = os.environ.get("OMPI_COMM_WORLD_SIZE", os.environ.get("PMI_SIZE"))
-        if epoch == 1 and size == "3" and os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) == "2":
-            os.kill(os.getpid(), signal.SIGKILL)
-
-stop = keras.callbacks.EarlyStopping("loss", min_delta=1e9, patience=3)
-options = {"epochs": 9, "batch_size": 16, "validation_split": 0.2, "verbose": 0}
-history = model.fit(x, x[:, 0], callbacks=[Kill(), stop], **options).history
-print("done", json.dumps([history, model.get_weights()[0].tolist()]), flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_a_script_without_tfddl_goes_on_with_the_numbers_of_one_process():
-    """The global batch, and the patience of EarlyStopping, outlast the loss of rank 2 of 3."""
-    found = []
-    for size in (3, 1):
-        launcher = [*TFDDLRUN, "--auto", "-np", str(size), sys.executable]
-        result = run_script(size, AUTO, launcher=launcher[:-1], environment={"TFDDL_SEED": "1"})
-        assert result.code == 0, result.output
-        found.append(json.loads(re.findall(r"done (.*)", result.output)[0]))
-        assert ("going on from commit" in result.output) == (size == 3)
-    (history, weights), (expected_history, expected_weights) = found
-    assert len(history["loss"]) == 4
-    for name, values in expected_history.items():
-        assert history[name] == pytest.approx(values, rel=1e-4), name
-    np.testing.assert_allclose(weights, expected_weights, rtol=1e-4, atol=1e-6)
-
-
 @on_ranks(1, 2, 3)
 @pytest.mark.parametrize("start", [0, 7, 20])
 def test_rows_dataset_deals_the_rest(hvd, start):

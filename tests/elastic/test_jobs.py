@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import run_script
+from tests.launch import support as launch
 
 TFDDLRUN = [sys.executable, "-m", "tfddl.launch.run"]
 # Each start trains the steps of its batches, commits after every fourth, and may kill ranks; `plan` says when and whom.
@@ -110,15 +111,6 @@ def test_two_at_once_are_replaced(run):
 
 
 @pytest.mark.slow
-def test_the_limit_of_restarts(run):
-    result, done = run(2, {"2": [5, [1], "step"]}, "--replace", "--reset-limit", "1")
-    assert result.code == 137, result.output
-    last = result.output.splitlines()[-1]
-    assert last == "tfddlrun: rank 1 of 2 was lost; --reset-limit 1 lets the job start again no more"
-    assert not done
-
-
-@pytest.mark.slow
 def test_a_rank_is_lost_in_the_recovery(run):
     result, done = run(3, {"3": [0, [1], "step"], "2": [0, [1], "recovery"]})
     assert result.code == 0, result.output
@@ -179,12 +171,23 @@ def test_two_states_in_one_program(tmp_path, again):
     assert re.findall(r"(?:first|done) .*", result.output) == expected
 
 
-@pytest.mark.slow
-def test_an_exception_ends_the_job():
-    script = "import tfddl as hvd; hvd.init(); hvd.elastic.ObjectState(); raise KeyError('planted')"
-    result = run_script(2, script, launcher=[*TFDDLRUN, "--elastic", "-np", "2"])
-    assert result.code == 1
-    assert "starting again" not in result.output
+@pytest.mark.parametrize(
+    ("end", "code", "words"),
+    [
+        (
+            "os.kill(os.getpid(), 9)",
+            137,
+            "rank 1 of 2 was lost; --reset-limit 1 lets the job start again no more",
+        ),
+        ("raise KeyError('planted')", 1, "KeyError: 'planted'"),
+    ],
+)
+def test_what_ends_the_job(end, code, words):
+    """Without TensorFlow: the limit of starts, and an exception at once."""
+    script = f"os.makedirs(os.environ['TFDDL_COMMITS'], exist_ok=True)\nif rank == 1: {end}\ntime.sleep(500)"
+    job = launch.run_script(script, 2, "--elastic", "--replace", "--reset-limit", "1")
+    assert job.code == code and job.last_line.endswith(words), job.stderr
+    assert job.stderr.count("starting again with 2 processes") == (code == 137)
 
 
 @pytest.mark.slow

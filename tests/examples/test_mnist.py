@@ -55,14 +55,14 @@ def test_single_device():
 @pytest.mark.slow
 def test_checkpoints_and_resume(tmp_path):
     options = ("--checkpoints", str(tmp_path / "run"))
-    first = run_script(2, EXAMPLES / "mnist.py", "--epochs", "4", *options)
-    assert "Epoch 4/4" in first.output, first.output
+    first = run_script(2, EXAMPLES / "mnist.py", "--epochs", "2", *options)
+    assert "Epoch 2/2" in first.output, first.output
     best = max(logged(first, "val_accuracy"))
     saved = keras.models.load_model(tmp_path / "run" / "best.keras")  # In a process without a job.
     assert type(saved.optimizer) is keras.optimizers.SGD
-    second = run_script(2, EXAMPLES / "mnist.py", "--epochs", "12", *options)
+    second = run_script(2, EXAMPLES / "mnist.py", "--epochs", "6", *options)
     check(second, 2)
-    assert re.findall(r"Epoch (\d+)/12", second.output) == [str(epoch) for epoch in range(5, 13)]
+    assert re.findall(r"Epoch (\d+)/6", second.output) == ["3", "4", "5", "6"]
     assert logged(second, "val_accuracy")[0] > best - 0.1, "Goes on from the weights that were saved."
 
 

@@ -60,22 +60,6 @@ sys.exit(3)
     assert "the job went on" in fails(fault, "planted")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("when", ["idle", "waiting"])
-def test_one_rank_is_killed(when):
-    fault = f"""
-import threading
-if hvd.rank() == 1:
-    if "{when}" == "waiting":
-        threading.Thread(target=lambda: hvd.allreduce(x, name="alone"), daemon=True).start()
-        time.sleep(0.5)
-    os.kill(os.getpid(), signal.SIGKILL)
-hvd.allreduce(x, name="other")
-print("not reached")
-"""
-    fails(fault, "rank 1")
-
-
 @pytest.mark.parametrize("how", [slow("sys.exit(0)"), "os._exit(0)"])
 def test_one_rank_leaves_early(how):
     fault = f"""
@@ -139,20 +123,6 @@ print("not reached")
 @pytest.mark.slow
 def test_all_ranks_raise():
     fails('raise ValueError(f"planted {hvd.rank()}")\n', "planted")
-
-
-@pytest.mark.slow
-def test_a_job_that_ends_well_is_a_success():
-    result = run(2, START + "print('rank', hvd.rank(), 'done')\n")
-    assert result.code == 0, result.output
-    assert "rank 0 done" in result.output and "rank 1 done" in result.output
-
-
-@pytest.mark.slow
-def test_a_job_without_mpirun_has_one_rank():
-    result = run(0, START + "print(hvd.rank(), 'of', hvd.size())\n")
-    assert result.code == 0, result.output
-    assert "0 of 1" in result.output
 
 
 def test_a_new_job_after_a_failed_one():
