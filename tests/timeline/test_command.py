@@ -262,3 +262,21 @@ def test_mistakes(path, tmp_path):
 def test_help_teaches():
     text = invoke("--help").output
     assert all(word in text for word in ("exposed", "late", "hvd.start_timeline", "--plot", "rank1.json"))
+
+
+def test_a_recording_is_not_replaced(path):
+    other = path.with_name("trace.rank1.json")
+    before = path.read_text(), other.read_text()
+    for output in (path, other):
+        result = invoke(path, "-o", output)
+        assert result.exit_code == 2 and f"Received: {output}" in " ".join(result.output.split())
+    assert (path.read_text(), other.read_text()) == before
+
+
+def test_names_in_brackets_are_no_markup(tmp_path):
+    path = tmp_path / "trace[x].json"
+    names = ("loss[train]", "a[/b]")
+    done = {"submit": 0, "agreed": 1, "done": 2}
+    write(path, 0, 1, [{"name": name, "ticket": ticket, **done} for ticket, name in enumerate(names)])
+    result = invoke(path)
+    assert result.exit_code == 0 and all(text in result.output for text in ("trace[x].json:", *names))

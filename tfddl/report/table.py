@@ -35,7 +35,8 @@ def show(
         ends = bool(new_section and following and line[new_section] != following[new_section])
         table.add_row(*(cell(value) for value in line.values()), end_section=ends)
     # The width is fixed, since mpirun gives a rank a terminal of 80 columns in any case.
-    console = Console(width=180, color_system=None)
+    # Names in brackets are no markup: 'loss[train]'.
+    console = Console(width=180, color_system=None, markup=False, emoji=False)
     console.print(table)
     for note in notes:
         console.print(note)

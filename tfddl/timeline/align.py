@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+from tfddl.flight.text import in_ranges
 from tfddl.runtime.timeline import rank_path
 from tfddl.timeline.trace import Request, Trace, TraceError, read
 
@@ -36,11 +38,11 @@ def read_job(path: Path) -> tuple[list[Trace], list[str]]:
             f"Give the file of rank 0, the others are found beside it. Received: '{path}' of rank {first.rank}"
         )
     traces, notes = [first], []
-    for rank in range(1, first.size):
-        other = rank_path(path, rank)
-        if not other.exists():
-            notes.append(f"rank {rank} has no file: there is no '{other}'")
-            continue
+    files = {rank: file for rank, file in recordings(path).items() if 0 < rank < first.size}
+    if missing := set(range(1, first.size)) - files.keys():
+        have, name = "has" if len(missing) == 1 else "have", rank_path(path, min(missing))
+        notes.append(f"{in_ranges(missing)} {have} no file: there is no '{name}'")
+    for rank, other in files.items():
         trace = read(other)
         if trace.rank != rank:
             raise TraceError(
@@ -60,6 +62,13 @@ def read_job(path: Path) -> tuple[list[Trace], list[str]]:
                 f"rank {trace.rank}: {trace.left_out} collectives are not in the file, which could not keep up"
             )
     return traces, notes
+
+
+def recordings(path: Path) -> dict[int, Path]:
+    """The file of rank 0 and the files beside it that have the names of other ranks, by rank, ascending."""
+    named = re.compile(rf"{re.escape(path.stem)}\.rank([1-9]\d*){re.escape(path.suffix)}")
+    found = {int(match[1]): each for each in path.parent.iterdir() if (match := named.fullmatch(each.name))}
+    return {0: path, **dict(sorted(found.items()))}
 
 
 def collectives(traces: Sequence[Trace]) -> Collectives:

@@ -47,10 +47,15 @@ def timeline(path: Path, output: Path | None, plot: Path | None, top: int) -> No
     check_packages("tfddl timeline", plot)
     from tfddl.report.table import show
     from tfddl.timeline import summary
-    from tfddl.timeline.align import read_job, write_merged
+    from tfddl.timeline.align import read_job, recordings, write_merged
     from tfddl.timeline.plot import draw
     from tfddl.timeline.trace import TraceError
 
+    for file in filter(None, (output, plot)):
+        if file.exists() and any(map(file.samefile, recordings(path).values())):
+            raise click.UsageError(
+                f"The output would replace a recording: give it a name of its own. Received: {file}"
+            )
     try:
         traces, notes = read_job(path)
     except (OSError, TraceError) as error:
