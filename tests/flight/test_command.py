@@ -128,6 +128,8 @@ def test_mistakes(tmp_path):
         ("[]", "Received: list"),
         ('{"version": 1}', "Received: no 'now_us'"),
         ('{"version": 1, "now_us": "x"}', "invalid literal"),
+        ('{"version": 1, "now_us": 1e400}', "infinity"),
+        ("[" * 100_000, "is not the JSON of a flight record"),
     ):
         (tmp_path / "rank0.json").write_text(content)
         assert expected in message(tmp_path) and "rank0.json" in message(tmp_path)

@@ -176,7 +176,7 @@ def read(path: Path) -> Record:
     """
     try:
         data = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise RecordError(
             f"'{path}' is not the JSON of a flight record: {error}. Delete it, and let the rank write it again."
         ) from None
@@ -189,7 +189,7 @@ def read(path: Path) -> Record:
         )
     try:
         return _record(path, data)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         about = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise RecordError(
             f"'{path}' is not the flight record of a rank: move it out of the folder. Received: {about}"

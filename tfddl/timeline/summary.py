@@ -257,10 +257,10 @@ def _title(step: Sequence[Request]) -> str:
     return title if len(step) == 1 else f"{title} ({len(step)} collectives)"
 
 
-def _members(process_set: str, size: int) -> list[int]:
+def _members(process_set: str, size: int) -> Sequence[int]:
     """The ranks of a process set by its text: "all ranks", or "process set 1 [0, 2]"."""
     if process_set == ALL_RANKS:
-        return list(range(size))
+        return range(size)
     return list(json.loads(process_set[process_set.index("[") :]))
 
 

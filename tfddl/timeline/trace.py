@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,15 +103,26 @@ def read(path: Path) -> Trace:
         TraceError: The file is no timeline, or a merged one of all ranks.
     """
     events = list(_events(path))
-    headers = [event["args"] for event in events if event.get("name") == _HEADER]
+    headers = [event.get("args") or {} for event in events if event.get("name") == _HEADER]
     if len(headers) != 1:
         content = f"{len(headers)} ranks in one file" if headers else "another file"
         raise TraceError(
             f"'{path}' is not the timeline of one rank: pass a file that hvd.start_timeline wrote. Received: {content}"
         )
-    header = headers[0]
-    trace = Trace(path, header["rank"], header["size"], header["host"], header["clock"], events)
+    try:
+        return _trace(path, headers[0], events)
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        about = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise TraceError(f"'{path}' is damaged: let the job record it again. Received: {about}") from None
+
+
+def _trace(path: Path, header: dict[str, Any], events: list[Event]) -> Trace:
+    trace = Trace(
+        path, int(header["rank"]), int(header["size"]), str(header["host"]), str(header["clock"]), events
+    )
     for event in events:
+        if event["ph"] != "M" and not math.isfinite(event["ts"]):
+            raise ValueError(f"the time {event['ts']}")
         if event.get("name") == _END:
             trace.whole = True
             trace.left_out = event["args"]["left_out"]
@@ -123,17 +135,20 @@ def read(path: Path) -> Trace:
 def _events(path: Path) -> Iterator[Event]:
     lines = path.read_text(errors="replace").split("\n")
     if lines[0] != "[":
+        begins = f"a file that begins with {lines[0][:40]!r}" if any(lines) else "an empty file"
         raise TraceError(
-            f"'{path}' is not a timeline of tfddl: pass a file of hvd.start_timeline. "
-            f"Received: a file that begins with {lines[0][:40]!r}"
+            f"'{path}' is not a timeline of tfddl: pass a file of hvd.start_timeline. Received: {begins}"
         )
     for number, line in enumerate(lines[1:], 2):
         text = line.rstrip().removesuffix(",")
         if text in ("", "]"):
             continue
         try:
-            yield json.loads(text)
-        except ValueError:
+            event = json.loads(text)
+            if not isinstance(event, dict):
+                raise ValueError
+            yield event
+        except (RecursionError, ValueError):
             if number == len(lines):  # cut off when the process was killed
                 return
             raise TraceError(
@@ -152,7 +167,10 @@ def _requests(rank: int, events: list[Event]) -> list[Request]:
         if event["ph"] == "B":
             depth[row] = depth.get(row, 0) + 1
             if depth[row] == 1:
-                rows[row] = Request(rank, event["name"], arguments, event["ts"])
+                for part in ("kind", "process_set"):
+                    if part not in arguments:
+                        raise KeyError(part)
+                rows[row] = Request(rank, str(event["name"]), arguments, event["ts"])
                 requests.append(rows[row])
             else:
                 _enter(rows[row], event)
