@@ -258,6 +258,16 @@ def test_printed_line_runs_by_hand(monkeypatch):
             ["--binding-args", "a", "true"],
             "No such option '--binding-args'. Give its words to --mpi-args instead.",
         ),
+        (["-np", "2", "--bind-to", "core", "true"], "Give it to mpirun: --mpi-args='--bind-to core'"),
+        (["--map-by=slot:PE=2", "true"], "Give it to mpirun: --mpi-args='--map-by=slot:PE=2'"),
+        (["-mca", "btl", "^openib", "true"], "Give it to mpirun: --mpi-args='-mca btl ^openib'"),
+        (["--output-filename", "", "true"], "'--output-filename': the value is empty: give one, or leave"),
+        (["--elastic", "--state-dir", "", "true"], "'--state-dir': the value is empty"),
+        (
+            ["--elastic", "--host-discovery-script", "", "true"],
+            "'--host-discovery-script': the value is empty",
+        ),
+        (["--timeline-filename", "", "true"], "'--timeline-filename': the value is empty"),
         (["--no-stall-check", "true"], "Set TFDDL_STALL_WARNING=inf instead."),
         (["--fusion-threshold-mb", "32", "true"], "Set TFDDL_BUCKET_MB instead."),
         (

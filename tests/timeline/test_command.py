@@ -253,6 +253,7 @@ def test_mistakes(path, tmp_path):
     with pytest.raises(TraceError, match="line 2"):
         read(something)
     assert invoke(tmp_path / "nothing").exit_code == 2
+    assert "The name is empty: give one, or leave the option out." in invoke(path, "-o", "").output
     assert (
         "A picture is .png or .svg: choose a name that ends so. Received: p.txt"
         in invoke(path, "--plot", "p.txt").output

@@ -38,7 +38,27 @@ _FAULT_TOLERANCE = ["--with-ft", "ulfm", "--mca", "coll", "^han", "--mca", "pml"
 # Options of the user that take the place of tfddlrun's own; mpirun refuses both together.
 _MAPS = re.compile("map-by|cpu-set|cpu-list|rankfile|rf|N|npernode|npersocket|pernode|bynode|byslot")
 _BINDS = re.compile("bind-to(-core|-socket)?|binding|cpu-set|cpu-list|rankfile|rf")
+# Options that users of mpirun give to tfddlrun, with the number of their values.
+_VALUES = {"bind-to": 1, "map-by": 1, "rank-by": 1, "cpu-set": 1, "mca": 2, "report-bindings": 0}
 _BINDS_TO_ITS_CORES = re.compile(r"\bPE(-LIST)?=", re.IGNORECASE)  # --map-by slot:PE=2
+
+
+def advice(option: str, words: Sequence[str]) -> str:
+    """Says how to give an option to mpirun.
+
+    Args:
+        option: An option that tfddlrun lacks, or the first two letters of one with a single dash.
+        words: The command line of tfddlrun.
+
+    Returns:
+        A sentence; empty for another option.
+    """
+    for index, word in enumerate(words):
+        name = word.lstrip("-").partition("=")[0]
+        if word.startswith(option) and name in _VALUES:
+            values = 0 if "=" in word else _VALUES[name]
+            return f"Give it to mpirun: --mpi-args='{' '.join(words[index : index + 1 + values])}'"
+    return ""
 
 
 class MpirunError(RuntimeError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +11,12 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from tfddl.launch import config_file, horovod_settings, signals
+from tfddl.launch import config_file, horovod_settings, mpirun, signals
 from tfddl.launch.check_build import print_build
 from tfddl.launch.elastic.cooldown import LEAST_S, MOST_S
 from tfddl.launch.mpirun import MpirunError, find_mpirun
 from tfddl.launch.outcome import interrupted
+from tfddl.launch.param_types import Count, Folder, Seconds, Text
 from tfddl.launch.streams import full_disk
 
 HELP = """Runs COMMAND as several processes that train together.
@@ -112,14 +112,18 @@ def _complete_command(*_: Any) -> list[CompletionItem]:
 
 
 class Command(full_disk.Command):
-    """A command that says what to do about options of horovodrun that it lacks, and whose exit code shows a signal."""
+    """A command that says what to do about options of horovodrun and mpirun. Its exit code shows a signal."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)  # the parser takes words out of it
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            said = horovod_settings.advice(error.option_name) or self._with_a_hyphen(given, error.option_name)
+            said = (
+                horovod_settings.advice(error.option_name)
+                or mpirun.advice(error.option_name, given)
+                or self._with_a_hyphen(given, error.option_name)
+            )
             if said:
                 raise click.UsageError(f"No such option {error.option_name!r}. {said}", ctx) from None
             raise
@@ -140,24 +144,6 @@ class Command(full_disk.Command):
             ctx.exit(verdict.code)
 
 
-class _Count(click.IntRange):
-    """A number of processes. In -np2 click takes "p2" for the value of -n."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        digits: Any = value.removeprefix("p") if isinstance(value, str) else value
-        return super().convert(digits, param, ctx)
-
-
-class _Seconds(click.FloatRange):
-    """A time, which may be infinite."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        seconds = super().convert(value, param, ctx)
-        if math.isnan(seconds):
-            self.fail(f"give a number of seconds, or inf. Received: {value}", param, ctx)
-        return seconds
-
-
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 HOSTS = [
     click.option(
@@ -165,7 +151,7 @@ HOSTS = [
         "-n",
         "--num-proc",
         "processes",
-        type=_Count(min=1),
+        type=Count(min=1),
         metavar="N",
         help="Number of processes. Default: all slots of the hosts given, else the tasks of the job of Slurm, PBS or LSF, "
         "else one for each GPU.",
@@ -235,14 +221,14 @@ _OPTIONS = [
     ),
     click.option(
         "--start-timeout",
-        type=_Seconds(min=0, min_open=True),
+        type=Seconds(min=0, min_open=True),
         metavar="SECONDS",
         help="End the job if a process has not started after this time. Default: no limit.",
     ),
     click.option(
         "--output-filename",
         "output",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=Folder(file_okay=False, path_type=Path),
         metavar="FOLDER",
         help="Also write what each rank prints to FOLDER/rank.0/stdout, FOLDER/rank.0/stderr, FOLDER/rank.1/stdout, ...",
     ),
@@ -257,6 +243,7 @@ _OPTIONS = [
     click.option(
         "--timeline-filename",
         "timeline",
+        type=Text(),
         metavar="FILE",
         help="Record the waits of collectives as a trace for Perfetto and 'tfddl timeline'. Rank 1 of timeline.json "
         "writes timeline.rank1.json.",
@@ -312,7 +299,7 @@ _OPTIONS = [
     ),
     click.option(
         "--state-dir",
-        type=click.Path(file_okay=False, path_type=Path, resolve_path=True),
+        type=Folder(file_okay=False, path_type=Path, resolve_path=True),
         metavar="FOLDER",
         help="With --elastic: keep the commits in this folder too, which all hosts see. The same command goes on from "
         "there if the whole job was lost.",
@@ -320,6 +307,7 @@ _OPTIONS = [
     click.option(
         "--host-discovery-script",
         "discovery",
+        type=Text(),
         metavar="COMMAND",
         help="With --elastic: a command that prints a line 'host' or 'host:slots' for each host. tfddlrun runs it every "
         "second; the job starts again at its next commit when hosts come or go.",
@@ -341,7 +329,7 @@ _OPTIONS = [
     ),
     click.option(
         "--elastic-timeout",
-        type=_Seconds(min=0),
+        type=Seconds(min=0),
         metavar="SECONDS",
         default=600.0,
         help="With --host-discovery-script: end the job after waiting so long for hosts. Defaults to 600.",
@@ -349,7 +337,7 @@ _OPTIONS = [
     click.option(
         "--blacklist-cooldown-range",
         "cooldown",
-        type=_Seconds(LEAST_S, MOST_S),
+        type=Seconds(LEAST_S, MOST_S),
         nargs=2,
         metavar="SECONDS SECONDS",
         help="With --host-discovery-script: a host that has failed is not used for two to three times the first number. The "

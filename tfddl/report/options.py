@@ -37,6 +37,8 @@ def check_packages(command: str, plot: Path | None) -> None:
 def _check(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
     if path is None:
         return None
+    if path == Path():  # click refuses a folder, and takes an empty text
+        raise click.BadParameter("The name is empty: give one, or leave the option out. Received: ''")
     target = path if path.exists() else path.absolute().parent
     if not os.access(target, os.W_OK):
         raise click.BadParameter(
