@@ -53,6 +53,28 @@ def test_a_process_that_a_command_leaves_behind(tmp_path):
             os.kill(int(held.read_text()), signal.SIGKILL)
 
 
+def test_a_script_has_ended_when_its_shell_has(tmp_path):
+    """A process that it leaves behind holds its output open."""
+    script = Script(f"echo a:2; sleep 60 & echo $! > {tmp_path}/left", 1)
+    begun = time.monotonic()
+    try:
+        assert script.hosts() == [A] and time.monotonic() - begun < 50
+    finally:
+        os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("exit 3", r"failed: run it by hand\. .* exit code 3: no output$"),
+        ("/no/script", "failed: make it executable, and give its path.* exit code 127: .*not found"),
+    ],
+)
+def test_how_a_script_has_failed(command, message):
+    with pytest.raises(ValueError, match=message):
+        Script(command, 1).hosts()
+
+
 def test_a_script_that_fails_or_hangs(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="Received: echo b; exit 4, which ended with exit code 4: b"):
         Script("echo b; exit 4", 1).hosts()

@@ -243,7 +243,7 @@ def test_printed_line_runs_by_hand(monkeypatch):
         (["-H", "me@a:2", "true"], "and the user in ~/.ssh/config (Host node1, User me). Received: me@a:2"),
         (["-H", "fe80::1:2", "true"], "instead of an IPv6 address. Received: fe80::1:2"),
         (["-H", "[::1]:2", "true"], "instead of an IPv6 address. Received: [::1]:2"),
-        (["-H", "a:2:3", "true"], "write 'node1:4,node2:4'. Received: a:2:3"),
+        (["-H", "a:2:3", "true"], "write 'node1' or 'node1:4'. Received: a:2:3"),
         (["-H", "a", "--hostfile", __file__, "true"], "not by both"),
         (["--hostfile", "/nowhere", "true"], "does not exist"),
         (
@@ -292,7 +292,7 @@ def test_printed_line_runs_by_hand(monkeypatch):
             "change the order. Received: 9 3",
         ),
         (["--elastic", "--host-discovery-script", "echo no; exit 3", "true"], "ended with exit code 3: no"),
-        (["--elastic", "--host-discovery-script", "echo a b", "true"], "Received: a b"),
+        (["--elastic", "--host-discovery-script", "echo a b", "true"], "Received: a b, from --host-disc"),
         (
             ["--elastic", "--host-discovery-script", "echo a", "-np", "2", "--elastic-timeout", "0", "true"],
             "Received: a:1 after 0 s, and the job needs 2 slots",

@@ -62,14 +62,14 @@ def test_ctrl_z_stops_the_limits_too():
 
 
 def test_a_command_that_has_ended_while_ctrl_z_stopped_tfddlrun(monkeypatch):
-    wait = subprocess.Popen.communicate
+    wait = subprocess.Popen.wait
 
     def stopped(process, timeout):
-        monkeypatch.setattr(subprocess.Popen, "communicate", wait)
+        monkeypatch.setattr(subprocess.Popen, "wait", wait)
         process.wait(LIMIT_S)
         raise subprocess.TimeoutExpired(process.args, timeout)
 
-    monkeypatch.setattr(subprocess.Popen, "communicate", stopped)
+    monkeypatch.setattr(subprocess.Popen, "wait", stopped)
     assert Children().run("echo host:2", 1.0) == (0, "host:2\n", "")
 
 

@@ -152,7 +152,7 @@ def host_of(text: str, received: str, slots: int = 1) -> Host:
         )
     if match is None:
         raise ValueError(
-            f"A host is not a name with a whole number of slots: write 'node1:4,node2:4'. Received: {received}"
+            f"A host is not a name with a whole number of slots: write 'node1' or 'node1:4'. Received: {received}"
         )
     return Host(match["name"], int(match["slots"] or slots))
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TextIO
 
 from tfddl.launch import signals
 
@@ -23,7 +24,7 @@ class Children:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running: set[subprocess.Popen[str]] = set()
+        self._running: set[subprocess.Popen[bytes]] = set()
         self._ended = False
 
     def run(self, command: str | list[str], limit: float) -> tuple[int | None, str, str]:
@@ -39,35 +40,40 @@ class Children:
         Raises:
             OSError: There is no such command.
         """
+        # Not pipes, which a process that the command has left behind would hold open.
+        with _file() as said, _file() as errors:
+            code = self._run(command, limit, said, errors)
+            for file in (said, errors):
+                file.seek(0)
+            return code, said.read(), errors.read()
+
+    def _run(self, command: str | list[str], limit: float, said: TextIO, errors: TextIO) -> int | None:
         with self._lock:
             if self._ended:
-                return None, "", ""
+                return None
             process = subprocess.Popen(
                 command,
                 shell=isinstance(command, str),
-                text=True,
-                errors="replace",
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stdout=said,
+                stderr=errors,
                 start_new_session=True,
             )
             self._running.add(process)
         try:
-            said, errors = _output(process, limit)
+            process.wait(limit)
         except subprocess.TimeoutExpired:
-            _end(process)
-            # A process that the command has left behind may hold the pipes.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.communicate(timeout=_GRACE_S)
-            return None, "", ""
+            # While Ctrl-Z stops tfddlrun, the limit goes on, and the command too.
+            if process.poll() is None:
+                _end(process)
+                return None
         except KeyboardInterrupt:
             _end(process)
             raise
         finally:
             with self._lock:
                 self._running.discard(process)
-        return None if self._ended else process.returncode, said, errors
+        return None if self._ended else process.returncode
 
     def end(self) -> None:
         """Ends all commands that run, and runs no more."""
@@ -94,17 +100,12 @@ def run_at_once(commands: Sequence[list[str]], limit: float) -> None:
         children.end()
 
 
-def _output(process: subprocess.Popen[str], limit: float) -> tuple[str, str]:
-    """The output of a command, up to its end. While Ctrl-Z stops tfddlrun, the limit goes on, and the command too."""
-    try:
-        return process.communicate(timeout=limit)
-    except subprocess.TimeoutExpired:
-        if process.poll() is None:
-            raise
-        return process.communicate(timeout=_LOOK_S)
+def _file() -> TextIO:
+    """A file in memory."""
+    return open(os.memfd_create("tfddlrun"), "w+", errors="replace")
 
 
-def _end(*processes: subprocess.Popen[str]) -> None:
+def _end(*processes: subprocess.Popen[bytes]) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         for process in processes:
             with contextlib.suppress(ProcessLookupError):

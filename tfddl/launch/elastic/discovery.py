@@ -43,10 +43,11 @@ class Script:
                 f"Received: {self._command}"
             )
         if code != 0:
+            cure = "make it executable, and give its path" if code in (126, 127) else "run it by hand"
+            output = (errors or said).strip()[-_OUTPUT_CHARACTERS:] or "no output"
             raise ValueError(
-                "The script of --host-discovery-script has failed: run it by hand, and make it executable. "
-                f"Received: {self._command}, which ended with exit code {code}: "
-                f"{(errors or said).strip()[-_OUTPUT_CHARACTERS:]}"
+                f"The script of --host-discovery-script has failed: {cure}. "
+                f"Received: {self._command}, which ended with exit code {code}: {output}"
             )
         return parse(said, self._slots)
 
@@ -67,7 +68,7 @@ def parse(text: str, slots: int) -> list[Host]:
     found: dict[str, int] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         name, _, count = line.partition(":")
-        number = 0 if count == "0" else host_of(line, line, slots).slots
+        number = 0 if count == "0" else host_of(line, f"{line}, from --host-discovery-script", slots).slots
         if found.setdefault(name, number) != number:
             raise ValueError(
                 f"The script of --host-discovery-script gives a host two numbers of slots: let it print one line for each. "
