@@ -76,6 +76,7 @@ def test_options_of_tfddlrun(dry_run):
     assert "A=1 B=2 TFDDL_KERAS2_SPELLINGS=0 " in result.stdout and " -np 3 " in result.stdout
     assert " --tag-output " in result.stdout and "ranks/horovod.py true" in result.stdout
     assert " -np 5 " in dry_run(text, "-np", "5").stdout  # the command line's wins
+    assert "TFDDL_BUCKET_MB=32 " in dry_run("fusion-threshold-mb: 0x20\nnum-proc: 1").stdout
 
 
 def test_the_command_line_wins_over_the_shell_and_the_shell_over_the_file(dry_run):
@@ -123,6 +124,7 @@ def test_variables_of_horovod_in_the_shell_win_over_the_file(dry_run):
         ("{A: 1, B: x y}", "A=1 'B=x y'"),
         ("\n- A: 1\n- B=2", "A=1 B=2"),
         ("{PATH: }", f"PATH={os.defpath}"),
+        ("{A: 010, B: 1_000, C: 12:30:45, D: 1.10, E: 0x1F}", "A=010 B=1_000 C=12:30:45 D=1.10 E=0x1F"),
     ],
 )
 def test_numbers_and_names_with_values(dry_run, env, expected):
@@ -151,6 +153,10 @@ def test_numbers_and_names_with_values(dry_run, env, expected):
         ("env: {A: true}", "env takes a list of texts: write one, and words like 'yes' in quotes"),
         ("blacklist-cooldown-range: 5", "blacklist-cooldown-range takes a list of 2 numbers: write one"),
         ("num-proc: four", "'four' is not a valid integer"),
+        ("env: {A: 1, B: 2, A: 3}", "A key comes twice: leave one out. Received: A"),
+        ("num-proc: 2\nnum_proc: 3", "num-proc is in the file twice: keep one. Received: 2 and 3"),
+        ("n: 2\nnp: 3", "np is in the file twice: keep one. Received: '2' and '3'"),
+        ("timeline: {filename: a}\ntimeline-filename: b", "timeline-filename is in the file twice"),
         (
             "params: {fusion-threshold-mb: big}",
             "fusion-threshold-mb is a number: write 0 or more. Received: 'big'",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +95,10 @@ def read(path: Path) -> dict[str, Any]:
     """
     import yaml  # 30 ms, which a start without such a file need not wait for
 
+    from tfddl.launch import yaml_file
+
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml_file.load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ValueError(
             f"The file has to be YAML: write lines such as 'num-proc: 4'. Received: {' '.join(str(error).split())}"
@@ -106,17 +108,30 @@ def read(path: Path) -> dict[str, Any]:
             f"The file has options and values: write lines such as 'num-proc: 4'. Received: {content!r}"
         )
     settings: dict[str, Any] = {}
+    for name, value in _options(content):
+        _once(settings, name, name, value)
+    return settings
+
+
+def _options(content: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """The names of options and their values, also those in sections."""
     for key, value in content.items():
         name = _name(key)
-        if name in _SECTIONS:
-            if not isinstance(value, dict):
-                raise ValueError(
-                    f"{key} is a section: write its options below it, indented. Received: {value!r}"
-                )
-            settings |= {_SECTIONS[name] + _name(inner): each for inner, each in value.items()}
+        if name not in _SECTIONS:
+            yield name, value
+        elif isinstance(value, dict):
+            yield from ((_SECTIONS[name] + _name(inner), each) for inner, each in value.items())
         else:
-            settings[name] = value
-    return settings
+            raise ValueError(f"{key} is a section: write its options below it, indented. Received: {value!r}")
+
+
+def _once(settings: dict[str, Any], name: str, spelling: str, value: Any) -> None:
+    """Adds a setting, unless the file has it already, in another spelling or another section."""
+    if name in settings:
+        raise ValueError(
+            f"{spelling} is in the file twice: keep one. Received: {settings[name]!r} and {value!r}"
+        )
+    settings[name] = value
 
 
 def _name(key: Any) -> str:
@@ -141,7 +156,7 @@ def _defaults(command: click.Command, settings: dict[str, Any]) -> dict[str, Any
             )
         elif name in parameters and name not in _NOT_IN_A_FILE:
             if value is not None:  # else the option is not given
-                defaults[str(parameters[name].name)] = _value(name, value, parameters[name])
+                _once(defaults, str(parameters[name].name), name, _value(name, value, parameters[name]))
         else:
             near = difflib.get_close_matches(name, parameters.keys() - _NOT_IN_A_FILE, 1)
             meant = f" (did you mean {near[0]}?)" if near else ""

@@ -144,7 +144,7 @@ def _text(name: str, value: Any) -> str:
         return ",".join(_text(name, each) for each in value)
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
         raise ValueError(f"{name} is a number: write 0 or more. Received: {value!r}")
-    return _ZERO.get(name, "0") if value == 0 else str(value)
+    return _ZERO.get(name, "0") if value == 0 else repr(value)  # 32 where the file says 0x20
 
 
 def _number(name: str, text: str) -> int:
