@@ -209,6 +209,12 @@ def test_what_is_refused():
         tfddl.run("train.py", np=2)
     with pytest.raises(TypeError, match=r"as a tuple: pass args=\(0.01,\). Received: args=0.01"):
         tfddl.run(print, args=0.01, np=2)
+
+    async def awaits():
+        pass
+
+    with pytest.raises(TypeError, match=r"calls asyncio\.run\(\.\.\.\)\. Received: async def awaits"):
+        tfddl.run(awaits, np=2)
     generator = (each for each in "ab")
     with pytest.raises(TypeError, match=r"print and its arguments have to be pickled.*generator"):
         tfddl.run(print, args=(generator,), np=2)

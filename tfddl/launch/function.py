@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import operator
 import os
@@ -155,6 +156,10 @@ def run_function(
             f"run() takes the arguments of the function as a tuple: pass args=(0.01,). Received: args={args!r}"
         )
     name = getattr(function, "__name__", repr(function))
+    if inspect.iscoroutinefunction(function):
+        raise TypeError(
+            f"run() calls plain functions: pass one that calls asyncio.run(...). Received: async def {name}"
+        )
     try:
         call = pickle.dumps(sys.path) + _pickled((function, tuple(args), dict(kwargs)))
     except Exception as error:
