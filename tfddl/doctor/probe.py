@@ -24,6 +24,7 @@ from tfddl.launch.scratch import SEGMENTS
 LIMIT_S = 120.0
 _GRACE_S = 15.0  # in which tfddlrun ends a job
 _MARK = "tfddl doctor: "
+_running: set[subprocess.Popen[str]] = set()
 
 PROBES: dict[str, Callable[[], Iterator[Finding]]] = {
     "python": software.python,
@@ -49,8 +50,13 @@ PROBES: dict[str, Callable[[], Iterator[Finding]]] = {
 def run_all() -> Iterator[Finding]:
     """Runs all probes, as many at a time as there are cores, and yields their findings in the order of `PROBES`."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for findings in pool.map(run, PROBES):
-            yield from findings
+        try:
+            for findings in pool.map(run, PROBES):
+                yield from findings
+        except BaseException:  # Ctrl-C, for which the threads would wait
+            for process in list(_running):
+                _kill(process)
+            raise
 
 
 def run(name: str) -> list[Finding]:
@@ -89,10 +95,11 @@ def run_process(
         env=environment,
         start_new_session=True,
     )
+    _running.add(process)
     try:
         output, _ = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        _kill(process)
         output, _ = process.communicate()
         text = f"no answer within {limit_s:.0f} s"
         return [*_findings(output), fault(subject, text, cure or f"look why this hangs: {' '.join(command)}")]
@@ -100,15 +107,22 @@ def run_process(
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE_S)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _kill(process)
         raise
+    finally:
+        _running.discard(process)
     findings = _findings(output)
     if process.returncode and not any(each.state == "fault" for each in findings):
         last = [line for line in output.splitlines() if line.strip() and _MARK not in line][-1:]
         text = f"ended with exit code {process.returncode}: {''.join(last)[:300]}"
         findings.append(fault(subject, text, cure or f"look why this fails: {' '.join(command)}"))
     return findings
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Kills a process with its children."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def report(finding: Finding) -> None:

@@ -116,9 +116,9 @@ class Record:
     survived: tuple[Rank, ...] = ()  # ranks without which the others went on in their processes
 
 
-def interrupted(number: int) -> Verdict:
-    """The end by a signal to tfddlrun."""
-    return Verdict(128 + number, f"tfddlrun: stopped by {_signal(number)}")
+def interrupted(number: int, program: str = "tfddlrun") -> Verdict:
+    """The end by a signal to a program."""
+    return Verdict(128 + number, f"{program}: stopped by {_signal(number)}")
 
 
 def judge(record: Record) -> Verdict:

@@ -1,0 +1,42 @@
+"""A signal to `tfddl doctor` ends its probes, and their temporary folders go."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.harness.job import REPOSITORY
+
+# A probe that hangs: LIMIT_S would end it after two minutes.
+PROGRAM = """
+from tfddl import cli
+from tfddl.doctor import probe
+run_process = probe.run_process
+code = "import os, time; open(os.environ['TMPDIR'] + '/started', 'x'); time.sleep(100)"
+probe.run_process = lambda command, *rest, **more: run_process([command[0], "-c", code], *rest, **more)
+cli.main(["doctor"])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_leaves_nothing(tmp_path, number):
+    doctor = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        cwd=REPOSITORY,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        end = time.monotonic() + 60
+        while not list(tmp_path.glob("tfddl-doctor-*/started")) and time.monotonic() < end:
+            time.sleep(0.05)
+        doctor.send_signal(number)
+        _, said = doctor.communicate(timeout=60)
+    finally:
+        doctor.kill()
+    assert (doctor.returncode, said) == (128 + number, f"tfddl: stopped by signal {number} ({number.name})\n")
+    assert list(tmp_path.iterdir()) == []
