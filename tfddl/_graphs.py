@@ -2,7 +2,6 @@
 
 import functools
 import importlib
-import itertools
 import re
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -10,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
-from tensorflow.python.framework import auto_control_deps
-from tensorflow.python.ops import control_flow_util, gradients_util
+from tensorflow.python.framework import auto_control_deps, func_graph
+from tensorflow.python.ops import control_flow_util
 
 _CALLS = re.compile("(Stateful|Stateless)?(If|Case|While|For|PartitionedCall)$")
 
@@ -112,8 +111,8 @@ def chain_calls(
 
     Conds and loops with such ops are calls as well. These calls, and the stateful ops without resources, run one after the
     other. TensorFlow alone lets two calls run at once if they read variables and neither writes a variable of the other.
-    In the gradient of a function for a tape outside of it, and in that of a cond or loop, TensorFlow orders nothing: there
-    these calls run in the order in which the gradient was built.
+    TensorFlow orders nothing in a function without automatic control dependencies: the gradient of a function for two tapes
+    outside of it, or for a persistent one, and the conds and loops in this gradient. tfddl orders the calls there, too.
 
     Args:
         is_chained: Whether calls of functions with ops of this type run in order.
@@ -136,25 +135,34 @@ def chain_calls(
             writes.add(chain)
         return added
 
-    plain = gradients_util._GradientsHelper
+    plain = func_graph.FuncGraph._create_op_helper  # TensorFlow has recorded the op's traceback before
 
     @functools.wraps(plain)
-    def gradients_with_calls_in_order(*arguments: Any, **options: Any) -> Any:
-        found = plain(*arguments, **options)
-        graph = tf.compat.v1.get_default_graph()
-        if graph.building_function:
-            # The types first: node_def copies constants.
-            calls = [op for op in graph.get_operations() if _CALLS.match(op.type)]
-            _run_in_turn([op for op in calls if calls_chained(graph, op.node_def)])
-        return found
+    def create_op_in_order(graph: Any, op: Any, compute_device: bool = True) -> None:
+        plain(graph, op, compute_device)
+        imported = not compute_device  # ops of a GraphDef come in any order, and have their control inputs
+        if imported or graph.experimental_acd_manager is not None or not _CALLS.match(op.type):
+            return
+        if calls_chained(graph, op.node_def):
+            _run_after(getattr(graph, "_tfddl_last_call", None), op)
+            graph._tfddl_last_call = op
+            run_before_end(op)
 
-    gradients_util._GradientsHelper = gradients_with_calls_in_order
+    func_graph.FuncGraph._create_op_helper = create_op_in_order
 
 
-def _run_in_turn(operations: list[Any]) -> None:
-    for first, second in itertools.pairwise(operations):
-        if first._get_control_flow_context() is second._get_control_flow_context():
-            second._add_control_input(first)
+def _run_after(first: Any, second: Any) -> None:
+    if first is not None and first._get_control_flow_context() is second._get_control_flow_context():
+        second._add_control_input(first)
+
+
+def run_before_end(op: Any) -> None:
+    """Makes a function without automatic control dependencies end when an op of its graph has run, used or not.
+
+    Without this the next call of the function, or the next iteration of a loop, begins while the op may still run.
+    """
+    if op.graph.building_function and op._get_control_flow_context() is None:
+        op.graph.control_outputs.append(op)
 
 
 def _calls_ops(is_wanted: Callable[[str], bool]) -> Callable[[Any, Any], bool]:

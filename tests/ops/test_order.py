@@ -120,6 +120,23 @@ def test_one_name_twice_in_a_function(hvd):
     check(second, np.full(3, 4, "float32"))
 
 
+def late_on(hvd, rank, x):
+    """Gives `x` some time later on that rank, at once on the others."""
+    wait = tf.numpy_function(lambda: time.sleep(0.2 * (rank == hvd.rank())), [], [], stateful=False)
+    with tf.control_dependencies([wait]):
+        return tf.identity(x)
+
+
+def late_gradient_on(hvd, rank, x):
+    """Gives `x`, and its gradient some time later on that rank."""
+
+    @tf.custom_gradient
+    def identity(x):
+        return tf.identity(x), lambda upstream: late_on(hvd, rank, upstream)
+
+    return identity(x)
+
+
 @on_ranks(2)
 def test_calls_of_one_function(hvd):
     """The calls share names. Rank 0 has the inputs of the first call last, rank 1 those of the second call."""
@@ -135,23 +152,20 @@ def test_calls_of_one_function(hvd):
             loss = variable * x
         return tape.gradient(loss, variable)
 
-    def late(x, turn):
-        wait = tf.numpy_function(lambda: time.sleep(0.2 * (turn == hvd.rank())), [], [], stateful=False)
-        with tf.control_dependencies([wait]):
-            return tf.identity(x)
+    late = functools.partial(late_on, hvd)
 
     @tf.function
     def in_branches(x, y):
-        first = tf.cond(x > 0, lambda: mean(late(x, 0)), lambda: x)
-        return first, tf.cond(y > 0, lambda: mean(late(y, 1)), lambda: y)
+        first = tf.cond(x > 0, lambda: mean(late(0, x)), lambda: x)
+        return first, tf.cond(y > 0, lambda: mean(late(1, y)), lambda: y)
 
     @tf.function
     def calls(x, y):
-        return mean(late(x, 0)), mean(late(y, 1))
+        return mean(late(0, x)), mean(late(1, y))
 
     @tf.function
     def gradients(x, y):
-        return gradient(late(x, 0)), gradient(late(y, 1))
+        return gradient(late(0, x)), gradient(late(1, y))
 
     for function in (calls, in_branches, gradients):
         found = [float(each) for each in function(tf.constant(1.0), tf.constant(100.0))]
@@ -166,23 +180,11 @@ def test_gradients_of_calls_of_one_function(hvd):
     def total(x):
         return hvd.allreduce(x, op=hvd.Sum)
 
-    def late_gradient(x, turn):
-        @tf.custom_gradient
-        def late(x):
-            def gradient(upstream):
-                wait = tf.numpy_function(
-                    lambda: time.sleep(0.3 * (turn == hvd.rank())), [], [], stateful=False
-                )
-                with tf.control_dependencies([wait]):
-                    return tf.identity(upstream)
-
-            return tf.identity(x), gradient
-
-        return late(x)
+    late = functools.partial(late_gradient_on, hvd)
 
     @tf.function
     def both(x):
-        return late_gradient(total(x), 0) + 100 * late_gradient(total(10 * x), 1)
+        return late(0, total(x)) + 100 * late(1, total(10 * x))
 
     @tf.function
     def in_branch(x):
@@ -200,6 +202,57 @@ def test_gradients_of_calls_of_one_function(hvd):
             tape.watch(x)
             y = function(x)
         assert float(tape.gradient(y, x)) == 2002, function
+
+
+@on_ranks(2)
+def test_gradients_for_several_tapes(hvd):
+    """Their functions have no automatic control dependencies. Rank 0 has the first of two calls last, rank 1 the second."""
+    late, late_gradient = functools.partial(late_on, hvd), functools.partial(late_gradient_on, hvd)
+
+    @tf.function
+    def total(x):
+        return hvd.allreduce(x, op=hvd.Sum)
+
+    def both(x):
+        return total(late(0, x)) + 100 * total(late(1, 10 * x))
+
+    @tf.custom_gradient
+    def branch_in_gradient(x):
+        return tf.identity(x), lambda upstream: tf.cond(x > 0, lambda: both(upstream), lambda: upstream)
+
+    def two_tapes(x):
+        with tf.GradientTape() as first, tf.GradientTape() as second:
+            first.watch(x)
+            second.watch(x)
+            y = total(x)
+            a, b = late_gradient(0, y), 100 * late_gradient(1, y)
+        return first.gradient(a, x), second.gradient(b, x)
+
+    def persistent(x, body):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y = body(x)
+            a, b = late_gradient(0, y), 100 * late_gradient(1, y)
+        return tape.gradient(a, x), tape.gradient(b, x)
+
+    def second_order(x):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = late_gradient(0, x * total(x)) + 100 * late_gradient(1, x * total(10 * x))
+            slope = inner.gradient(y, x)
+        return slope, outer.gradient(slope, x)
+
+    def check_gradients(of, expected):
+        assert [float(each) for each in tf.function(of)(tf.constant(1.0))] == expected, of
+
+    check_gradients(two_tapes, [2, 200])
+    check_gradients(lambda x: persistent(x, lambda x: tf.cond(x > 0, lambda: total(x), lambda: x)), [2, 200])
+    loop = (lambda i, _: i < 2), (lambda i, x: (i + 1, total(x)))
+    check_gradients(lambda x: persistent(x, lambda x: tf.while_loop(*loop, (0, x))[1]), [4, 400])
+    check_gradients(lambda x: persistent(x, tf.function(branch_in_gradient)), [2002, 200200])
+    check_gradients(second_order, [4004, 4004])
 
 
 @on_ranks(2)

@@ -126,11 +126,6 @@ def _is_control_flow(graph: Any) -> bool:
     return _is_one_of(graph, *_CONTROL_FLOW) and graph.outer_graph is not None
 
 
-def is_loop_body(graph: Any) -> bool:
-    """Whether a graph is the body of a `tf.while_loop` or of the gradient of one."""
-    return _is_one_of(graph, "WhileBodyFuncGraph")
-
-
 def _is_one_of(graph: Any, *names: str) -> bool:
     """Whether a graph is of one of these classes. The classes of gradient graphs derive from them."""
     return any(base.__name__ in names for base in type(graph).__mro__)

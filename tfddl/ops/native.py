@@ -223,17 +223,7 @@ def _unchain(result: tf.Tensor) -> None:
     graph: Any = result.graph
     manager = getattr(graph, "experimental_acd_manager", None)
     if manager is None:
-        _chain_iterations(result.op)
+        _graphs.run_before_end(result.op)
+        _graphs.run_iterations_in_turn(result.op)
     elif not hasattr(graph, "_tfddl_joins"):
         manager.run_independently(result.op)
-
-
-def _chain_iterations(op: tf.Operation) -> None:
-    """Lets a loop of a TF1 graph, or the gradient of a loop, begin an iteration when op has run in the one before.
-
-    All iterations submit the same names. In a `tf.function` the automatic control dependencies do this.
-    """
-    graph: Any = op.graph
-    if names.is_loop_body(graph):
-        graph.control_outputs.append(op)
-    _graphs.run_iterations_in_turn(op)
