@@ -30,15 +30,42 @@ def test_gradient(hvd, case):
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = CASES[case](hvd, x)
-            weights = (
-                tf.reshape(tf.range(float(np.prod(y.shape or 1))), y.shape)
-                if y.shape.is_fully_defined()
-                else 3.0
-            )
+            weights = tf.reshape(tf.range(tf.size(y, tf.int64)), tf.shape(y))
+            weights = tf.cast(weights, tf.float32)
             loss = tf.reduce_sum(y * weights * (hvd.rank() + 1.0))
         return tape.gradient(loss, x)
 
     np.testing.assert_allclose(jit(run)(x), tf.function(run)(x), rtol=1e-6)
+
+
+@on_ranks(2, full=(1, 3))
+def test_gradients_of_alltoall(hvd):
+    """Of a compiled function for a tape outside of it, and of a cond, whose results need a shape."""
+    x = tf.fill([hvd.size()], hvd.rank() + 2.0)
+
+    def branch(x):
+        return tf.cond(tf.reduce_sum(x) > 0, lambda: tf.sin(hvd.alltoall(x * x)), lambda: x)
+
+    def with_splits(x):
+        return hvd.alltoall(x * x, tf.fill([hvd.size()], 1))[0] ** 2
+
+    for body in (lambda x: hvd.alltoall(x * x), with_splits, branch):
+        gradients = []
+        for function in (body, jit(body)):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = function(x)
+            gradients.append(tape.gradient(y, x))
+        np.testing.assert_allclose(*gradients, rtol=1e-5)
+
+    @jit
+    def inside(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = branch(x)
+        return tape.gradient(y, x)
+
+    np.testing.assert_allclose(inside(x), gradients[0], rtol=1e-5)
 
 
 @on_ranks(2, full=(1, 3))

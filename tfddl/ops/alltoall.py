@@ -73,13 +73,13 @@ def alltoall(
 def _gradient(operation: Any, cotangent: tf.Tensor, _: Any) -> tuple[tf.Tensor, None]:
     """Sends the cotangent of each row back to the sender. Rows that no rank has received get zeros."""
     name, number = names.of_gradient(operation)
+    rows, received = tf.convert_to_tensor(cotangent), operation.outputs[1]
+    size, even = len(members(by_id(number))), operation.get_attr("even")
+    if _graphs.in_xla_context():
+        # All ranks send equally many rows. XLA may compile the gradient alone, and needs a constant also then.
+        received = tf.fill([size], tf.shape(rows, received.dtype)[0] // size)
+        return native.alltoall(rows, received, name, number)[0], None
+    returned, came = native.alltoall(rows, received, name, number)
     x = operation.inputs[0]
-    returned, came = native.alltoall(tf.convert_to_tensor(cotangent), operation.outputs[1], name, number)
-    if _graphs.in_xla_context():  # all ranks send equally many rows to each rank
-        return returned, None
-    if operation.get_attr("even"):
-        size = len(members(by_id(number)))
-        sent = tf.fill([size], tf.shape(x, tf.int64)[0] // size)
-    else:
-        sent = operation.inputs[1]
+    sent = tf.fill([size], tf.shape(x, tf.int64)[0] // size) if even else operation.inputs[1]
     return put_back(returned, came, sent, x), None

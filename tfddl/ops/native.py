@@ -166,6 +166,8 @@ def alltoall(
     result, received = library.ops().tfddl_alltoall(
         x=tensor, splits=sizes, tensor_name=name, even=even, process_set=process_set
     )
+    if _graphs.in_xla_context():  # each rank gets as many rows as it sends
+        result.set_shape(tensor.shape)
     _finish(result, name, process_set)
     return result, received
 
