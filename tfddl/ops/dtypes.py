@@ -114,19 +114,21 @@ def _advice(dtype: tf.DType, op: int | None) -> str:
     return "Cast it to one of these with tf.cast."
 
 
-def scaled(x: tf.Tensor, factor: float | tf.Tensor) -> tf.Tensor:
+def scaled(x: tf.Tensor, factor: float | tf.Tensor, dtype: tf.DType | None = None) -> tf.Tensor:
     """Multiplies as the engine does: 16-bit floats in float32; integers in float64, truncated toward zero.
 
     Args:
         x: Of any dtype of a reduction but bool.
         factor: A float, or a scalar of float64.
+        dtype: The dtype of the result, by default that of `x`. Integers beyond its range become its nearest number.
 
     Returns:
-        A tensor of the shape and dtype of `x`; `x` itself for the factor 1.
+        A tensor of the shape of `x`. For the factor 1 it is `tf.cast(x, dtype)`.
     """
+    dtype = dtype or x.dtype
     if isinstance(factor, float) and factor == 1:
-        return x
+        return tf.cast(x, dtype)
     if x.dtype.is_integer:
-        return tf.cast(tf.cast(x, tf.float64) * factor, x.dtype)
+        return tf.saturate_cast(tf.cast(x, tf.float64) * factor, dtype)
     wide = tf.cast(x, tf.float32) if x.dtype.size == 2 else x
-    return tf.cast(wide * tf.cast(factor, wide.dtype), x.dtype)
+    return tf.cast(wide * tf.cast(factor, wide.dtype), dtype)

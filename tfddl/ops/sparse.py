@@ -63,7 +63,12 @@ def allreduce_slices(
     number = id_of(process_set, kind)
     # If a rank reduces a dense tensor by this name, all ranks get an error.
     context = "|".join(filter(None, ("slices=rows of a tf.IndexedSlices", context)))
-    gathered = []
+    dtype, gathered = slices.values.dtype, []
+    if dtype in (
+        tf.float16,
+        tf.bfloat16,
+    ):  # the product of a value and the first factor may be out of its range
+        prescale, postscale = 1.0, prescale * postscale
 
     def gather(compressed: list[tf.Tensor]) -> list[tf.Tensor]:
         gathered.append(native.gather(compressed, name, context, number))
@@ -76,10 +81,10 @@ def allreduce_slices(
     with tf.device("CPU:0"):
         merged, unique = _merged(values, indices) if merge else (values, indices)
     if op == Average and merged.dtype.is_integer and postscale == 1:
-        result = tf.cast(tf.truncatediv(merged, tf.cast(divisor, merged.dtype)), slices.values.dtype)
+        result = tf.cast(tf.truncatediv(merged, tf.cast(divisor, merged.dtype)), dtype)
     else:
         factor = postscale / tf.cast(divisor, tf.float64) if op == Average else postscale
-        result = tf.cast(scaled(merged, factor), slices.values.dtype)
+        result = scaled(merged, factor, dtype)
     return tf.IndexedSlices(result, unique, slices.dense_shape)
 
 
