@@ -27,10 +27,21 @@ def being_built() -> list[Any]:
 
 
 def in_xla_context() -> bool:
-    """Whether the current trace belongs to a function with `jit_compile=True`."""
-    if tf.executing_eagerly():
-        return False
-    return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
+    """Whether the current trace belongs to a function with `jit_compile=True`, or to the gradient of one.
+
+    TensorFlow forgets this at the end of the trace, and may build the gradient later, inside of the function's graph. So the
+    graphs in the function are marked.
+    """
+    graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    inside: list[Any] = []
+    while graph is not None:
+        if hasattr(graph, "_tfddl_is_compiled") or control_flow_util.InXlaContext(graph):
+            for each in inside:
+                each._tfddl_is_compiled = True
+            return True
+        inside.append(graph)
+        graph = getattr(graph, "outer_graph", None)
+    return False
 
 
 def is_stateful_op(kind: str) -> bool:

@@ -1,5 +1,7 @@
 """Gradients of the ops inside functions compiled by XLA, against those outside."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -36,6 +38,27 @@ def test_gradient(hvd, case):
         return tape.gradient(loss, x)
 
     np.testing.assert_allclose(jit(run)(x), tf.function(run)(x), rtol=1e-6)
+
+
+@on_ranks(2, full=(1, 3))
+def test_gradient_for_a_tape_of_a_calling_function(hvd):
+    """TensorFlow builds it when the trace of the compiled function has ended."""
+    rows = 2 * hvd.size()
+    x = tf.reshape(tf.range(2.0 * rows), [rows, 2]) * (hvd.rank() + 1) + 1
+
+    def gradient(function):
+        @tf.function
+        def run(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                loss = tf.reduce_sum(function(x) ** 2) * (hvd.rank() + 1.0)
+            return tape.gradient(loss, x)
+
+        return run(x)
+
+    for case in CASES.values():
+        body = functools.partial(case, hvd)
+        np.testing.assert_allclose(gradient(jit(body)), gradient(body), rtol=1e-6)
 
 
 @on_ranks(2, full=(1, 3))
