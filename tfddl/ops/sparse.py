@@ -64,10 +64,8 @@ def allreduce_slices(
     # If a rank reduces a dense tensor by this name, all ranks get an error.
     context = "|".join(filter(None, ("slices=rows of a tf.IndexedSlices", context)))
     dtype, gathered = slices.values.dtype, []
-    if dtype in (
-        tf.float16,
-        tf.bfloat16,
-    ):  # the product of a value and the first factor may be out of its range
+    if dtype in (tf.float16, tf.bfloat16):
+        # The product of a value and the first factor may be out of the dtype's range.
         prescale, postscale = 1.0, prescale * postscale
 
     def gather(compressed: list[tf.Tensor]) -> list[tf.Tensor]:
