@@ -152,7 +152,7 @@ KERAS_3 := $(addprefix tests/gradients/test_,buckets.py sparse.py tape.py) \
   tests/keras/parallel/test_equal_to_one_process.py tests/xla/test_fit.py \
   tests/elastic/test_fit.py::test_a_schedule_by_batches_goes_on_in_the_middle_of_an_epoch
 # Collectives depend on TensorFlow, not on Keras: the newest and 2.15, the oldest, stand for 2.16.
-COLLECTIVES := $(addprefix tests/ops/test_,allreduce.py allgather.py broadcast.py gradients.py shared_results.py) \
+COLLECTIVES := $(addprefix tests/ops/test_,allreduce.py allgather.py broadcast.py gradients.py order.py shared_results.py) \
   $(addprefix tests/xla/test_,ops.py buckets.py gradients.py errors.py)
 EVERY_KERAS := tests/elastic/test_states.py
 SMOKE = timeout -k 10 1500 $(TF_ENV)/bin/python -m pytest $(PYTEST_OPTIONS) --ranks 2
