@@ -76,7 +76,7 @@ def test_hosts_of_a_cluster(tmp_path):
     [
         (["-np", "3", "-H", "a,b"], "The hosts have 2 slots"),
         (["--lab", "2x1", "-H", "a,b"], "by -H or --hostfile, or by --lab, not by both"),
-        (["-H", "a:two"], "node1:4,node2:4"),
+        (["-H", "a:two"], "write 'node1' or 'node1:4'. Received: a:two"),
     ],
 )
 def test_bad_hosts_are_an_error(arguments, says):
