@@ -33,6 +33,7 @@ _SUBJECTS = {
     "keras": "Training with Keras",
     "launch": "tfddlrun",
     "ops": "Collectives",
+    "report": "Tables and pictures",
     "runtime": "The job",
     "timeline": "tfddl timeline",
     "v1": "TF1 graphs and sessions",

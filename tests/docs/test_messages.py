@@ -34,6 +34,10 @@ def test_a_message_without_a_remedy_is_found(page, text):
     assert page.without_remedy([message]) == [message]
 
 
+def test_the_page_has_a_subject_for_each_folder(page):
+    assert "\n## tfddlrun\n" in page.page()
+
+
 def test_sources_of_each_layer_are_read(page):
     """Messages that reach their error by a parameter, a constant, another function, or a branch."""
     found = page.messages()
