@@ -175,7 +175,9 @@ def _combined(
         variance = tf.math.divide_no_nan(tf.reduce_sum(distances, 0), rows)
 
         def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            backward = names.numbered(f"{name}.gradient", process_set)
+            # Not the name of the allgather's own gradient, which TensorFlow computes too for a persistent tape. In a
+            # SavedModel the two stand in two functions, where `numbered` does not tell them apart.
+            backward = names.numbered(f"{name}.statistics.gradient", process_set)
             (totals,) = native.allreduce(
                 [tf.stack([of_mean, of_variance])], Sum, backward, process_set=process_set
             )
