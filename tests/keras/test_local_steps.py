@@ -428,8 +428,13 @@ def test_variables_that_change_within_a_fit_or_between_two(hvd, kind, within):
     assert hvd.allgather_object(found) == [found] * 2
 
 
+@pytest.mark.parametrize(
+    ("rows", "differs"),
+    # With five batches the last execution of an epoch has one step.
+    [(12, [True, False] * 3), (10, [True, False, True, True, False, True])],
+)
 @on_ranks(2)
-def test_every_callback_and_mixed_precision(hvd):
+def test_every_callback_and_mixed_precision(hvd, rows, differs):
     """Local SGD with a scaled loss and several steps at once; the weights of the ranks differ between exchanges."""
     import keras
 
@@ -450,8 +455,8 @@ def test_every_callback_and_mixed_precision(hvd):
         hvd.callbacks.LocalSGD(every=4),
         Look(),
     ]
-    model.fit(x, y, batch_size=2, epochs=2, verbose=0, callbacks=callbacks)
-    assert differ == [True, False] * 3
+    model.fit(x[:rows], y[:rows], batch_size=2, epochs=2, verbose=0, callbacks=callbacks)
+    assert differ == differs
 
 
 @on_ranks(1, 2)
