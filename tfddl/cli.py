@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import click
 
@@ -14,23 +12,14 @@ from tfddl.bench.command import bench
 from tfddl.bench.tune.command import tune
 from tfddl.doctor.command import doctor
 from tfddl.flight.command import analyze
-from tfddl.launch import signals
-from tfddl.launch.outcome import interrupted
-from tfddl.launch.streams import full_disk
+from tfddl.launch.options import Interruptible
 from tfddl.timeline.command import timeline
 
 
-class _Group(full_disk.Command, click.Group):
-    """The commands of `tfddl`. Signals end them as Ctrl-C does, so that they remove their files."""
+class _Group(Interruptible, click.Group):
+    """The commands of `tfddl`. A signal ends them as Ctrl-C does, so that they remove their files."""
 
-    def invoke(self, ctx: click.Context) -> Any:
-        signals.interrupt()
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt as caught:
-            verdict = interrupted(caught.args[0] if caught.args else signal.SIGINT, "tfddl")
-            click.echo(verdict.words, err=True)
-            ctx.exit(verdict.code)
+    program = "tfddl"
 
 
 @click.group(cls=_Group, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})

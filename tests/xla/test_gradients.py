@@ -63,7 +63,7 @@ def test_gradient_for_a_tape_of_a_calling_function(hvd):
 
 @on_ranks(2, full=(1, 3))
 def test_gradients_of_alltoall(hvd):
-    """Of a compiled function for a tape outside of it, and of a cond, whose results need a shape."""
+    """Tapes outside of the compiled function differentiate it, and tapes in it a cond, whose results need a shape."""
     x = tf.fill([hvd.size()], hvd.rank() + 2.0)
 
     def branch(x):

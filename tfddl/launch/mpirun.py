@@ -88,7 +88,7 @@ class UserOptions(NamedTuple):
     Attributes:
         interfaces: Names of the network interfaces to use on all hosts, separated by commas. Empty: MPI's choice.
         ssh: Options for the ssh by which Open MPI reaches other hosts. MPICH's are in `ssh_variables`.
-        more: Further options of mpirun. Those for binding and mapping replace tfddlrun's.
+        more: Further options of mpirun. Its options for binding and mapping replace tfddlrun's.
     """
 
     interfaces: str = ""

@@ -111,8 +111,25 @@ def _complete_command(*_: Any) -> list[CompletionItem]:
     return [CompletionItem("", type="file")]
 
 
-class Command(full_disk.Command):
-    """A command that says what to do about options of horovodrun and mpirun. Its exit code shows a signal."""
+class Interruptible(full_disk.Command):
+    """A command whose last line and exit code show the signal that has ended it. All signals end it as Ctrl-C does."""
+
+    program = "tfddlrun"
+
+    def invoke(self, ctx: click.Context) -> Any:
+        # Before a job: its loop takes all signals.
+        signals.interrupt()
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as caught:
+            (number,) = caught.args or (signal.SIGINT,)
+            verdict = interrupted(number, self.program)
+            click.echo(verdict.words, err=True)
+            ctx.exit(verdict.code)
+
+
+class Command(Interruptible):
+    """A command that says what to do about options of horovodrun and mpirun."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)  # the parser takes words out of it
@@ -132,16 +149,6 @@ class Command(full_disk.Command):
         known = {name for each in self.params for name in each.opts}
         meant = (f"-{word}" for word in args if word.startswith(unknown))
         return next((f"Did you mean {option}?" for option in meant if option in known), "")
-
-    def invoke(self, ctx: click.Context) -> Any:
-        # Before a job: its loop takes all signals.
-        signals.interrupt()
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt as caught:
-            verdict = interrupted(*caught.args or (signal.SIGINT,))
-            click.echo(verdict.words, err=True)
-            ctx.exit(verdict.code)
 
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
