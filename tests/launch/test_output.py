@@ -33,6 +33,18 @@ def printer(file_type=io.BytesIO, **options):
     return Output(stdout, stderr, prefixed=True, **options), stdout, stderr
 
 
+def test_a_message_after_a_line_that_a_slow_reader_got_in_part():
+    output, stdout, stderr = printer()
+    answers = [True, False]
+    output.may_write = lambda _: answers.pop(0)
+    output.write(0, "stdout", b"x" * 9999 + b"\n")
+    output.may_write = lambda _: True
+    output.message("the end")
+    output.message("the last line")
+    assert stdout.getvalue() == (b"[0] " + b"x" * 9999)[: select.PIPE_BUF]
+    assert stderr.getvalue() == b"\nthe end\nthe last line\n"
+
+
 def test_lines_of_two_ranks_do_not_mix():
     output, stdout, stderr = printer()
     output.write(0, "stdout", b"one ")

@@ -54,6 +54,7 @@ class Output:
         # The rank and stream of the unfinished line on the terminal.
         self._drawn: tuple[int, str] | None = None
         self._lossy: set[str] = set()
+        self._ends_within_a_line = False
         # Waits until a file takes bytes. If this function returns False, the rest of the data is dropped.
         self.may_write: Callable[[BinaryIO], bool] = lambda _: True
 
@@ -84,7 +85,8 @@ class Output:
     def message(self, text: str) -> None:
         """Writes a message of tfddlrun to stderr."""
         self._erase()
-        self._emit("stderr", text.encode(errors="replace") + b"\n")
+        end_of_line = b"\n" if self._ends_within_a_line else b""
+        self._emit("stderr", end_of_line + text.encode(errors="replace") + b"\n")
         self._draw()
 
     def raw(self, stream: str, data: bytes) -> None:
@@ -151,6 +153,9 @@ class Output:
         while rest and self.may_write(file):
             # A pipe with room takes as many bytes without a wait. None: another process has taken the room.
             rest = rest[file.write(rest[: select.PIPE_BUF]) or 0 :]
+        written = data[: len(data) - len(rest)]
+        if written:
+            self._ends_within_a_line = bool(rest) and not written.endswith(b"\n")
 
     def _warn_of_loss(self, stream: str, error: OSError) -> None:
         if stream in self._lossy:
