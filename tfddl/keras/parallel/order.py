@@ -132,8 +132,8 @@ def _check_equal(digests: list[Any], batch: str) -> None:
             f"The processes need the same global batches, but {batch} differs from rank 0's on {in_words(different)}. If "
             "the program gives each rank a part of the data, with hvd.data.shard for instance, it distributes itself "
             "already: start it without --auto and without hvd.DataParallel(). Else shuffle with the seed that "
-            "keras.utils.set_random_seed sets, read files in a fixed order, and leave num_parallel_calls out of a map that "
-            "draws random numbers."
+            "keras.utils.set_random_seed sets, read files in a fixed order, give the training data and the validation data "
+            "a shuffle each, and leave num_parallel_calls out of a map that draws random numbers."
         )
 
 
