@@ -25,7 +25,7 @@ class _Group(Interruptible, click.Group):
 @click.group(cls=_Group, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="tfddl %(version)s", help="Print the version.")
 def main() -> None:
-    """Compiles, measures and traces tfddl, and says why it does not work. `tfddlrun` starts training jobs."""
+    """Checks the installation, compiles the library, and measures and explains jobs. `tfddlrun` starts jobs."""
 
 
 main.add_command(analyze)
@@ -68,7 +68,7 @@ def build() -> None:
         click.echo(f"tfddl: jit_compile=True is not available, all else is; see why: {missing}", err=True)
 
 
-@main.group()
+@main.group(short_help="Manages the cache of compiled libraries.")
 def cache() -> None:
     """Manages the user's cache of compiled libraries (TFDDL_CACHE_DIR)."""
 

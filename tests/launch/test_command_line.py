@@ -545,6 +545,7 @@ def test_command_line_without_hosts_leaves_the_choice_to_mpirun():
 def test_tfddl_lists_its_commands():
     text = CliRunner().invoke(cli.main, ["--help"]).output
     assert "build" in text and "--version" in text
+    assert not [line for line in text.splitlines()[1:] if line.endswith("...")]
 
 
 def test_tfddl_build_prints_the_paths(monkeypatch):

@@ -64,8 +64,8 @@ def bench() -> None:
           Slurm, PBS or LSF over several hosts, -H is not needed
 
     It runs on CPUs. Each rank has one core and one thread, so start at most as many ranks as a host has cores,
-    and run nothing else meanwhile. Ctrl-C keeps the finished cases. Blocks of calls take turns, and the ranks of
-    other adapters sleep. Columns:
+    and run nothing else meanwhile. Ctrl-C keeps the finished cases. The libraries take turns: while one is timed,
+    the ranks of the others sleep. Columns:
 
     \b
       us              time of one call, until its result is there: median of rounds

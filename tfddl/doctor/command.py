@@ -19,9 +19,19 @@ _SIGNS = {OK: ("ok", "green"), NOTE: ("note", "yellow"), FAULT: ("FAULT", "red")
 
 @click.command()
 @click.option(
-    "-np", "--num-proc", "processes", type=click.IntRange(min=1), help="Also train on this many processes."
+    "-np",
+    "--num-proc",
+    "processes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Also train on N processes.",
 )
-@click.option("-H", "--hosts", help="Hosts of these processes, as tfddlrun takes them: node1:2,node2:2.")
+@click.option(
+    "-H",
+    "--hosts",
+    metavar="HOST:SLOTS,...",
+    help="Hosts of these processes, as tfddlrun takes them: node1:2,node2:2.",
+)
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the findings as JSON, for programs and bug reports."
 )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tfddl.flight.records import Job
 
 
-@click.command()
+@click.command(short_help="Says why a job hangs or failed.")
 @click.argument(
     "folder",
     metavar="[DIR]",

@@ -25,7 +25,8 @@ HELP = """Runs COMMAND as several processes that train together.
 Examples:
   tfddlrun python train.py
       as many processes as the job of Slurm, PBS or LSF has tasks, else
-      one for each GPU; the first line says how many, where, and why
+      one for each GPU; on a host without GPUs give -np; the first line
+      says how many, where, and why
   tfddlrun -np 4 python train.py --epochs 10
       four processes on this host, or on the hosts of the job
   tfddlrun -np 8 -H node1:4,node2:4 python train.py
@@ -44,8 +45,9 @@ Examples:
   tfddlrun --elastic --host-discovery-script ./hosts.sh python train.py
       on the hosts that hosts.sh prints, also when they change
 
-Start one process for each GPU, or for each group of cores. Options of tfddlrun come before COMMAND. Each line
-of output starts with the rank that wrote it, such as [1]. Processes cannot read from the terminal.
+Start one process for each GPU. Without GPUs begin with -np 2, and double the number as long as an epoch gets
+shorter. Options of tfddlrun come before COMMAND. Each line of output starts with the rank that wrote it, such as
+[1]. Processes cannot read from the terminal.
 
 When a process fails, tfddlrun ends the others within seconds, prints the error last, and exits with the code of
 the process that failed first (128 + n if signal n killed it). Ctrl-C ends all processes, a second Ctrl-C at once.

@@ -26,7 +26,7 @@ _SETTINGS = {
 """The setting that each table varies."""
 
 
-@click.command()
+@click.command(short_help="Finds the fastest settings for a model.")
 @click.option(
     "--model",
     default="resnet20",
