@@ -2,6 +2,7 @@
 # For users of LSF: trains with one process for each slot, on all hosts of the job.
 #
 #   ARGUMENTS='train.py --epochs 10' bsub < deploy/lsf.sh
+#   TFDDLRUN_OPTIONS=--horovod bsub < deploy/lsf.sh      # options of tfddlrun; train.py without arguments
 #
 # VENV is the virtual environment with tfddl, on a file system that all hosts see.
 #BSUB -J tfddl
@@ -13,7 +14,7 @@
 ##BSUB -gpu "num=4"
 
 set -euo pipefail
-VENV=${VENV:-$HOME/tfddl}
+VENV=${VENV:-$HOME/venvs/tfddl}
 # shellcheck disable=SC1091
 source "$VENV/bin/activate"
 
@@ -25,6 +26,6 @@ if command -v blaunch >/dev/null; then
   export PRTE_MCA_plm_ssh_agent=blaunch
 fi
 
-# Words of ARGUMENTS become arguments.
+# Words of the variables become arguments.
 # shellcheck disable=SC2086
-tfddlrun python ${ARGUMENTS:-train.py}
+tfddlrun ${TFDDLRUN_OPTIONS:-} python ${ARGUMENTS:-train.py}

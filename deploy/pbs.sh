@@ -2,6 +2,7 @@
 # For users of PBS Pro and OpenPBS: trains with one process for each of mpiprocs, on all hosts of the job.
 #
 #   qsub -v ARGUMENTS='train.py --epochs 10' deploy/pbs.sh
+#   qsub -v ARGUMENTS=train.py,TFDDLRUN_OPTIONS=--horovod deploy/pbs.sh      # options of tfddlrun
 #
 # VENV is the virtual environment with tfddl, on a file system that all hosts see.
 #PBS -N tfddl
@@ -13,7 +14,7 @@
 
 set -euo pipefail
 cd "$PBS_O_WORKDIR"
-VENV=${VENV:-$HOME/tfddl}
+VENV=${VENV:-$HOME/venvs/tfddl}
 # shellcheck disable=SC1091
 source "$VENV/bin/activate"
 
@@ -24,6 +25,6 @@ export TF_NUM_INTRAOP_THREADS=${TF_NUM_INTRAOP_THREADS:-1}
 # job is forbidden, PBS has a stand-in for it:
 # export PRTE_MCA_plm_ssh_agent=pbs_tmrsh
 
-# Words of ARGUMENTS become arguments.
+# Words of the variables become arguments.
 # shellcheck disable=SC2086
-tfddlrun python ${ARGUMENTS:-train.py}
+tfddlrun ${TFDDLRUN_OPTIONS:-} python ${ARGUMENTS:-train.py}

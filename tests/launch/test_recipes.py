@@ -12,7 +12,7 @@ from tests.launch.support import environment_for_recipes
 from tfddl.launch import run
 
 DEPLOY = REPOSITORY / "deploy"
-PROGRAM = "import sys; print('trains with', sys.argv[1:])\n"
+PROGRAM = "import os, sys; print('trains with', sys.argv[1:], os.environ['MARK'])\n"
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,8 @@ def test_batch_scripts_run(scheduler, tmp_path, monkeypatch):
         "lsf": {"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "localhost 2"},
     }[scheduler]
     variables |= {"VENV": str(environment_for_recipes(tmp_path)), "PYTHONPATH": SEARCH_PATH}
-    for name, value in (variables | {"ARGUMENTS": "train.py --epochs 3"}).items():
+    variables |= {"ARGUMENTS": "train.py --epochs 3", "TFDDLRUN_OPTIONS": "-x MARK=7"}
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     done = subprocess.run(
         ["bash", DEPLOY / f"{scheduler}.sh"], cwd=tmp_path, capture_output=True, text=True, timeout=120
@@ -42,7 +43,9 @@ def test_batch_scripts_run(scheduler, tmp_path, monkeypatch):
     assert done.stderr.startswith(
         f"tfddlrun: 2 processes (2 on localhost), by the tasks of {scheduler.upper()} ("
     )
-    assert sorted(done.stdout.splitlines()) == [f"[{rank}] trains with ['--epochs', '3']" for rank in (0, 1)]
+    assert sorted(done.stdout.splitlines()) == [
+        f"[{rank}] trains with ['--epochs', '3'] 7" for rank in (0, 1)
+    ]
 
 
 def test_command_of_the_job_of_kubernetes(tmp_path):
