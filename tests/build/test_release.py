@@ -14,7 +14,6 @@ from packages import release
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Where else the version stands, each with what stands around it.
 VERSIONS = {
-    "README.md": (r"tfddl-([\d.]+)-py3-none-",),
     "docs/install.md": (r"tfddl-([\d.]+)-py3-none-",),
     "packages/tfddl-horovod/pyproject.toml": (r'^version = "(.+)"$', r'"tfddl==(.+)"'),
     "deploy/conda-forge/recipe.yaml": (r"^  version: ([\d.]+)$",),
