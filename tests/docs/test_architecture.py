@@ -1,4 +1,4 @@
-"""The pages for contributors name files that exist, and the picture of the house shows the layers."""
+"""The pages for contributors name files and functions that exist, and the picture of the house shows the layers."""
 
 import re
 
@@ -26,6 +26,17 @@ def test_named_files_exist():
     assert {
         (page, name) for page, name in named if not any(file.endswith(f"/{name}") for file in files)
     } == set()
+
+
+def test_named_functions_of_the_engine_exist():
+    sources = "".join(path.read_text() for path in (REPOSITORY / "custom_ops").rglob("*.cc"))
+    named = {
+        (page, name)
+        for page in PAGES
+        for name in re.findall(r"`([A-Z]\w+::\w+)", (REPOSITORY / page).read_text())
+    }
+    assert len(named) > 3
+    assert {(page, name) for page, name in named if not re.search(rf"\b{name}\b", sources)} == set()
 
 
 def test_the_house_shows_the_layers():
