@@ -11,6 +11,7 @@ _PAGES = {
     "README": "index",
     "CONTRIBUTING": "project/contributing",
     "CHANGELOG": "project/changelog",
+    "custom_ops/model/README": "project/models",
     "packages/wheel/README": "project/wheel",
 }
 
