@@ -39,9 +39,8 @@ def main() -> None:
 
     @tf.function
     def train_step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
             loss = loss_function(y, model(x, training=True))
-        tape = hvd.DistributedGradientTape(tape)
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss

@@ -36,7 +36,7 @@ def main() -> None:
     hvd.init()
     keras.utils.set_random_seed(options.seed + hvd.rank())
     words, subjects = make_texts()
-    x, y = hvd.data.shard_arrays(words[:TRAIN], subjects[:TRAIN])
+    x, y = hvd.data.shard(words[:TRAIN], subjects[:TRAIN])
     # The held-out texts need no equal parts: what evaluate counts is added up.
     test = slice(TRAIN + hvd.rank(), None, hvd.size())
 

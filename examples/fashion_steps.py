@@ -45,8 +45,8 @@ def train_on_many(data: images.Images, options: argparse.Namespace) -> keras.Mod
     keras.utils.set_random_seed(options.seed + hvd.rank())
 
     # Step 3, shard: each process trains on its own images, and all on equally many.
-    x, y = hvd.data.shard_arrays(data.train_images, data.train_labels)
-    validation = hvd.data.shard_arrays(data.test_images, data.test_labels)
+    x, y = hvd.data.shard(data.train_images, data.train_labels)
+    validation = hvd.data.shard(data.test_images, data.test_labels)
 
     # Step 4, scale: a step now sees `size` batches and may be that much longer. DistributedOptimizer averages
     # the gradients over all processes.
@@ -58,18 +58,18 @@ def train_on_many(data: images.Images, options: argparse.Namespace) -> keras.Mod
     callbacks = [
         # All processes begin with the weights of process 0.
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        # Step 5, warm up: the long steps do harm at first. From rate / size to rate in three epochs.
+        # Step 5, average metrics: over all processes, before a callback looks at them.
+        hvd.callbacks.MetricAverageCallback(),
+        # Step 6, warm up: the long steps do harm at first. From rate / size to rate in three epochs.
         hvd.callbacks.LearningRateWarmupCallback(rate, warmup_epochs=3, verbose=1),
-        # Step 6, schedule: a tenth of the rate for the last fifth of the epochs.
+        # Step 7, schedule: a tenth of the rate for the last fifth of the epochs.
         hvd.callbacks.LearningRateScheduleCallback(
             rate, lambda epoch: 0.1 if epoch >= 0.8 * options.epochs else 1.0, start_epoch=3
         ),
-        # Step 7, average metrics: over all processes, before a callback looks at them.
-        hvd.callbacks.MetricAverageCallback(),
     ]
     # Step 8, checkpoint: all hold the same weights, one writes them. And one talks (verbose below).
-    if options.checkpoint and hvd.rank() == 0:
-        callbacks.append(keras.callbacks.ModelCheckpoint(options.checkpoint))
+    if options.checkpoint:
+        callbacks.append(hvd.callbacks.rank_zero_only(keras.callbacks.ModelCheckpoint(options.checkpoint)))
 
     model.fit(
         x,

@@ -94,7 +94,7 @@ def main() -> None:
     hvd.init()
     # Each process draws noise of its own.
     keras.utils.set_random_seed(options.seed + hvd.rank())
-    mine = hvd.data.shard_arrays(circle())
+    mine = hvd.data.shard(circle())
     model = GAN()
     model.compile(
         hvd.DistributedOptimizer(keras.optimizers.Adam(1e-3, beta_1=0.5), name="generator"),

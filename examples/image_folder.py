@@ -100,7 +100,7 @@ def train(folder: Path, options) -> None:
     """Trains, evaluates, reports."""
     paths, labels, classes = list_files(folder)
     test = int(HELD_OUT * len(paths))
-    mine = hvd.data.shard_arrays(paths[test:], labels[test:])
+    mine = hvd.data.shard(paths[test:], labels[test:])
     # Every image counts once, so that the parts may be uneven.
     held_out = slice(hvd.rank(), test, hvd.size())
     training = dataset(*mine, options.size, options.batch_size, shuffle=True)

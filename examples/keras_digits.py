@@ -24,7 +24,7 @@ def main() -> None:
     keras.utils.set_random_seed(options.seed + hvd.rank())
 
     data = images.load()
-    x, y = hvd.data.shard_arrays(data.train_images, data.train_labels)
+    x, y = hvd.data.shard(data.train_images, data.train_labels)
     model = common.build_model(x.shape[1:])
     # The average over N batches is less noisy than one batch: it carries a larger step.
     optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(1e-3 * hvd.size()))

@@ -44,7 +44,7 @@ def main() -> None:
     keras.mixed_precision.set_dtype_policy(options.policy)
 
     data = images.load()
-    x, y = hvd.data.shard_arrays(data.train_images, data.train_labels)
+    x, y = hvd.data.shard(data.train_images, data.train_labels)
     model = build_model(x.shape[1:])
     # Gradients may travel in 16 bits too; they are added up in float32.
     optimizer = hvd.DistributedOptimizer(

@@ -62,14 +62,13 @@ def batches(x: tf.Tensor, y: tf.Tensor, batch_size: int, shuffle: bool) -> tf.da
 def callbacks(rate: float, epochs: int, directory: Path | None) -> list[keras.callbacks.Callback]:
     """In an order that matters: restore, then broadcast; average the metrics before they are looked at."""
     restore, save = [], []
-    if directory is not None and hvd.rank() == 0:  # One process writes files, and finds them again.
-        directory.mkdir(parents=True, exist_ok=True)
-        restore = [keras.callbacks.BackupAndRestore(directory / "backup", delete_checkpoint=False)]
-        save = [
-            keras.callbacks.ModelCheckpoint(
-                directory / "best.keras", monitor="val_accuracy", mode="max", save_best_only=True
-            )
-        ]
+    if directory is not None:
+        # A crash in the middle of a backup leaves the one before it. Keras 3.8 has double_checkpoint, 3.4 does not.
+        backup = keras.callbacks.BackupAndRestore(
+            directory / "backup", double_checkpoint=True, delete_checkpoint=False
+        )
+        restore = [hvd.callbacks.rank_zero_only(backup)]  # One process writes, and finds it again.
+        save = [hvd.callbacks.BestModelCheckpoint(directory / "best.keras", "val_accuracy", mode="max")]
     return [
         *restore,
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),

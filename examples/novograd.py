@@ -39,7 +39,7 @@ def main() -> None:
     hvd.init()
     keras.utils.set_random_seed(hvd.rank())
     data = images.load()
-    x, y = hvd.data.shard_arrays(data.train_images, data.train_labels)
+    x, y = hvd.data.shard(data.train_images, data.train_labels)
     layers = keras.layers
     model = keras.Sequential(
         [
