@@ -35,6 +35,19 @@ dense, (again) = hvd.grouped_allreduce([x, slices])
 np.testing.assert_allclose(dense, [total / size, 2 * total / size])
 np.testing.assert_allclose(tf.convert_to_tensor(again), mean)
 
+
+@tf.function
+def step(v):
+    with tf.GradientTape() as tape, tf.GradientTape() as partial:
+        loss = (rank + 1) * tf.reduce_sum(v * v)
+    tape = hvd.DistributedGradientTape(tape)
+    partial = hvd.PartialDistributedGradientTape(partial)
+    return tape.gradient(loss, [v]) + partial.gradient(loss, [v])
+
+
+for gradient in step(tf.Variable([1.0, 2.0])):
+    np.testing.assert_allclose(gradient, np.array([2.0, 4.0]) * total / size)
+
 # Horovod's gradients: an average for allgather and broadcast, N times the product for reducescatter.
 v = tf.Variable(tf.ones([2 * size, 3]))
 weights = tf.cast(rank + 1, tf.float32)

@@ -14,6 +14,7 @@ from tfddl.ops.constants import Average
 from tfddl.runtime.process_sets import ProcessSet, global_process_set
 
 
+@tf.autograph.experimental.do_not_convert  # the converted function would have a local variable more
 def DistributedOptimizerOfTensorFlow(
     optimizer: Any,
     name: str | None = None,
@@ -35,6 +36,7 @@ def DistributedOptimizerOfTensorFlow(
     return _distributed(**locals())
 
 
+@tf.autograph.experimental.do_not_convert  # the converted function would have a local variable more
 def DistributedOptimizerOfKeras(
     optimizer: Any,
     name: str | None = None,
@@ -55,6 +57,7 @@ def DistributedOptimizerOfKeras(
     return _distributed(**locals())
 
 
+@tf.autograph.experimental.do_not_convert  # the converted function would have a local variable more
 def PartialDistributedOptimizer(
     optimizer: Any,
     name: str | None = None,

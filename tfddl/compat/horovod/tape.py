@@ -50,6 +50,7 @@ class HorovodTape(tapes.DistributedGradientTape):
         )
 
 
+@tf.autograph.experimental.do_not_convert  # the converted function would have a local variable more
 def DistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",
@@ -67,6 +68,7 @@ def DistributedGradientTape(
     return HorovodTape(**without_devices(locals()))
 
 
+@tf.autograph.experimental.do_not_convert  # the converted function would have a local variable more
 def PartialDistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",
