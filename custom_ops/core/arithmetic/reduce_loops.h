@@ -148,7 +148,9 @@ void FinishBlock(const Reduction& r, AccumulatorOf<T>* values, T* out, int64_t c
       return;
     }
   }
-  if (factor == 1.0) {
+  // A mean times the number of ranks is a sum, which may not fit.
+  const bool clamped = std::is_integral_v<A> && sizeof(A) > sizeof(T) && r.op == ReduceOp::kAverage;
+  if (factor == 1.0 && !clamped) {
     for (int64_t i = 0; i < count; ++i) out[i] = Arithmetic<T>::Store(values[i]);
   } else if constexpr (kCostly<T>) {
     for (int64_t i = 0; i < count; ++i) values[i] = Scale<T>(values[i], factor);

@@ -146,6 +146,11 @@ void TestFactorsOnIntegers() {
   CHECK(ReduceOne<int8_t>(DataType::kInt8, ReduceOp::kAverage, {100, 100}) == 100);  // the sum would not fit
   CHECK(ReduceOne<uint32_t>(DataType::kUInt32, ReduceOp::kAverage, {UINT32_MAX, UINT32_MAX}) == UINT32_MAX);
   CHECK(ReduceOne<int8_t>(DataType::kInt8, ReduceOp::kSum, {100, 100}) == -56);
+  for (double factor : {1.999, 2.0, 2.001}) {
+    CHECK(ReduceOne<int8_t>(DataType::kInt8, ReduceOp::kAverage, {100, 100}, 1.0, factor) == 127);
+    CHECK(ReduceOne<int8_t>(DataType::kInt8, ReduceOp::kAverage, {30, 30}, 1.0, factor) ==
+          int8_t(30 * factor));
+  }
 }
 
 // The result has the bits of a plain loop. It depends neither on the begin of a piece nor on whether the
