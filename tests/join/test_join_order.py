@@ -5,6 +5,7 @@ import time
 from functools import partial
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from mpi4py import MPI
 
@@ -117,14 +118,19 @@ def test_in_a_branch(hvd):
 
 @on_ranks(1, 2, 3)
 def test_in_a_session(hvd):
+    """The join does not run the collectives of the graph, whose data has ended."""
     with tf.Graph().as_default() as graph:
-        y = hvd.allreduce(tf.ones([2]), op=hvd.Sum)
+        iterator = v1.data.make_initializable_iterator(tf.data.Dataset.range(STEPS[hvd.rank()]))
+        y = hvd.allreduce(tf.fill([2], 0 * iterator.get_next() + 1), op=hvd.Sum)
         last = hvd.join(average_over="active")
     with v1.Session(graph=graph) as session:
         for _ in range(2):
-            for step in range(STEPS[hvd.rank()] - 1):
+            session.run(iterator.initializer)
+            for step in range(STEPS[hvd.rank()]):
                 np.testing.assert_array_equal(session.run(y), [len(active(step, hvd.size()))] * 2)
-            assert session.run([y, last])[1] in range(hvd.size())
+            with pytest.raises(tf.errors.OutOfRangeError):
+                session.run(y)
+            assert session.run(last) in range(hvd.size())
 
 
 @on_ranks(3, full=(4,))

@@ -32,9 +32,10 @@ def join(*, average_over: str = "size", process_set: ProcessSet = global_process
     error. Collectives that this rank has called before, in any thread, run first; new ones are refused while it waits. Once
     all ranks have joined, the join is over, and all ranks may go on, for example with the next epoch.
 
-    In a `tf.function` or a graph of TF1 it runs after all collectives that were called there before, also from inside a
-    branch (`if`, `tf.cond`). Call it in the outermost function: TensorFlow traces a function inside of another one once, and
-    the order holds for that trace alone. In a loop it does not hold back the collectives of the next round: join after it.
+    In a `tf.function` it runs after all collectives that were called there before, also from inside a branch (`if`,
+    `tf.cond`). Call it in the outermost function: TensorFlow traces a function inside of another one once, and the order
+    holds for that trace alone. In a loop it does not hold back the collectives of the next round: join after it. A session
+    of TF1 runs the join alone: call `session.run` for it after the collectives.
 
     Args:
         average_over: The divisor of averages while some ranks have joined, the same on all ranks: `"size"`, the number of
@@ -72,10 +73,9 @@ def join(*, average_over: str = "size", process_set: ProcessSet = global_process
         )
     if tf.executing_eagerly():
         return int(native.join(average_over, number))
-    # In a branch the join also waits for the collectives of the outer graphs.
-    before = [
-        op for graph in _graphs.being_built() for op in graph.get_operations() if op.type.startswith("Tfddl")
-    ]
+    # In a branch the join also waits for the collectives of the outer functions. A session has an order of its own.
+    functions = [graph for graph in _graphs.being_built() if hasattr(graph, "outer_graph")]
+    before = [op for graph in functions for op in graph.get_operations() if op.type.startswith("Tfddl")]
     with tf.control_dependencies(before):
         return native.join(average_over, number)
 
