@@ -259,12 +259,15 @@ def test_the_first_error_of_a_log(log: str, error: str, tmp_path: Path) -> None:
     assert compiling._first_error(tmp_path / "log") == error
 
 
-def test_the_part_of_a_killed_linker_is_linked_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_parts_of_a_killed_build_are_built_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "libtfddl.so").touch()
+    (tmp_path / "a.cc.o").touch()
+    (tmp_path / "b.cc.o").write_text("whole")
     monkeypatch.setattr(compiling, "_definitions", lambda *_: [])
     monkeypatch.setattr(compiling, "_find_tools", lambda _: "true")  # a make that finds the file finished
     with pytest.raises(FileNotFoundError, match=r"libtfddl\.so"):
         compile_library(None, OPEN_MPI, tmp_path / "out", tmp_path)
+    assert [path.name for path in tmp_path.glob("*.o")] == ["b.cc.o"]
 
 
 def test_a_library_that_cannot_be_copied_leaves_no_half(

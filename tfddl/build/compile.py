@@ -111,7 +111,9 @@ def _compile(library: _Library, output_dir: Path, build_dir: Path | None) -> Pat
         configure = [cmake, "-S", str(source_directory()), "-B", str(build), "-G", "Unix Makefiles"]
         make = [cmake, "--build", str(build), "--target", library.target, "--parallel", str(_jobs())]
         built = build / f"lib{library.target}.so"
-        built.unlink(missing_ok=True)  # a linker that was killed leaves a part, which make takes for finished
+        # A linker that was killed leaves a part, a compiler an empty file. make takes them for finished.
+        for part in (built, *(each for each in build.rglob("*.o") if each.stat().st_size == 0)):
+            part.unlink(missing_ok=True)
         with log.open("w") as output:
             for command in (configure + library.definitions(), make):
                 print("$", " ".join(command), file=output, flush=True)
