@@ -227,6 +227,8 @@ def test_printed_line_runs_by_hand(monkeypatch):
         ),
         (["-np", "2", "-i", "/nowhere", "true"], "does not exist"),
         (["-np", "0", "true"], "0 is not in the range"),
+        (["-np", "two", "true"], "give a number of processes, from 1 on. Received: two"),
+        (["-np", "2", "--start-timeout", "1m", "true"], "give a number of seconds, or inf. Received: 1m"),
         (["-np", "2", "--start-timeout", "nan", "true"], "give a number of seconds, or inf. Received: nan"),
         (["--elastic-timeout", "nan", "true"], "Invalid value for '--elastic-timeout'"),
         (

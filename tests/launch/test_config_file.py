@@ -77,6 +77,8 @@ def test_options_of_tfddlrun(dry_run):
     assert " --tag-output " in result.stdout and "ranks/horovod.py true" in result.stdout
     assert " -np 5 " in dry_run(text, "-np", "5").stdout  # the command line's wins
     assert "TFDDL_BUCKET_MB=32 " in dry_run("fusion-threshold-mb: 0x20\nnum-proc: 1").stdout
+    result = dry_run("num-proc: 0x2\nstart-timeout: .inf")
+    assert result.exit_code == 0 and " -np 2 " in result.stdout, result.output
 
 
 def test_the_command_line_wins_over_the_shell_and_the_shell_over_the_file(dry_run):
@@ -152,8 +154,9 @@ def test_numbers_and_names_with_values(dry_run, env, expected):
         ("hosts: {node1: 4}", "hosts takes one text or number: write one"),
         ("env: {A: true}", "env takes a list of texts: write one, and words like 'yes' in quotes"),
         ("blacklist-cooldown-range: 5", "blacklist-cooldown-range takes a list of 2 numbers: write one"),
-        ("num-proc: four", "'four' is not a valid integer"),
-        ("env: {A: 1, B: 2, A: 3}", "A key comes twice: leave one out. Received: A"),
+        ("num-proc: four", "give a number of processes, from 1 on. Received: four"),
+        ("env: {A: 1, B: 2, A: 3}", "A key comes twice: leave one out. Received: A again in line 1"),
+        ("np: 2\nenv:\n  A: 1\n  A: 3", "Received: A again in line 4"),
         ("num-proc: 2\nnum_proc: 3", "num-proc is in the file twice: keep one. Received: 2 and 3"),
         ("n: 2\nnp: 3", "np is in the file twice: keep one. Received: '2' and '3'"),
         ("timeline: {filename: a}\ntimeline-filename: b", "timeline-filename is in the file twice"),

@@ -183,14 +183,20 @@ def _value(name: str, value: Any, option: click.Option) -> Any:
     elif option.nargs > 1:
         wanted = f"a list of {option.nargs} numbers"
         if isinstance(value, list) and len(value) == option.nargs and all(map(_is_word, value)):
-            return list(map(str, value))
+            return [_text(each, option) for each in value]
     else:
         wanted = "one text or number"
         if _is_word(value):
-            return str(value)
+            return _text(value, option)
     raise ValueError(
         f"{name} takes {wanted}: write one, and words like 'yes' in quotes. Received: {name}: {value!r}"
     )
+
+
+def _text(value: Any, option: click.Option) -> str:
+    """A word for the command line. For an option that is a number, YAML's .inf is inf, and 0x10 is 16."""
+    is_number = isinstance(option.type, click.types.IntParamType | click.types.FloatParamType)
+    return repr(value) if is_number and not isinstance(value, str) else str(value)
 
 
 def _items(value: Any) -> list[Any]:

@@ -13,17 +13,24 @@ class Count(click.IntRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         digits: Any = value.removeprefix("p") if isinstance(value, str) else value
-        return super().convert(digits, param, ctx)
+        try:
+            number = int(digits)
+        except ValueError:
+            self.fail(f"give a number of processes, from 1 on. Received: {value}", param, ctx)
+        return super().convert(number, param, ctx)
 
 
 class Seconds(click.FloatRange):
     """A time, which may be infinite."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        seconds = super().convert(value, param, ctx)
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
         if math.isnan(seconds):
             self.fail(f"give a number of seconds, or inf. Received: {value}", param, ctx)
-        return seconds
+        return super().convert(seconds, param, ctx)
 
 
 class _NotEmpty(click.ParamType):

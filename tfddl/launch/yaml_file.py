@@ -28,9 +28,14 @@ class _Real(float):
 class _Loader(yaml.SafeLoader):
     def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
-        keys = [key.value for key, _ in node.value]
-        if twice := [key for key in keys if keys.count(key) > 1]:
-            raise ValueError(f"A key comes twice: leave one out. Received: {twice[0]}")
+        keys: list[Any] = []
+        for key, _ in node.value:
+            if key.value in keys:
+                line = key.start_mark.line + 1
+                raise ValueError(
+                    f"A key comes twice: leave one out. Received: {key.value} again in line {line}"
+                )
+            keys.append(key.value)
         return node
 
     def whole(self, node: yaml.ScalarNode) -> _Whole:
