@@ -261,7 +261,7 @@ def test_printed_line_runs_by_hand(monkeypatch):
             "No such option '--binding-args'. Give its words to --mpi-args instead.",
         ),
         (["-np", "2", "--bind-to", "core", "true"], "Give it to mpirun: --mpi-args='--bind-to core'"),
-        (["--map-by=slot:PE=2", "true"], "Give it to mpirun: --mpi-args='--map-by=slot:PE=2'"),
+        (["--map-by=slot:PE=2", "true"], "Give it to mpirun: --mpi-args=--map-by=slot:PE=2"),
         (["-mca", "btl", "^openib", "true"], "Give it to mpirun: --mpi-args='-mca btl ^openib'"),
         (["--output-filename", "", "true"], "'--output-filename': the value is empty: give one, or leave"),
         (["--elastic", "--state-dir", "", "true"], "'--state-dir': the value is empty"),
@@ -315,6 +315,12 @@ def test_refuses(monkeypatch, arguments, message):
     result = invoke(*arguments)
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
+
+
+def test_the_advice_about_an_option_of_mpirun_keeps_quotes():
+    words = ["--mca", "plm_rsh_args", "-o 'User me'"]
+    said = mpirun.advice("--mca", [*words, "true"]).partition("--mpi-args=")[2]
+    assert shlex.split(*shlex.split(said)) == words
 
 
 def test_refuses_a_misspelled_option():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import site
 import subprocess
@@ -57,8 +58,14 @@ def advice(option: str, words: Sequence[str]) -> str:
         name = word.lstrip("-").partition("=")[0]
         if word.startswith(option) and name in _VALUES:
             values = 0 if "=" in word else _VALUES[name]
-            return f"Give it to mpirun: --mpi-args='{' '.join(words[index : index + 1 + values])}'"
+            given = " ".join(map(_quoted, words[index : index + 1 + values]))
+            return f"Give it to mpirun: --mpi-args={shlex.quote(given)}"
     return ""
+
+
+def _quoted(word: str) -> str:
+    """A word as --mpi-args splits it, which leaves ^openib and the like as they are."""
+    return shlex.quote(word) if re.search(r"[\s'\"\\]", word) else word
 
 
 class MpirunError(RuntimeError):
