@@ -68,6 +68,7 @@ def test_a_script_has_ended_when_its_shell_has(tmp_path):
     [
         ("exit 3", r"failed: run it by hand\. .* exit code 3: no output$"),
         ("/no/script", "failed: make it executable, and give its path.* exit code 127: .*not found"),
+        ("sh -c no_such_command", "failed: run it by hand.* exit code 127: .*not found"),
     ],
 )
 def test_how_a_script_has_failed(command, message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -43,7 +44,9 @@ class Script:
                 f"Received: {self._command}"
             )
         if code != 0:
-            cure = "make it executable, and give its path" if code in (126, 127) else "run it by hand"
+            # A command inside the script may be missing as well.
+            missing = code in (126, 127) and shutil.which(self._command.split()[0]) is None
+            cure = "make it executable, and give its path" if missing else "run it by hand"
             output = (errors or said).strip()[-_OUTPUT_CHARACTERS:] or "no output"
             raise ValueError(
                 f"The script of --host-discovery-script has failed: {cure}. "
