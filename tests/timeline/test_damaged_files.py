@@ -25,6 +25,8 @@ def message(path):
         (f"[\n{'[' * 100_000}\n", "line 2: '[[["),
         ('[\n{"name": "tfddl_timeline"}\n', "no 'rank'"),
         (json.dumps(HEADER).join(["[\n", "\n"]).replace('"size": 1', '"size": 1e400'), "infinity"),
+        (json.dumps(HEADER).join(["[\n", "\n"]).replace('"size": 1', '"size": 1000001'), "rank 0 of 1000001"),
+        (json.dumps(HEADER).join(["[\n", "\n"]).replace('"size": 1', '"size": 0'), "rank 0 of 0"),
     ],
 )
 def test_no_timeline(tmp_path, text, received):
@@ -47,10 +49,10 @@ def test_an_event_without_its_parts(tmp_path, event, received):
     assert received in message(tmp_path / "a.json").partition("Received: ")[2]
 
 
-def test_a_size_that_cannot_be(tmp_path):
+def test_a_size_with_almost_no_files(tmp_path):
     """One line names all ranks without a file, and no file is looked for."""
     for rank in (0, 2):
-        write(tmp_path / "a.json", rank, 2_000_000, [])
+        write(tmp_path / "a.json", rank, 1_000_000, [])
     result = CliRunner().invoke(cli.main, ["timeline", str(tmp_path / "a.json")])
     assert result.exit_code == 0
-    assert f"ranks 1, 3-1999999 have no file: there is no '{tmp_path}/a.rank1.json'\n" in result.output
+    assert f"ranks 1, 3-999999 have no file: there is no '{tmp_path}/a.rank1.json'\n" in result.output

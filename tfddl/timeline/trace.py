@@ -13,6 +13,7 @@ Event = dict[str, Any]
 
 _HEADER, _END = "tfddl_timeline", "tfddl_end"
 _QUEUE = "queue"
+_MOST_RANKS = 1_000_000  # the names of missing files take memory for each rank
 ALL_RANKS = "all ranks"
 
 
@@ -120,6 +121,8 @@ def _trace(path: Path, header: dict[str, Any], events: list[Event]) -> Trace:
     trace = Trace(
         path, int(header["rank"]), int(header["size"]), str(header["host"]), str(header["clock"]), events
     )
+    if not 0 <= trace.rank < trace.size <= _MOST_RANKS:
+        raise ValueError(f"rank {trace.rank} of {trace.size}")
     for event in events:
         if event["ph"] != "M" and not math.isfinite(event["ts"]):
             raise ValueError(f"the time {event['ts']}")
