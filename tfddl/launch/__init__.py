@@ -4,11 +4,13 @@ Nothing in this package imports TensorFlow or mpi4py, so the launcher starts at 
 
     run.py         the command `tfddlrun`
     options.py     its options and its help
+    param_types.py the types of the options' values
     function.py    `tfddl.run`; function_job.py is its tfddlrun, which ends with the caller
     start.py       runs the mpirun of a job: once, or with --elastic again after a loss
     elastic/       whether to start again, with which hosts
     ranks/         how a rank starts its program for --auto and --horovod, and calls the function of `tfddl.run`
     config_file.py, horovod_settings.py   options in a YAML file, in horovodrun's form
+    yaml_file.py   reads YAML, and keeps the spelling of numbers
     variables.py   environment variables that options give to the ranks
     check_build.py what this tfddl can do
     hosts.py       the hosts, and the slots of each
