@@ -12,20 +12,26 @@ from tfddl.bench.command import bench
 from tfddl.bench.tune.command import tune
 from tfddl.doctor.command import doctor
 from tfddl.flight.command import analyze
-from tfddl.launch.options import Interruptible
+from tfddl.launch import signals
+from tfddl.launch.streams import commands
 from tfddl.timeline.command import timeline
 
 
-class _Group(Interruptible, click.Group):
-    """The commands of `tfddl`. A signal ends them as Ctrl-C does, so that they remove their files."""
+class _Group(commands.Command, click.Group):
+    """The commands of `tfddl`."""
 
     program = "tfddl"
 
 
 @click.group(cls=_Group, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="tfddl %(version)s", help="Print the version.")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Checks the installation, compiles the library, and measures and explains jobs. `tfddlrun` starts jobs."""
+    # A signal ends a command as Ctrl-C does, so that the command removes its files. `tfddl tune` has none and runs as a
+    # rank: a handler in Python would not run while the rank waits in a collective.
+    if context.invoked_subcommand != tune.name:
+        signals.interrupt()
 
 
 main.add_command(analyze)

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.harness.job import REPOSITORY
-from tests.launch.support import running, wait_until
+from tests.launch.support import runner, running, wait_until
+from tfddl import cli
+from tfddl.launch import signals
 from tfddl.launch.elastic.children import Children
 from tfddl.launch.supervision.loop import Loop
 
@@ -164,6 +166,26 @@ def test_a_signal_that_is_ignored_at_the_start_stays_ignored(ignored):
     command = [sys.executable, "-c", IGNORED, str(int(ignored))]
     ended = subprocess.run(command, cwd=REPOSITORY, check=True, timeout=LIMIT_S, stdout=subprocess.PIPE)
     assert set(map(int, ended.stdout.split())) == {1, 2, 3, 15} - {ignored}
+
+
+@pytest.mark.parametrize("command", ["tune", "doctor"])
+def test_which_commands_handle_sigterm(monkeypatch, command):
+    """`tfddl tune` runs as a rank, where no handler in Python would run."""
+    found = []
+    monkeypatch.setattr(
+        cli.main.commands[command], "callback", lambda **_: found.append(signal.getsignal(signal.SIGTERM))
+    )
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        assert runner().invoke(cli.main, [command]).exit_code == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (found == [signal.SIG_DFL]) == (command == "tune")
+
+
+def test_an_interrupt_without_a_number():
+    assert signals.number_of(KeyboardInterrupt("text", 1)) == signal.SIGINT
+    assert signals.number_of(KeyboardInterrupt(signal.SIGHUP)) == signal.SIGHUP
 
 
 MPIRUN = """#!/bin/sh

@@ -30,7 +30,7 @@ def main(caller: int, directory: str, arguments: list[str]) -> None:
 
             tfddlrun(arguments, prog_name="tfddlrun")
     except KeyboardInterrupt as caught:  # during the import
-        sys.exit(128 + int(caught.args[0]) if caught.args else 128 + signal.SIGINT)
+        sys.exit(128 + signals.number_of(caught))
     finally:
         if os.getppid() != caller:
             shutil.rmtree(directory, ignore_errors=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +10,12 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from tfddl.launch import config_file, horovod_settings, mpirun, signals
+from tfddl.launch import config_file, horovod_settings, mpirun
 from tfddl.launch.check_build import print_build
 from tfddl.launch.elastic.cooldown import LEAST_S, MOST_S
 from tfddl.launch.mpirun import MpirunError, find_mpirun
-from tfddl.launch.outcome import interrupted
 from tfddl.launch.param_types import Count, Folder, Seconds, Text
-from tfddl.launch.streams import full_disk
+from tfddl.launch.streams import commands
 
 HELP = """Runs COMMAND as several processes that train together.
 
@@ -113,24 +111,7 @@ def _complete_command(*_: Any) -> list[CompletionItem]:
     return [CompletionItem("", type="file")]
 
 
-class Interruptible(full_disk.Command):
-    """A command whose last line and exit code show the signal that has ended it. All signals end it as Ctrl-C does."""
-
-    program = "tfddlrun"
-
-    def invoke(self, ctx: click.Context) -> Any:
-        # Before a job: its loop takes all signals.
-        signals.interrupt()
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt as caught:
-            (number,) = caught.args or (signal.SIGINT,)
-            verdict = interrupted(number, self.program)
-            click.echo(verdict.words, err=True)
-            ctx.exit(verdict.code)
-
-
-class Command(Interruptible):
+class Command(commands.Command):
     """A command that says what to do about options of horovodrun and mpirun."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

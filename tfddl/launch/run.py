@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from tfddl.launch import allocation, config_file, open_files, variables
+from tfddl.launch import allocation, config_file, open_files, signals, variables
 from tfddl.launch.elastic import check_options
 from tfddl.launch.elastic.discovery import Script, wait_for_hosts
 from tfddl.launch.elastic.folder import state_folder
@@ -52,6 +52,7 @@ def main(command: tuple[str, ...], **values: Any) -> None:
 
 def start(command: tuple[str, ...], options: Options) -> None:
     """Runs a job, and exits with its code; with `--dry-run` only prints its line."""
+    signals.interrupt()  # before the job, whose loop takes all signals
     open_standard_streams()
     _check_program(command)
     added = _variables(options)

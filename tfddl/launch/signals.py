@@ -46,6 +46,12 @@ def interrupt() -> None:
             signal.signal(number, raise_interrupt)
 
 
+def number_of(interrupt: KeyboardInterrupt) -> int:
+    """The signal that has raised a KeyboardInterrupt, which has no number where Python or the user's code raises it."""
+    number = interrupt.args[0] if interrupt.args else None
+    return number if number in ENDS else signal.SIGINT
+
+
 def take() -> bytes:
     """Takes the numbers of the signals that have come."""
     with contextlib.suppress(BlockingIOError):

@@ -1,4 +1,7 @@
-"""Commands whose output goes to a full disk end with one line. A job goes on: `Output` loses its lines."""
+"""Commands that end with one line: by a signal, and where their output goes to a full disk.
+
+A job goes on with a full disk: `Output` loses its lines.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,20 @@ from typing import Any
 
 import click
 
+from tfddl.launch import signals
+from tfddl.launch.outcome import interrupted
+
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Command(click.Command):
-    """A command that says in one line that its output cannot be written."""
+    """A command whose last line says that its output cannot be written, or by which signal it ends.
+
+    Attributes:
+        program: Its name in messages.
+    """
+
+    program = "tfddlrun"
 
     def main(self, *args: Any, **options: Any) -> Any:
         try:
@@ -29,3 +41,17 @@ class Command(click.Command):
             # The rest of the buffer goes to the null device, or Python would fail on it again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             sys.exit(1)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as caught:
+            verdict = interrupted(signals.number_of(caught), self.program)
+            click.echo(verdict.words, err=True)
+            ctx.exit(verdict.code)
+
+
+def program_of(context: click.Context) -> str:
+    """The name of a `Command` in messages."""
+    assert isinstance(context.command, Command)
+    return context.command.program
