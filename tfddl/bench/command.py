@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import click
 from tfddl.bench.options import NUMBER, common, names
 from tfddl.bench.param_types import Lab, Sizes
 from tfddl.bench.place import Place
+from tfddl.launch.signals import number_of
 from tfddl.report.options import check_packages
 
 if TYPE_CHECKING:
@@ -173,14 +173,13 @@ def _measure(
     adapters, notes = _adapters(cases[0].operation, peers, place.kind) if cases else ({}, [])
     lines: list[dict[str, Any]] = []
     stopped = 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with Session(adapters, place, lambda text: click.echo(text, err=True)) as session:
         try:
             for case in cases:
                 click.echo(f"measuring {case.set or results.human(case.bytes)}", err=True)
                 lines += results.rows(case, session.measure(case, rounds))
-        except (KeyboardInterrupt, SystemExit) as stop:
-            stopped = int(getattr(stop, "code", 130))
+        except KeyboardInterrupt as interrupt:
+            stopped = 128 + number_of(interrupt)
             notes.append("stopped before the end: only the finished cases are listed")
     cores = len(os.sched_getaffinity(0))
     if place.ranks_on_a_machine > cores:

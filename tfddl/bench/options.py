@@ -123,7 +123,6 @@ def _inside(lab: Lab) -> int:
     """Runs this command on the first host of a lab. Returns its exit code."""
     with tempfile.TemporaryDirectory(prefix="tfddl-lab-") as directory:
         line = labs.lab_command(Path(directory), lab.rate, lab.delay, len(lab.hosts))
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         probe = subprocess.run([*line, "true"], capture_output=True, text=True)
         if probe.returncode != 0:
             raise click.ClickException(
@@ -137,5 +136,5 @@ def _inside(lab: Lab) -> int:
         try:
             return running.wait()
         finally:
-            running.kill()  # if SIGTERM has come
+            running.kill()  # if a signal has come
             running.wait()
