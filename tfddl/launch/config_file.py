@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from tfddl.launch import horovod_settings, variables
+from tfddl.launch.streams.commands import program_of
 
 # Section of the file -> how the names of the options below it begin.
 _SECTIONS = {
@@ -49,7 +50,7 @@ def take(context: click.Context, option: click.Parameter, path: Path | None) -> 
     try:
         settings = read(path)
         found, rest = horovod_settings.split(settings)
-        defaults = _defaults(context.command, rest)
+        defaults = _defaults(context, rest)
     except ValueError as error:
         raise click.BadParameter(f"{path}: {error}", context, option) from None
     # Not as the default of -x, which a single -x on the command line would replace.
@@ -139,11 +140,12 @@ def _name(key: Any) -> str:
     return str(key).replace("_", "-")
 
 
-def _defaults(command: click.Command, settings: dict[str, Any]) -> dict[str, Any]:
+def _defaults(context: click.Context, settings: dict[str, Any]) -> dict[str, Any]:
     """The settings by the names of the command's parameters."""
+    program = program_of(context)
     parameters = {
         spelling.lstrip("-"): parameter
-        for parameter in command.params
+        for parameter in context.command.params
         if isinstance(parameter, click.Option)
         for spelling in parameter.opts
     }
@@ -151,7 +153,7 @@ def _defaults(command: click.Command, settings: dict[str, Any]) -> dict[str, Any
     for name, value in settings.items():
         if name in horovod_settings.WITHOUT_EFFECT:
             click.echo(
-                f"tfddlrun: {name} in the file of --config-file changes nothing in tfddl; leave it out",
+                f"{program}: {name} in the file of --config-file changes nothing in tfddl; leave it out",
                 err=True,
             )
         elif name in parameters and name not in _NOT_IN_A_FILE:
@@ -161,7 +163,7 @@ def _defaults(command: click.Command, settings: dict[str, Any]) -> dict[str, Any
             near = difflib.get_close_matches(name, parameters.keys() - _NOT_IN_A_FILE, 1)
             meant = f" (did you mean {near[0]}?)" if near else ""
             raise ValueError(
-                f"{name} is not an option that a file may have: use the long options of `tfddlrun --help`, or "
+                f"{name} is not an option that a file may have: use the long options of `{program} --help`, or "
                 f"Horovod's sections {', '.join(_SECTIONS)}. Received: {name}: {value!r}{meant}"
             )
     return defaults

@@ -94,7 +94,7 @@ class Options:
 
 
 def print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    """Callback of --version: prints the versions of tfddlrun and mpirun, and ends."""
+    """Callback of --version: prints the versions of tfddl and mpirun, and ends."""
     if not wanted:
         return
     from tfddl import __version__
@@ -103,7 +103,7 @@ def print_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
         mpirun = str(find_mpirun())
     except MpirunError as error:
         mpirun = str(error)
-    click.echo(f"tfddlrun {__version__}\n{mpirun}")
+    click.echo(f"{commands.program_of(context)} {__version__}\n{mpirun}")
     context.exit()
 
 

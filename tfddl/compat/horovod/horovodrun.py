@@ -53,9 +53,15 @@ It is `tfddlrun --horovod` with Horovod's options. Options for parts of Horovod 
 and a line says so. See `tfddlrun --help` for more."""
 
 
+class _Command(Command):
+    """tfddlrun's command by another name."""
+
+    program = "horovodrun"
+
+
 def _changes_nothing(_: click.Context, option: click.Parameter, value: Any) -> None:
     if value:
-        click.echo(f"horovodrun: {option.opts[-1]} changes nothing in tfddl; leave it out", err=True)
+        click.echo(f"{_Command.program}: {option.opts[-1]} changes nothing in tfddl; leave it out", err=True)
 
 
 def _params() -> list[click.Parameter]:
@@ -70,7 +76,7 @@ def _params() -> list[click.Parameter]:
 
 
 @click.command(
-    cls=Command,
+    cls=_Command,
     help=_HELP,
     no_args_is_help=True,
     context_settings=run.CONTEXT,
