@@ -409,13 +409,16 @@ def test_ctrl_c_ends_the_job_of_doctor(monkeypatch, tmp_path):
     code = f"import os, time; open('{tmp_path}/' + str(os.getpid()), 'x'); time.sleep(100)"
     command = [sys.executable, "-m", "tfddl.launch.run", "-np", "2", sys.executable, "-c", code]
 
+    wait = subprocess.Popen.wait
+
     def interrupted(process, timeout):
+        monkeypatch.setattr(subprocess.Popen, "wait", wait)
         end = time.monotonic() + 60
         while len(os.listdir(tmp_path)) < 2 and time.monotonic() < end:
             time.sleep(0.05)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         probe.run_process(command, "job", 60.0)
     assert len(os.listdir(tmp_path)) == 2

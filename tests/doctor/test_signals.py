@@ -4,11 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
 from tests.harness.job import REPOSITORY
+from tfddl.doctor import probe
 
 # A probe that hangs: LIMIT_S would end it after two minutes.
 PROGRAM = """
@@ -19,6 +21,23 @@ code = "import os, time; open(os.environ['TMPDIR'] + '/started', 'x'); time.slee
 probe.run_process = lambda command, *rest, **more: run_process([command[0], "-c", code], *rest, **more)
 cli.main(["doctor"])
 """
+
+
+def test_ctrl_c_while_a_probe_starts(monkeypatch):
+    """The process of the probe is not there yet."""
+    start = subprocess.Popen
+
+    def slow(_, **options):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        time.sleep(0.3)
+        return start(["sleep", "20"], **options)
+
+    monkeypatch.setattr(subprocess, "Popen", slow)
+    monkeypatch.setattr(probe, "PROBES", {"python": probe.PROBES["python"]})
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        list(probe.run_all())
+    assert time.monotonic() - begun < 10
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

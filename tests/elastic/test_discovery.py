@@ -9,7 +9,6 @@ import pytest
 
 from tests.elastic.support import Pool, starts
 from tfddl.launch.elastic import discovery
-from tfddl.launch.elastic.children import Children
 from tfddl.launch.elastic.cooldown import HostCooldown
 from tfddl.launch.elastic.discovery import Poll, Script, parse, wait_for_hosts
 from tfddl.launch.elastic.hand_over import HandOver
@@ -17,6 +16,7 @@ from tfddl.launch.elastic.pool import filled
 from tfddl.launch.elastic.restart import Limits, Placement, Restarts
 from tfddl.launch.hosts import Host
 from tfddl.launch.outcome import Rank, Verdict
+from tfddl.launch.supervision.children import Children
 
 A, B, C = Host("a", 2), Host("b", 2), Host("c", 2)
 

@@ -14,7 +14,7 @@ from tests.harness.job import REPOSITORY
 from tests.launch.support import runner, running, wait_until
 from tfddl import cli
 from tfddl.launch import signals
-from tfddl.launch.elastic.children import Children
+from tfddl.launch.supervision.children import Children
 from tfddl.launch.supervision.loop import Loop
 
 LIMIT_S = 60.0

@@ -7,10 +7,9 @@ hangs is a finding too, and hides no other.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -20,11 +19,11 @@ from dataclasses import asdict
 from tfddl.doctor import gpu, host, mpi, software
 from tfddl.doctor.finding import Finding, fault
 from tfddl.launch.scratch import SEGMENTS
+from tfddl.launch.supervision.children import Children
 
 LIMIT_S = 120.0
 _GRACE_S = 15.0  # in which tfddlrun ends a job
 _MARK = "tfddl doctor: "
-_running: set[subprocess.Popen[str]] = set()
 
 PROBES: dict[str, Callable[[], Iterator[Finding]]] = {
     "python": software.python,
@@ -49,20 +48,20 @@ PROBES: dict[str, Callable[[], Iterator[Finding]]] = {
 
 def run_all() -> Iterator[Finding]:
     """Runs all probes, as many at a time as there are cores, and yields their findings in the order of `PROBES`."""
+    children = Children(_GRACE_S)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         try:
-            for findings in pool.map(run, PROBES):
+            for findings in pool.map(functools.partial(run, children=children), PROBES):
                 yield from findings
-        except BaseException:  # Ctrl-C, for which the threads would wait
-            for process in list(_running):
-                _kill(process)
-            raise
+        finally:  # at Ctrl-C the pool would wait for the probes
+            children.end()
 
 
-def run(name: str) -> list[Finding]:
+def run(name: str, children: Children | None = None) -> list[Finding]:
     """Runs one probe in a new process."""
     with _scratch() as variables:
-        return run_process([sys.executable, "-m", "tfddl.doctor.probe", name], name, LIMIT_S, **variables)
+        command = [sys.executable, "-m", "tfddl.doctor.probe", name]
+        return run_process(command, name, LIMIT_S, children=children, **variables)
 
 
 @contextlib.contextmanager
@@ -77,52 +76,29 @@ def _scratch() -> Iterator[dict[str, str]]:
 
 
 def run_process(
-    command: list[str], subject: str, limit_s: float, cure: str = "", **variables: str
+    command: list[str],
+    subject: str,
+    limit_s: float,
+    cure: str = "",
+    children: Children | None = None,
+    **variables: str,
 ) -> list[Finding]:
-    """Runs a process that prints findings, with more environment variables, and kills it with its children at the limit.
+    """Runs a process that prints findings, with more environment variables, and ends it with its children at the limit.
 
     Returns:
         The findings; one more where the process hung, crashed, or found nothing and failed.
     """
     environment = {**os.environ, **variables, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=environment,
-        start_new_session=True,
-    )
-    _running.add(process)
-    try:
-        output, _ = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        _kill(process)
-        output, _ = process.communicate()
+    code, said, errors = (children or Children(_GRACE_S)).run(command, limit_s, environment)
+    findings = _findings(said)
+    if code is None:
         text = f"no answer within {limit_s:.0f} s"
-        return [*_findings(output), fault(subject, text, cure or f"look why this hangs: {' '.join(command)}")]
-    except BaseException:  # Ctrl-C
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_S)
-        _kill(process)
-        raise
-    finally:
-        _running.discard(process)
-    findings = _findings(output)
-    if process.returncode and not any(each.state == "fault" for each in findings):
-        last = [line for line in output.splitlines() if line.strip() and _MARK not in line][-1:]
-        text = f"ended with exit code {process.returncode}: {''.join(last)[:300]}"
+        findings.append(fault(subject, text, cure or f"look why this hangs: {' '.join(command)}"))
+    elif code and not any(each.state == "fault" for each in findings):
+        last = [line for line in (said + errors).splitlines() if line.strip() and _MARK not in line][-1:]
+        text = f"ended with exit code {code}: {''.join(last)[:300]}"
         findings.append(fault(subject, text, cure or f"look why this fails: {' '.join(command)}"))
     return findings
-
-
-def _kill(process: subprocess.Popen[str]) -> None:
-    """Kills a process with its children."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def report(finding: Finding) -> None:

@@ -17,7 +17,6 @@ import click
 from tfddl._environment import switched_on
 from tfddl.launch import open_files
 from tfddl.launch.channel import Listener
-from tfddl.launch.elastic.children import Children, run_at_once
 from tfddl.launch.elastic.cooldown import HostCooldown
 from tfddl.launch.elastic.discovery import Poll, Script
 from tfddl.launch.elastic.folder import commits_folder, forget
@@ -43,6 +42,7 @@ from tfddl.launch.rank_shim import COMMITS_VARIABLE, STATE_VARIABLE, SURVIVE_VAR
 from tfddl.launch.scratch import Scratch, scratch, tcp_settings
 from tfddl.launch.streams.output import Output
 from tfddl.launch.streams.rank_files import RankFiles
+from tfddl.launch.supervision.children import Children, run_at_once
 
 _RUN_ON_S = 20.0
 

@@ -4,7 +4,6 @@ session.py     the starts of a job, one after the other
 restart.py     whether to start again after a loss, with how many processes, and on which hosts
 folder.py      the folder of the commits, which outlives the processes
 discovery.py   the script that names the hosts
-children.py    short commands beside the job: the script, and a look whether a host answers
 pool.py        the hosts that the job may use
 cooldown.py    hosts that have failed, and for how long they are not used
 survival.py    whether a start goes on in its processes when ranks have died

@@ -7,8 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from tfddl.launch.elastic.children import Children
 from tfddl.launch.hosts import Host, host_of
+from tfddl.launch.supervision.children import Children
 
 EVERY_S = 1.0
 LIMIT_S = 60.0

@@ -1,4 +1,4 @@
-"""Short commands that tfddlrun runs beside a job, and can end at any time."""
+"""Short commands that tfddlrun runs beside a job, or `tfddl doctor` to look at this host, and can end at any time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TextIO
 
@@ -16,23 +16,30 @@ from tfddl.launch import signals
 
 _LOOK_S = 0.1
 _AT_ONCE = 32
-_GRACE_S = 2.0  # between SIGTERM and SIGKILL
 
 
 class Children:
-    """Runs commands, each in a session of its own. Several threads may share it."""
+    """Runs commands, each in a session of its own. Several threads may share it.
 
-    def __init__(self) -> None:
+    Args:
+        grace: Seconds between SIGTERM and SIGKILL.
+    """
+
+    def __init__(self, grace: float = 2.0) -> None:
+        self._grace = grace
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[bytes]] = set()
         self._ended = False
 
-    def run(self, command: str | list[str], limit: float) -> tuple[int | None, str, str]:
+    def run(
+        self, command: str | list[str], limit: float, environment: Mapping[str, str] | None = None
+    ) -> tuple[int | None, str, str]:
         """Runs a command to its end.
 
         Args:
             command: A list of words, or a text for a shell.
             limit: Seconds that it may take.
+            environment: Its variables. Defaults to those of this process.
 
         Returns:
             Its exit code, or None if it has been ended, and what it has written to stdout and stderr.
@@ -42,12 +49,19 @@ class Children:
         """
         # Not pipes, which a process that the command has left behind would hold open.
         with _file() as said, _file() as errors:
-            code = self._run(command, limit, said, errors)
+            code = self._run(command, limit, said, errors, environment)
             for file in (said, errors):
                 file.seek(0)
             return code, said.read(), errors.read()
 
-    def _run(self, command: str | list[str], limit: float, said: TextIO, errors: TextIO) -> int | None:
+    def _run(
+        self,
+        command: str | list[str],
+        limit: float,
+        said: TextIO,
+        errors: TextIO,
+        environment: Mapping[str, str] | None,
+    ) -> int | None:
         with self._lock:
             if self._ended:
                 return None
@@ -57,6 +71,7 @@ class Children:
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=errors,
+                env=environment,
                 start_new_session=True,
             )
             self._running.add(process)
@@ -65,10 +80,10 @@ class Children:
         except subprocess.TimeoutExpired:
             # While Ctrl-Z stops tfddlrun, the limit goes on, and the command too.
             if process.poll() is None:
-                _end(process)
+                _end(self._grace, process)
                 return None
         except KeyboardInterrupt:
-            _end(process)
+            _end(self._grace, process)
             raise
         finally:
             with self._lock:
@@ -80,7 +95,7 @@ class Children:
         with self._lock:
             self._ended = True
             running = list(self._running)
-        _end(*running)
+        _end(self._grace, *running)
 
 
 def run_at_once(commands: Sequence[list[str]], limit: float) -> None:
@@ -105,12 +120,12 @@ def _file() -> TextIO:
     return open(os.memfd_create("tfddlrun"), "w+", errors="replace")
 
 
-def _end(*processes: subprocess.Popen[bytes]) -> None:
+def _end(grace: float, *processes: subprocess.Popen[bytes]) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
-        deadline = time.monotonic() + _GRACE_S
+        deadline = time.monotonic() + grace
         for process in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
