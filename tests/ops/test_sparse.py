@@ -60,12 +60,15 @@ def test_against_dense(hvd, op, dtype, mode):
         (100, "int8", (1.0, 3.0)),
         (100, "int8", (-3.0, 1.0)),
         (200, "uint8", (-1.0, 1.0)),
+        (2**62, "int64", (4.0, 1.0)),
+        (2**62, "int64", (1.0, -4.0)),
+        (2**63, "uint64", (4.0, 1.0)),
         (60000, "float16", (2.0, 0.5)),
     ],
 )
 @on_ranks(2)
 def test_factors_at_the_limits_of_a_dtype(hvd, number, dtype, factors):
-    x = tf.cast([[number]], dtype)
+    x = tf.constant(np.array([[number]], dtype))
     options = {"prescale_factor": factors[0], "postscale_factor": factors[1]}
     result = hvd.allreduce(tf.IndexedSlices(x, tf.constant([0]), tf.constant([1, 1])), **options)
     np.testing.assert_array_equal(result.values, hvd.allreduce(x, **options))

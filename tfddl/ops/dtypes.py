@@ -129,6 +129,9 @@ def scaled(x: tf.Tensor, factor: float | tf.Tensor, dtype: tf.DType | None = Non
     if isinstance(factor, float) and factor == 1:
         return tf.cast(x, dtype)
     if x.dtype.is_integer:
-        return tf.saturate_cast(tf.cast(x, tf.float64) * factor, dtype)
+        product = tf.cast(x, tf.float64) * factor
+        # float64 may be unable to hold dtype.max, which saturate_cast needs, but always holds the next power of two.
+        beyond = 2.0 * (dtype.max // 2 + 1)
+        return tf.where(product >= beyond, tf.constant(dtype.max, dtype), tf.saturate_cast(product, dtype))
     wide = tf.cast(x, tf.float32) if x.dtype.size == 2 else x
     return tf.cast(wide * tf.cast(factor, wide.dtype), dtype)
