@@ -368,6 +368,37 @@ def test_executions_of_different_lengths(hvd):
 
 
 @on_ranks(2)
+def test_steps_of_a_loop_without_fit(hvd):
+    """There Keras gives callbacks no parameters."""
+    import keras
+
+    model, x, y = model_and_data(hvd)
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    local = hvd.callbacks.LocalSGD(every=2)
+    callbacks = keras.callbacks.CallbackList([local], model=model)
+    callbacks.on_train_begin()
+    callbacks.on_epoch_begin(0)
+    for step in range(3):
+        callbacks.on_train_batch_begin(step)
+        model.train_on_batch(x, y)
+        callbacks.on_train_batch_end(step)
+    assert local.current.steps == 1
+
+
+@on_ranks(2)
+def test_steps_beside_a_state_that_has_begun_the_epoch(hvd):
+    import keras
+
+    model, x, y = model_and_data(hvd)
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    local, seen = hvd.callbacks.LocalSGD(every=5), []
+    batch = hvd.elastic.UpdateBatchStateCallback(hvd.elastic.KerasState(model, batch=3))
+    notes = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: seen.append(local.current.steps))
+    model.fit(x, y, batch_size=2, verbose=0, callbacks=[batch, local, notes])  # 6 steps
+    assert seen == [1]
+
+
+@on_ranks(2)
 def test_weights_that_change_between_two_fits(hvd):
     """The outer gradient is that of the second fit; another model begins with an outer state of its own."""
     import keras

@@ -68,17 +68,6 @@ class UpdateBatchStateCallback(Callback):
     def __init__(self, state: State) -> None:
         super().__init__()
         self.state: Any = state
-        self.steps_per_epoch: int | None = None
-
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Forgets the steps of an earlier `fit`."""
-        self.steps_per_epoch = None
-
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Shortens the progress bar of an epoch that goes on: `params["steps"]`."""
-        if self.params.get("steps"):
-            self.steps_per_epoch = self.steps_per_epoch or self.params["steps"]
-            self.params["steps"] = self.steps_per_epoch - self.state.batch
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Notes the batch."""

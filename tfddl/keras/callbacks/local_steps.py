@@ -111,7 +111,7 @@ class LocalSGD(LocalStepsCallback):
             self._check_trained()
         done = _compat.batches_done(self.model, batch)
         # Keras counts the last execution of an epoch in full, also if the data ended in it.
-        done = min(done, self.params.get("steps") or done)
+        done = min(done, _compat.fit_params(self).get("steps") or done)
         if self._local is not None:
             self._local.step(done - self._last)
         self._last = done
