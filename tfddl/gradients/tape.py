@@ -154,11 +154,11 @@ class DistributedGradientTape(tf.GradientTape):
         Raises:
             ValueError: In a function that XLA compiles, if there are no XLA kernels.
         """
-        if basics.size() > 1 and any(tape is not self for tape in _recording.get()):
+        if any(tape is not self for tape in _recording.get()) and basics.size() > 1:
             warn_once(
-                "A DistributedGradientTape computes a gradient inside the `with` of another one, so the loss of the outer "
-                "tape has a mean over all ranks in place of the rank's own gradient: wrap only the outer tape, whose "
-                "gradients go to the optimizer, and make the inner one with tf.GradientTape()."
+                "A DistributedGradientTape computes a gradient inside the `with` of another one. If the loss of the outer "
+                "tape uses this gradient, the loss has a mean over all ranks in place of the rank's own gradient: wrap only "
+                "the outer tape, whose gradients go to the optimizer, and make the inner one with tf.GradientTape()."
             )
         gradients = self._wrapped.gradient(target, sources, output_gradients, unconnected_gradients)
         flat, variables = tf.nest.flatten(gradients), tf.nest.flatten(sources)
