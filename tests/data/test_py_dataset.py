@@ -168,3 +168,10 @@ def test_fit_sees_every_batch_once_an_epoch(hvd, workers):
     for epoch in range(3):
         together = rows[:, epoch * each : (epoch + 1) * each].ravel()
         assert sorted(together) == sorted(expected[epoch][: each * hvd.size()])
+
+
+@on_ranks(1)
+def test_before_init(hvd):
+    hvd.shutdown()
+    with pytest.raises(ValueError, match=r"Received: a call of hvd\.data\.ShardedPyDataset\(\)"):
+        data.ShardedPyDataset(Numbers(4))

@@ -47,10 +47,14 @@ def test_before_init(hvd):
         pytest.raises(ValueError, match="in the function that tfddl"),
     ):
         hvd.rank()
-    with pytest.raises(
-        ValueError, match=r"right after the imports\. Received: a call of hvd\.data\.shard\(\)"
+    for name, arguments in (
+        ("shard", ([1, 2],)),
+        ("shard_arrays", ([1, 2],)),
+        ("steps_per_epoch", (60, 2)),
     ):
-        hvd.data.shard([1, 2])
+        received = rf"right after the imports\. Received: a call of hvd\.data\.{name}\(\)"
+        with pytest.raises(ValueError, match=received):
+            getattr(hvd.data, name)(*arguments)
     not_ready = (ValueError, tf.errors.FailedPreconditionError)
     for call in (
         lambda: hvd.allreduce(tf.ones([3])),

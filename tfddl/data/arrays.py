@@ -58,7 +58,7 @@ def shard_arrays(
         [[0, 4], [1, 9]]
     """
     whole_job = rank is None
-    rank, size = shards.resolve(rank, size, process_set)
+    rank, size = shards.resolve(rank, size, process_set, "data.shard_arrays")
     given = arrays
     arrays = tuple(array.tocsr() if is_scipy_sparse(array) else array for array in _leaves(given))
     lengths = [array.shape[0] if is_scipy_sparse(array) else len(array) for array in arrays]

@@ -50,7 +50,7 @@ def shard_dataset(
     """
     shards.check_remainder(remainder)
     whole_job = rank is None
-    rank, size = shards.resolve(rank, size, process_set)
+    rank, size = shards.resolve(rank, size, process_set, "data.shard")
     if size == 1:
         return dataset
     if not tf.executing_eagerly():

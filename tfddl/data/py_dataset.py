@@ -115,7 +115,7 @@ class ShardedPyDataset(EpochDataset):
             )
         self.dataset = dataset
         self._shuffle, self._seed, self._remainder = shuffle, seed, remainder
-        self._rank, self._size = shards.resolve(rank, size, process_set)
+        self._rank, self._size = shards.resolve(rank, size, process_set, "data.ShardedPyDataset")
         self._order: tuple[Any, np.ndarray] | None = None
         if count is not None:
             shards.shard_size(count, self._size, remainder, "batches")

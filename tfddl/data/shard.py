@@ -12,6 +12,7 @@ from tfddl import _compat
 from tfddl.data.arrays import is_dict, is_scipy_sparse, shard_arrays
 from tfddl.data.dataset import shard_dataset
 from tfddl.data.py_dataset import ShardedPyDataset
+from tfddl.runtime.job import current
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tf.data.Dataset": shard_dataset,
@@ -69,6 +70,8 @@ def shard(*data: Any, **options: Any) -> Any:
             f"hvd.data.shard of {kind} has no option {', '.join(sorted(wrong))}: use one of {', '.join(known)}. "
             f"Received: {options}"
         )
+    if not options.keys() & {"rank", "size"}:
+        current("data.shard")  # an error names this call
     return function(*data, **options)
 
 

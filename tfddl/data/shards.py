@@ -2,14 +2,12 @@
 
 from tfddl.keras.consistency import callback_list
 from tfddl.runtime import basics, rank_queries
-from tfddl.runtime.process_sets import ProcessSet, global_process_set, id_of, members
+from tfddl.runtime.process_sets import ProcessSet, id_of, members
 
 REMAINDERS = ("drop", "repeat")
 
 
-def resolve(
-    rank: int | None, size: int | None, process_set: ProcessSet = global_process_set
-) -> tuple[int, int]:
+def resolve(rank: int | None, size: int | None, process_set: ProcessSet, call: str) -> tuple[int, int]:
     """The index of the shard and the number of shards: as given, or this process's rank in the process set and its size.
 
     Raises:
@@ -18,7 +16,7 @@ def resolve(
     """
     if rank is None and size is None:
         rank_queries.note("data", "hvd.data")
-        size = len(members(process_set, "data.shard"))
+        size = len(members(process_set, call))
         if size > 1:
             callback_list.watch_shards()
         process_set_id = id_of(process_set, "hvd.data")

@@ -31,7 +31,7 @@ def steps_per_epoch(
     """
     if size is None:
         rank_queries.note("size", "hvd.data.steps_per_epoch()")
-        size = len(members(process_set))
+        size = len(members(process_set, "data.steps_per_epoch"))
     if min(n, batch, size) < 1:
         raise ValueError(
             f"steps_per_epoch needs positive numbers: pass the samples of all the data and the batch of one rank. "
