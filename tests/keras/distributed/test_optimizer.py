@@ -32,7 +32,7 @@ def reduces(hvd, optimizer):
 
 
 @on_ranks(2)
-def test_adopted_in_place(hvd):
+def test_in_place(hvd):
     optimizer = keras.optimizers.Adam(0.25, name="mine")
     v = keras.Variable([1.0])
     optimizer.apply_gradients([(tf.constant([1.0]), v)])

@@ -27,10 +27,10 @@ def distribute(optimizer: Any, settings: Settings) -> Any:
     """
     if _compat.is_keras_2():
         return aggregation.distribute(optimizer, settings)
-    patches.watch_loss_scale_optimizers(_adopt_loss_scale, _refuse_several)
+    patches.watch_loss_scale_optimizers(_subclass_loss_scale, _refuse_several)
     if _compat.is_loss_scale_optimizer(optimizer):
         distribute(optimizer.inner_optimizer, settings)
-        _adopt_loss_scale(optimizer)
+        _subclass_loss_scale(optimizer)
     elif not is_subclassed(optimizer):
         set_settings(optimizer, settings)
         if _compat.has_inner_optimizers(optimizer):
@@ -81,7 +81,7 @@ class DistributedMulti(DynamicSubclass):
         return optimizer
 
 
-def _adopt_loss_scale(optimizer: Any) -> bool:
+def _subclass_loss_scale(optimizer: Any) -> bool:
     """Gives a LossScaleOptimizer around a distributed optimizer a subclass; returns whether this call did it."""
     if is_subclassed(optimizer) or not is_subclassed(optimizer.inner_optimizer):
         return False
