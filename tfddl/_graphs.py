@@ -27,21 +27,28 @@ def being_built() -> list[Any]:
 
 
 def in_xla_context() -> bool:
-    """Whether the current trace belongs to a function with `jit_compile=True`, or to the gradient of one.
+    """Whether the current trace belongs to a function with `jit_compile=True`, or to the gradient of one."""
+    return not tf.executing_eagerly() and _inside_compiled(tf.compat.v1.get_default_graph()) is not None
 
-    TensorFlow forgets this at the end of the trace, and may build the gradient later, inside of the function's graph. So the
-    graphs in the function are marked.
+
+def mark_compiled(graph: Any) -> None:
+    """Marks a graph for its gradient, with the graphs around it, if they are inside a function with `jit_compile=True`.
+
+    TensorFlow forgets this at the end of the trace, and may build the gradient later, inside of the function's graph.
     """
-    graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    for each in _inside_compiled(graph) or ():
+        each._tfddl_is_compiled = True
+
+
+def _inside_compiled(graph: Any) -> list[Any] | None:
+    """The graph and those around it up to one that XLA compiles, without this one. None if XLA compiles none."""
     inside: list[Any] = []
     while graph is not None:
         if hasattr(graph, "_tfddl_is_compiled") or control_flow_util.InXlaContext(graph):
-            for each in inside:
-                each._tfddl_is_compiled = True
-            return True
+            return inside
         inside.append(graph)
         graph = getattr(graph, "outer_graph", None)
-    return False
+    return None
 
 
 def is_stateful_op(kind: str) -> bool:
@@ -84,6 +91,15 @@ def run_iterations_in_turn(op: Any) -> None:
         context = context.outer_context
 
 
+def run_before_end(op: Any) -> None:
+    """Makes a function without automatic control dependencies end when an op of its graph has run, used or not.
+
+    Without this the next call of the function, or the next iteration of a loop, begins while the op may still run.
+    """
+    if op.graph.building_function and op._get_control_flow_context() is None:
+        op.graph.control_outputs.append(op)
+
+
 @functools.cache
 def separate_traces(key: Callable[[], object]) -> None:
     """Makes each `tf.function` use a trace again only where `key` returns what it returned while the trace was made.
@@ -123,7 +139,8 @@ def chain_calls(
     Conds and loops with such ops are calls as well. These calls, and the stateful ops without resources, run one after the
     other. TensorFlow alone lets two calls run at once if they read variables and neither writes a variable of the other.
     TensorFlow orders nothing in a function without automatic control dependencies: the gradient of a function for two tapes
-    outside of it, or for a persistent one, and the conds and loops in this gradient. tfddl orders the calls there, too.
+    outside of it, or for a persistent one, with its conds and loops; a function of `tf.compat.v1.wrap_function`; a branch of
+    a cond in a graph of TensorFlow 1. tfddl orders the calls there, too.
 
     Args:
         is_chained: Whether calls of functions with ops of this type run in order.
@@ -139,14 +156,15 @@ def chain_calls(
         if not _CALLS.match(op.type) or chain in writes or not calls_kernels(op.graph, op.node_def):
             return False
         context = control_flow_util.GetContainingXLAContext(op._get_control_flow_context())
-        if context is not None or control_flow_util.GraphOrParentsInXlaContext(op.graph):
+        if context is not None or _inside_compiled(op.graph) is not None:
             for_xla()
         added = calls_chained(op.graph, op.node_def)
         if added:
             writes.add(chain)
         return added
 
-    plain = func_graph.FuncGraph._create_op_helper  # TensorFlow has recorded the op's traceback before
+    # TensorFlow records an op's traceback before it calls this method, so that the traceback does not show the wrapper.
+    plain = func_graph.FuncGraph._create_op_helper
 
     @functools.wraps(plain)
     def create_op_in_order(graph: Any, op: Any, compute_device: bool = True) -> None:
@@ -155,25 +173,14 @@ def chain_calls(
         if imported or graph.experimental_acd_manager is not None or not _CALLS.match(op.type):
             return
         if calls_chained(graph, op.node_def):
-            _run_after(getattr(graph, "_tfddl_last_call", None), op)
-            graph._tfddl_last_call = op
+            context = op._get_control_flow_context()
+            last_calls = graph._tfddl_last_calls = getattr(graph, "_tfddl_last_calls", {})
+            if context in last_calls:
+                op._add_control_input(last_calls[context])
+            last_calls[context] = op
             run_before_end(op)
 
     func_graph.FuncGraph._create_op_helper = create_op_in_order
-
-
-def _run_after(first: Any, second: Any) -> None:
-    if first is not None and first._get_control_flow_context() is second._get_control_flow_context():
-        second._add_control_input(first)
-
-
-def run_before_end(op: Any) -> None:
-    """Makes a function without automatic control dependencies end when an op of its graph has run, used or not.
-
-    Without this the next call of the function, or the next iteration of a loop, begins while the op may still run.
-    """
-    if op.graph.building_function and op._get_control_flow_context() is None:
-        op.graph.control_outputs.append(op)
 
 
 def _calls_ops(is_wanted: Callable[[str], bool]) -> Callable[[Any, Any], bool]:

@@ -23,7 +23,7 @@ FAULTS = {
     ),
     "the gradients of calls of a function with collectives run at once": Fault(
         "tfddl/_graphs.py",
-        "            graph._tfddl_last_call = op\n",
+        "            last_calls[context] = op\n",
         "",
         "tests/ops/test_order.py::test_gradients_of_calls_of_one_function",
     ),

@@ -204,6 +204,24 @@ def test_gradients_of_calls_of_one_function(hvd):
         assert float(tape.gradient(y, x)) == 2002, function
 
 
+@on_ranks(1)
+def test_calls_around_a_part_that_xla_compiles(hvd):
+    """The function has no automatic control dependencies."""
+
+    @tf.function
+    def total(x):
+        return hvd.allreduce(x, op=hvd.Sum)
+
+    def calls():
+        total(1.0)
+        tf.xla.experimental.compile(lambda: total(2.0))
+        total(3.0)
+
+    graph = tf.compat.v1.wrap_function(calls, []).graph
+    first, _, last = [op for op in graph.get_operations() if op.type.endswith("PartitionedCall")]
+    assert last.control_inputs == [first]
+
+
 @on_ranks(2)
 def test_gradients_for_several_tapes(hvd):
     """Their functions have no automatic control dependencies. Rank 0 has the first of two calls last, rank 1 the second."""

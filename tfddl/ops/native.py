@@ -222,8 +222,8 @@ def _unchain(result: tf.Tensor) -> None:
     cluster it would wait for all inputs of the cluster. A function with `jit_compile=True` ignores this attribute.
     """
     result.op._set_attr("_XlaCompile", attr_value_pb2.AttrValue(b=False))
-    _graphs.in_xla_context()  # marks the graph for its gradient
     graph: Any = result.graph
+    _graphs.mark_compiled(graph)
     manager = getattr(graph, "experimental_acd_manager", None)
     if manager is None:
         _graphs.run_before_end(result.op)
