@@ -39,7 +39,10 @@ Watchdog::Watchdog(std::unique_ptr<Transport> transport, std::shared_ptr<Engine>
       peers_(incoming_.size()),
       my_process_(ProcessId::Mine()) {
   engines_[0] = std::move(engine);
-  for (int peer = 0; peer < transport_->size(); ++peer) PostReceive(peer);
+  for (int peer = 0; peer < transport_->size(); ++peer) {
+    PostReceive(peer);
+    if (peer != transport_->rank()) unrecorded_.insert(peer);
+  }
   if (my_process_) SendToAll(Type::kHello, my_process_->Encode());
   thread_ = std::thread([this] { Loop(); });
 }
@@ -81,11 +84,17 @@ void Watchdog::AskForRecords(const std::string& reason) {
   wake_.notify_one();
 }
 
-bool Watchdog::CollectRecords(const std::string& reason, double limit_s) {
+void Watchdog::CollectRecords(const std::string& reason, double limit_s) {
   AskForRecords(reason);
   std::unique_lock<std::mutex> lock(mutex_);
-  return records_changed_.wait_for(lock, std::chrono::duration<double>(limit_s),
-                                   [this] { return records_ >= transport_->size() - 1; });
+  records_changed_.wait_for(lock, std::chrono::duration<double>(limit_s),
+                            [this] { return unrecorded_.empty(); });
+}
+
+void Watchdog::ExpectNoRecord(int peer) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  unrecorded_.erase(peer);
+  records_changed_.notify_all();
 }
 
 // The records show the requests that still wait.
@@ -202,6 +211,7 @@ void Watchdog::RunOnce() {
   NoticeSuspension();
   for (int peer = 0; peer < transport_->size(); ++peer) Hear(peer);
   FlushSent();
+  NoticeEndedPeers();
   if (const auto reason = Failure()) {
     FailAll(*reason);  // a failure in one set fails the job
     if (std::exchange(failure_told_, true)) return;
@@ -235,6 +245,7 @@ void Watchdog::Hear(int peer) {
 // An MPI with fault tolerance (ULFM) reports a dead peer so. The other peers still have to learn of it.
 void Watchdog::Lose(int peer, const std::string& why) {
   if (std::exchange(peers_[static_cast<size_t>(peer)].lost, true)) return;
+  ExpectNoRecord(peer);
   FailAll("rank " + std::to_string(peer) +
           " has died, or its host cannot be reached. See its last lines. MPI says: " + why);
 }
@@ -308,12 +319,9 @@ void Watchdog::Receive(int peer, const std::string& bytes) {
       FlightRecord::OfProcess().WriteStall(text);
       Send(peer, Type::kRecorded, "");
       break;
-    case Type::kRecorded: {
-      std::lock_guard<std::mutex> lock(mutex_);
-      ++records_;
-      records_changed_.notify_all();
+    case Type::kRecorded:
+      ExpectNoRecord(peer);
       break;
-    }
     case Type::kShutdown:
       peers_[static_cast<size_t>(peer)].left = true;
       for (const auto& [set, engine] : engines_) {
@@ -339,17 +347,24 @@ void Watchdog::Receive(int peer, const std::string& bytes) {
   }
 }
 
-// A process that has ended without leaving fails the job. mpirun does not always end the job then.
-void Watchdog::FailIfPeerDied() {
+void Watchdog::NoticeEndedPeers() {
   const int64_t now = NowMicros();
   if (now - peers_checked_us_ < kPeerCheckMicros) return;
   peers_checked_us_ = now;
-  const bool may_leave = engines_.at(0)->closed();  // sets without the leaving ranks go on
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     Peer& peer = peers_[rank];
-    if (!peer.process || (peer.left && may_leave) || !peer.process->Gone()) continue;
-    if (peer.gone_us == 0) peer.gone_us = now;
-    if (now - peer.gone_us < kGoneMicros) continue;
+    if (!peer.process || peer.gone_us != 0 || !peer.process->Gone()) continue;
+    peer.gone_us = now;
+    ExpectNoRecord(static_cast<int>(rank));
+  }
+}
+
+// A process that has ended without leaving fails the job. mpirun does not always end the job then.
+void Watchdog::FailIfPeerDied() {
+  const bool may_leave = engines_.at(0)->closed();  // sets without the leaving ranks go on
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    const Peer& peer = peers_[rank];
+    if (peer.gone_us == 0 || (peer.left && may_leave) || NowMicros() - peer.gone_us < kGoneMicros) continue;
     FailAll("rank " + std::to_string(rank) + " has died: its process " + std::to_string(peer.process->pid) +
             " ended without leaving the job. See its last lines; dmesg tells if the memory ran out.");
   }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -45,10 +46,9 @@ class Watchdog {
   // Fails it because ranks do not go on; before this, all ranks write their flight records.
   void FailStalled(const std::string& reason);
 
-  // Makes all other ranks write their flight records.
-  void AskForRecords(const std::string& reason);
-  // Waits for these, too. Returns false when `limit_s` seconds were not enough.
-  bool CollectRecords(const std::string& reason, double limit_s);
+  // Asks the other ranks for their flight records, and waits until each has written its own or has ended,
+  // `limit_s` seconds at most.
+  void CollectRecords(const std::string& reason, double limit_s);
 
   // Ends the thread, so that MPI may be finalized. Later messages of peers are not read.
   void Stop();
@@ -113,6 +113,9 @@ class Watchdog {
   void Receive(int peer, const std::string& bytes);
   void SendGoodbye(int peer);
   bool HasAllGoodbyes() const;
+  void AskForRecords(const std::string& reason);
+  void ExpectNoRecord(int peer);
+  void NoticeEndedPeers();
   void FailIfPeerDied();
   void FailAll(const std::string& reason);
   void StallAll(const std::string& reason);
@@ -162,8 +165,8 @@ class Watchdog {
   mutable std::mutex mutex_;  // everything below
   std::condition_variable wake_;
   bool announce_ = false;
-  std::string records_for_;  // why to ask for flight records; empty: nobody has asked
-  int records_ = 0;          // of other ranks, written because this rank has asked
+  std::string records_for_;   // why to ask for flight records; empty: nobody has asked
+  std::set<int> unrecorded_;  // other ranks whose flight record is still to come, if this rank asks for it
   std::condition_variable records_changed_;
   bool disconnecting_ = false;
   bool disconnected_ = false;

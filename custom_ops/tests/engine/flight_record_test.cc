@@ -11,7 +11,6 @@
 
 #include "base/recorder.h"
 #include "tests/check.h"
-#include "tests/engine/job.h"
 
 namespace tfddl {
 namespace {
@@ -62,13 +61,6 @@ bool Holds(const std::string& text, const std::string& part) { return text.find(
 std::string Wait(const fs::path& path) {
   for (int tries = 0; tries < 10000 && !fs::exists(path); ++tries) usleep(1000);
   return Read(path);
-}
-
-// A rank that asks the others for their records hears when these are written.
-void TestCollect() {
-  Job job(3);
-  CHECK(job.watchdogs[1]->CollectRecords("a test", 60));
-  job.End();
 }
 
 void TestFile() {
@@ -136,6 +128,5 @@ void TestFile() {
 
 int main() {
   tfddl::TestRing();
-  tfddl::TestCollect();
   tfddl::TestFile();
 }
