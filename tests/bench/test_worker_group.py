@@ -16,7 +16,7 @@ from tfddl.bench.adapters import OWN
 from tfddl.bench.case import Case
 from tfddl.bench.channel import Listener, connect
 from tfddl.bench.place import Place, fill
-from tfddl.bench.worker_group import WorkerGroup
+from tfddl.bench.worker_group import _END_LIMIT_S, WorkerGroup
 from tfddl.launch.hosts import parse_hosts
 
 
@@ -86,6 +86,19 @@ time.sleep(600)
     while any(Path(f"/proc/{process}").exists() for process in processes):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_a_group_that_ends_before_its_workers_have_connected(monkeypatch):
+    """No worker waits for the driver's answer."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(WorkerGroup, "_meet", interrupted)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        WorkerGroup(OWN["copy"], Place(1))
+    assert time.monotonic() - began < _END_LIMIT_S
 
 
 def test_a_stranger_is_no_worker():

@@ -98,6 +98,13 @@ class WorkerGroup:
             preexec_fn=end_with_parent,  # stopped ranks would not notice the end of this process
         )
         self._stack.callback(_end, self._process)
+        try:
+            self._wait_for_start(listener, place)
+        except BaseException:
+            self._process.terminate()  # its workers do not notice the end of the driver before they have started
+            raise
+
+    def _wait_for_start(self, listener: Listener, place: Place) -> None:
         deadline = time.monotonic() + START_LIMIT_S
         ports = self._meet(listener, place.ranks, deadline)
         addresses = place.addresses(ports)
