@@ -127,6 +127,13 @@ def test_ranks_that_do_not_start_in_time(tmp_path):
     )
 
 
+def test_an_option_that_mpirun_refuses():
+    job = tfddlrun("-np", "2", "--mpi-args", "--nonsense", "true")
+    assert job.code != 0
+    assert "before it started a rank\n" in job.stderr
+    assert job.last_line.endswith("Received: --mpi-args='--nonsense'")
+
+
 def test_a_program_that_imports_horovod():
     """The last line says how to start it; with one rank the traceback is in its output already."""
     for ranks in (1, 2):

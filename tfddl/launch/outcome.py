@@ -95,6 +95,7 @@ class Verdict:
     lost: tuple[Rank, ...] = ()
     handed_over: bool = False  # no rank has failed: the job is to start again on other hosts
     survived: tuple[Rank, ...] = ()  # ranks without which the others went on in their processes
+    mpirun_refused: bool = False  # mpirun failed before it started a rank
 
     @property
     def left(self) -> list[Rank]:
@@ -201,6 +202,7 @@ def _judge_without_culprit(record: Record) -> Verdict:
     code = _shell_code(status or 1)
     stopped = any(rank.stopped for rank in record.ended)
     early = sorted(rank.number for rank in record.ended if rank.status == 0 and not rank.stopped)
+    refused = False
     missing = set(range(record.processes)) - {rank.number for rank in (*record.ended, *record.survived)}
     if record.waiting and early:
         waiting = in_words(sorted(rank.number for rank in record.waiting))
@@ -212,14 +214,11 @@ def _judge_without_culprit(record: Record) -> Verdict:
         words = f"{_name(record.lost[0], True)} was lost: its host or its processes went away without a word"
         code = 1  # mpirun's exit code is 0 when a host is lost
     elif early and stopped:
-        words = (
-            f"tfddlrun: {in_words(early)} ended while others still worked, and had not called MPI_Finalize"
-        )
-        # mpirun's long message adds no other cause
-        return Verdict(code, f"tfddlrun: mpirun said:\n{said}\n{words}" if said else words)
+        words = f"{in_words(early)} ended while others still worked, and had not called MPI_Finalize"
     elif status:
         how = f"ended with exit code {status}" if status > 0 else f"was killed by {_signal(-status)}"
-        words = f"mpirun {how}"
+        refused = len(missing) == record.processes
+        words = f"mpirun {how}{' before it started a rank' if refused else ''}"
     elif status is None and stopped:
         words = "mpirun ended the ranks, and then did not end itself"
     elif stopped:
@@ -230,7 +229,8 @@ def _judge_without_culprit(record: Record) -> Verdict:
         )
     else:
         return Verdict(0)
-    return Verdict(code, f"tfddlrun: {words}; mpirun said:\n{said}" if said else f"tfddlrun: {words}")
+    heard = f"tfddlrun: mpirun said:\n{said}\n" if said else ""
+    return Verdict(code, f"{heard}tfddlrun: {words}", mpirun_refused=refused)
 
 
 def last_traceback(text: str) -> str:

@@ -24,6 +24,7 @@ from tfddl.launch.hints import hint, hint_before, missing_script
 from tfddl.launch.hosts import Host, parse_hosts, read_hostfile, slots_taken, with_room
 from tfddl.launch.mpirun import MPICH, Mpirun, MpirunError, UserOptions, find_mpirun, ssh_variables
 from tfddl.launch.options import HELP, Command, Options, with_options
+from tfddl.launch.outcome import Verdict
 from tfddl.launch.ranks import auto, horovod, program
 from tfddl.launch.start import Starts, is_remote
 from tfddl.launch.streams.output import open_standard_streams
@@ -113,8 +114,21 @@ def _run(job: Starts, placement: Placement, command: tuple[str, ...]) -> int:
         raise click.ClickException(str(error)) from None
     with _rank_files(options, count) as files, _state_folder(options.state_dir):
         return job.run(
-            placement, files, lambda verdict: hint(verdict.errors, count, command, options.horovod)
+            placement,
+            files,
+            lambda verdict: (
+                _wrong_mpi_args(verdict, options) or hint(verdict.errors, count, command, options.horovod)
+            ),
         ).code
+
+
+def _wrong_mpi_args(verdict: Verdict, options: Options) -> str:
+    if not (verdict.mpirun_refused and options.mpi_args):
+        return ""
+    return (
+        "tfddlrun: look in mpirun's message for an option of --mpi-args, and correct that option. "
+        f"Received: --mpi-args={options.mpi_args!r}"
+    )
 
 
 @contextlib.contextmanager
