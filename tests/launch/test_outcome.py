@@ -1,5 +1,7 @@
 """The rank that caused the end of a job, and the last message about it."""
 
+import traceback
+
 import pytest
 
 from tfddl.launch.outcome import Rank, Record, judge, last_traceback
@@ -91,6 +93,16 @@ def test_traceback_comes_whole_with_its_chain_and_without_what_mpi_adds():
     errors = f"{CHAINED.replace('b', 'old')}\nmore\n{CHAINED}\n{noise}\n"
     words = verdict(rank(1, 1, errors=errors))[1]
     assert words == f"tfddlrun: rank 1 exited with code 1:\n{CHAINED}"
+
+
+def test_an_exception_group_has_a_traceback():
+    try:
+        raise ExceptionGroup("g", [ValueError("a"), KeyError("b")])
+    except ExceptionGroup:
+        group = traceback.format_exc().rstrip()
+    assert last_traceback(f"more\n{group}") == group
+    chained = group + CHAINED.partition("KeyError: 'a'")[2]
+    assert last_traceback(f"more\n{chained}") == chained
 
 
 def test_no_traceback():

@@ -14,7 +14,7 @@ from tfddl.runtime.agreement import in_words
 
 _TAIL_BYTES = 1 << 16
 _TAIL_LINES = 10
-_TRACEBACK = "Traceback (most recent call last):"
+_TRACEBACKS = ("Traceback (most recent call last):", "+ Exception Group Traceback (most recent call last):")
 _CHAINS = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
@@ -236,7 +236,7 @@ def _judge_without_culprit(record: Record) -> Verdict:
 def last_traceback(text: str) -> str:
     """The last traceback of a text with its chained tracebacks, up to the end of the text. Empty if there is none."""
     lines = text.splitlines()
-    starts = [index for index, line in enumerate(lines) if line.strip() == _TRACEBACK]
+    starts = [index for index, line in enumerate(lines) if line.strip() in _TRACEBACKS]
     if not starts:
         return ""
     start = starts.pop()
