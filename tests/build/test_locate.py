@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -184,8 +185,12 @@ def test_a_checkout_that_cannot_be_written(
 
 
 def test_a_failed_compile_quotes_its_first_error_and_keeps_the_log(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Each line is one write: two threads compile."""
+    written: list[str] = []
+    stderr = SimpleNamespace(write=written.append, flush=lambda: None)
+    monkeypatch.setattr(compiling, "sys", SimpleNamespace(stderr=stderr))
     monkeypatch.setattr(compiling, "_REMIND_EVERY_S", 0.1)
     tensorflow = discover.TensorFlow("2.21.0", "/nowhere", "/nowhere/lib.so", ("-fno-such-flag-at-all",))
     with pytest.raises(CompileError) as caught:
@@ -195,7 +200,8 @@ def test_a_failed_compile_quotes_its_first_error_and_keeps_the_log(
     (log,) = tmp_path.glob("*.log")
     assert str(log) in message
     assert "error: " in message
-    announcement, *reminders = capsys.readouterr().err.splitlines()
+    announcement, *reminders = filter(None, written)
+    assert all(line.endswith("...\n") for line in (announcement, *reminders))
     assert announcement.startswith(
         "tfddl: compiling its native library for TensorFlow 2.21.0 and Open MPI 5 (once;"
     )

@@ -101,7 +101,7 @@ class _Library(NamedTuple):
 
 def _compile(library: _Library, output_dir: Path, build_dir: Path | None) -> Path:
     cmake = _find_tools(library.name)
-    print(f"tfddl: compiling {library.name} ({library.remark})...", file=sys.stderr, flush=True)
+    _say(f"tfddl: compiling {library.name} ({library.remark})...")
     started = time.monotonic()
     output_dir.mkdir(parents=True, exist_ok=True)
     stem = library.stem()
@@ -130,6 +130,11 @@ def _compile(library: _Library, output_dir: Path, build_dir: Path | None) -> Pat
         _copy(built, compiled)
     log.unlink()
     return compiled
+
+
+def _say(line: str) -> None:
+    """Prints a line on stderr, text and end in one write: `tfddl build` compiles two libraries at a time."""
+    print(f"{line}\n", end="", file=sys.stderr, flush=True)
 
 
 def _copy(built: Path, target: Path) -> None:
@@ -174,9 +179,7 @@ def _run(command: list[str], output: TextIO, library_name: str, started: float) 
                     return process.wait(_REMIND_EVERY_S)
                 except subprocess.TimeoutExpired:
                     seconds = round(time.monotonic() - started)
-                    print(
-                        f"tfddl: still compiling {library_name} ({seconds} s)...", file=sys.stderr, flush=True
-                    )
+                    _say(f"tfddl: still compiling {library_name} ({seconds} s)...")
         except BaseException:  # Ctrl-C
             process.kill()
             raise
