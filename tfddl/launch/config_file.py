@@ -105,8 +105,9 @@ def read(path: Path) -> dict[str, Any]:
             f"The file has to be YAML: write lines such as 'num-proc: 4'. Received: {' '.join(str(error).split())}"
         ) from None
     if not isinstance(content, dict):
+        received = "an empty file" if content is None else repr(content)
         raise ValueError(
-            f"The file has options and values: write lines such as 'num-proc: 4'. Received: {content!r}"
+            f"The file has options and values: write lines such as 'num-proc: 4'. Received: {received}"
         )
     settings: dict[str, Any] = {}
     for name, value in _options(content):
@@ -206,13 +207,18 @@ def _items(value: Any) -> list[Any]:
     items: list[Any] = []
     for each in value if isinstance(value, list) else [value]:
         if isinstance(each, dict):
-            items += [
-                left if right is None else f"{left}={right}" if _is_word(right) else right
-                for left, right in each.items()
-            ]
+            items += [left if right is None else _variable(left, right) for left, right in each.items()]
         else:
             items.append(each)
     return items
+
+
+def _variable(name: Any, value: Any) -> str:
+    if not _is_word(value):
+        raise ValueError(
+            f"env takes texts and numbers: write words like 'yes' in quotes. Received: {name}: {value!r}"
+        )
+    return f"{name}={value}"
 
 
 def _is_word(value: Any) -> bool:
