@@ -64,6 +64,7 @@ def test_options(folder):
     full = invoke(folder, "--threads").output
     assert "threading.py:982 in run" in full and "keras/src/trainers/trainer.py:117 in fit" in full
     assert "There is no record of rank 7" in invoke(folder, "--rank", 7).output
+    assert "the value is empty: give one, or leave the argument out" in invoke("").output
     result = json.loads(invoke(folder, "--json").output)
     assert result["conclusion"].startswith("Ranks part after 'loss'") and result["size"] == 3
     assert result["partings"][0] | {"age_s": 0} == {

@@ -220,6 +220,7 @@ def test_printed_line_runs_by_hand(monkeypatch):
         (["-n0", "true"], "0 is not in the range"),
         (["-np", "2", "-x", "NO_SUCH", "true"], "Received: -x NO_SUCH, which is not set"),
         (["-np", "2", "-x", "=1", "true"], "Received: -x =1"),
+        (["-np", "2", "-x", "", "true"], "Received: -x ''"),
         (["-np", "2", "--mpi-args", "'", "true"], "Received: ' (No closing quotation)"),
         (
             ["-np", "2", "--output-filename", "/dev/null/a", "true"],
@@ -270,6 +271,9 @@ def test_printed_line_runs_by_hand(monkeypatch):
             "'--host-discovery-script': the value is empty",
         ),
         (["--timeline-filename", "", "true"], "'--timeline-filename': the value is empty"),
+        (["-H", "", "true"], "'--hosts': the value is empty"),
+        (["-np", "2", "--network-interfaces", "", "true"], "'--network-interfaces': the value is empty"),
+        (["-np", "2", "", "a b"], "give the program to start. Received: '' 'a b'"),
         (["--no-stall-check", "true"], "Set TFDDL_STALL_WARNING=inf instead."),
         (["--fusion-threshold-mb", "32", "true"], "Set TFDDL_BUCKET_MB instead."),
         (

@@ -198,6 +198,8 @@ def test_variables_reach_other_hosts(tmp_path, monkeypatch):
 def test_what_is_refused():
     with pytest.raises(ValueError, match="Received: np=0"):
         tfddl.run(print, np=0)
+    with pytest.raises(ValueError, match="Received: hosts=''"):
+        tfddl.run(print, np=2, hosts="")
     for wrong in (2.0, True, "2"):
         with pytest.raises(TypeError, match=rf"as an int: call run\(fn, np=2\)\. Received: np={wrong!r}"):
             tfddl.run(print, np=wrong)

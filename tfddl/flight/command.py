@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tfddl.launch.param_types import Folder
+
 if TYPE_CHECKING:
     from tfddl.flight.compare import Parting
     from tfddl.flight.records import Job
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 @click.argument(
     "folder",
     metavar="[DIR]",
-    type=click.Path(path_type=Path),
+    type=Folder(path_type=Path),
     envvar="TFDDL_DUMP_DIR",
     default="tfddl-dump",
 )

@@ -67,7 +67,7 @@ def run(
         The results, by rank.
 
     Raises:
-        ValueError: Nothing says how many processes to start, or `np` is less than 1.
+        ValueError: Nothing says how many processes to start, `np` is less than 1, or `hosts` is empty.
         TypeError: `fn` is no function, `args` no tuple or list, or one of them cannot be pickled; `np` is no whole number;
             `env` has other values than strings.
         RuntimeError: A process has failed. The message has its rank and its traceback; the exception that the function has
@@ -76,6 +76,10 @@ def run(
     """
     if np is not None:
         np = whole_number("np", np)
+    if hosts == "":
+        raise ValueError(
+            "run() takes hosts as in hosts='node1:4': name one, or leave hosts out. Received: hosts=''"
+        )
     added = _checked(env or {})
     if np is None and not hosts:
         allocation.choose({**os.environ, **added}, _ADVICE)

@@ -65,7 +65,7 @@ class Options:
     processes: int | None
     hosts: str | None
     hostfile: Path | None
-    interfaces: str
+    interfaces: str | None
     ssh_port: int | None
     ssh_identity: Path | None
     variables: tuple[str, ...]
@@ -149,6 +149,7 @@ HOSTS = [
     click.option(
         "-H",
         "--hosts",
+        type=Text(),
         metavar="HOST:SLOTS,...",
         help="Hosts, each with the number of processes it takes: node1:4,node2:4. A host without a number takes one.",
     ),
@@ -163,8 +164,8 @@ HOSTS = [
         "--network-interface",
         "--network-interfaces",
         "interfaces",
+        type=Text(),
         metavar="NAME,...",
-        default="",
         help="Network interfaces for the ranks of several hosts, such as eth0 or ib0, also for NCCL "
         "(NCCL_SOCKET_IFNAME). They have these names on all hosts.",
     ),

@@ -38,7 +38,8 @@ class _NotEmpty(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
-            self.fail("the value is empty: give one, or leave the option out. Received: ''", param, ctx)
+            kind = param.param_type_name if param else "option"
+            self.fail(f"the value is empty: give one, or leave the {kind} out. Received: ''", param, ctx)
         return super().convert(value, param, ctx)
 
 

@@ -94,7 +94,7 @@ def _starts(options: Options, mpirun: Mpirun, ssh: list[str], command: tuple[str
         mpirun=mpirun,
         program=(sys.executable, "-I", "-S", horovod.__file__, *command) if options.horovod else command,
         named=tuple(options.file_variables | variables.given(options.variables)),
-        given=UserOptions(options.interfaces, ssh, _split(options.mpi_args)),
+        given=UserOptions(options.interfaces or "", ssh, _split(options.mpi_args)),
         options=options,
     )
 
@@ -242,7 +242,7 @@ def hosts_of(hosts: str | None, hostfile: Path | None) -> list[Host]:
         raise click.UsageError(str(error)) from None
 
 
-def _mpirun(interfaces: str) -> Mpirun:
+def _mpirun(interfaces: str | None) -> Mpirun:
     try:
         mpirun = find_mpirun()
     except MpirunError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Sequence
 
 import click
@@ -33,7 +34,7 @@ def spellings(horovod: bool, refused: bool) -> dict[str, str]:
     return {"TFDDL_KERAS2_SPELLINGS": "0"} if refused else {}
 
 
-def interfaces(names: str) -> dict[str, str]:
+def interfaces(names: str | None) -> dict[str, str]:
     """The variable that has NCCL use the network interfaces of the ranks, unless it is set here."""
     variable = "NCCL_SOCKET_IFNAME"
     exact = f"={names}"  # eth1 would mean eth10, too
@@ -45,10 +46,11 @@ def given(items: Sequence[str]) -> dict[str, str]:
     found = {}
     for item in items:
         name, equals, value = item.partition("=")
-        if not NAME.fullmatch(name) or not (equals or name in os.environ):
+        is_name = NAME.fullmatch(name)
+        if not is_name or not (equals or name in os.environ):
             raise click.UsageError(
                 "-x takes NAME=VALUE, or the NAME of a variable that is set here: write -x NAME=VALUE. "
-                f"Received: -x {item}{'' if equals else ', which is not set'}"
+                f"Received: -x {shlex.quote(item)}{', which is not set' if is_name else ''}"
             )
         found[name] = value if equals else os.environ[name]
     return found

@@ -22,8 +22,13 @@ def check(command: Sequence[str]) -> None:
     """Checks that ranks can start a command.
 
     Raises:
-        ValueError: The command would wait for a terminal or for stdin, or there is no folder to start it in.
+        ValueError: The command names no program, or would wait for a terminal or for stdin, or there is no folder to start
+            it in.
     """
+    if not command[0]:
+        raise ValueError(
+            f"COMMAND begins with an empty word: give the program to start. Received: {shlex.join(command)}"
+        )
     try:
         os.getcwd()
     except OSError as error:
