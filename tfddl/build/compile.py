@@ -101,7 +101,7 @@ class _Library(NamedTuple):
 
 def _compile(library: _Library, output_dir: Path, build_dir: Path | None) -> Path:
     cmake = _find_tools(library.name)
-    _say(f"tfddl: compiling {library.name} ({library.remark})...")
+    _print_line(f"tfddl: compiling {library.name} ({library.remark})...")
     started = time.monotonic()
     output_dir.mkdir(parents=True, exist_ok=True)
     stem = library.stem()
@@ -132,7 +132,7 @@ def _compile(library: _Library, output_dir: Path, build_dir: Path | None) -> Pat
     return compiled
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     """Prints a line on stderr, text and end in one write: `tfddl build` compiles two libraries at a time."""
     print(f"{line}\n", end="", file=sys.stderr, flush=True)
 
@@ -179,7 +179,7 @@ def _run(command: list[str], output: TextIO, library_name: str, started: float) 
                     return process.wait(_REMIND_EVERY_S)
                 except subprocess.TimeoutExpired:
                     seconds = round(time.monotonic() - started)
-                    _say(f"tfddl: still compiling {library_name} ({seconds} s)...")
+                    _print_line(f"tfddl: still compiling {library_name} ({seconds} s)...")
         except BaseException:  # Ctrl-C
             process.kill()
             raise
