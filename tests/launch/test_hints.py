@@ -123,6 +123,17 @@ def test_a_spelling_of_horovod(line):
     assert hint(ended.stderr, 2, ["python", "train.py"], horovod=False).endswith("write import tfddl as hvd")
 
 
+@pytest.mark.parametrize("line", ["tfddl.init()", "from tfddl import init", "import tfddl.elastic", "1 / 0"])
+@pytest.mark.parametrize("script", ["train.py", "tfddl.py"])
+def test_a_file_that_hides_the_package(tmp_path, script, line):
+    (tmp_path / "tfddl.py").touch()
+    path = tmp_path / script
+    path.write_text(f"import tfddl\n{line}\n")
+    ended = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=60)
+    said = hint(ended.stderr, 2, ["python", str(path)], horovod=False)
+    assert ("0" in line and not said) or f"{tmp_path}/tfddl.py hides the package tfddl: rename" in said
+
+
 def test_a_call_that_one_rank_alone_makes():
     errors = f"""Traceback (most recent call last):
   File "/home/me/train.py", line 9, in <module>

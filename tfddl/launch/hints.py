@@ -21,6 +21,7 @@ _FILE_IS_LOCKED = re.compile(r"^BlockingIOError: .*create file .*unable to lock 
 _OF_HOROVOD = re.compile(
     r"^\w+Error: (?:No module named 'tfddl\.|cannot import name 'hvd' from 'tfddl')", re.MULTILINE
 )
+_NOT_IN = re.compile(r"Error\b.*'(tfddl|tensorflow|keras)[.']")
 _LEFT = re.compile(r"Error: .*?(rank \d+) has shut down tfddl \(its program ended")
 _FRAME = re.compile(r'^  File "([^"<]+)", line (\d+), in .*\n    (.+)$', re.MULTILINE)
 _LIBRARIES = (f"{Path(__file__).parents[1]}/", "/site-packages/")
@@ -102,7 +103,7 @@ def hint(errors: str, processes: int, command: Sequence[str], horovod: bool) -> 
             "tfddlrun: every process runs this line, and another one has the file open: "
             "write `if hvd.rank() == 0:` before it"
         )
-    if line := _call_of_one_rank(errors):
+    if line := _call_of_one_rank(errors) or _hidden_package(errors, command):
         return line
     if _OF_HOROVOD.search(errors):
         return "tfddlrun: tfddl is one module, with all names: write import tfddl as hvd"
@@ -126,6 +127,16 @@ def _call_of_one_rank(errors: str) -> str:
         f"tfddlrun: {left[1]} has ended without the call in line {number} of {path}: {source.strip()}. Let all ranks make "
         "this call, equally often: move it out of a block such as if hvd.rank() == 0"
     )
+
+
+def _hidden_package(errors: str, command: Sequence[str]) -> str:
+    """A line about a file beside the script that has the name of a package, and so is imported in its place."""
+    script = next((word for word in command if word.endswith(".py")), "")
+    packages = _NOT_IN.findall(errors)
+    file = Path(script).parent.absolute() / f"{packages[-1]}.py" if packages else None
+    if file is None or not file.exists():
+        return ""
+    return f"tfddlrun: the file {file} hides the package {file.stem}: rename that file"
 
 
 def hint_before(command: Sequence[str], processes: int) -> str:
