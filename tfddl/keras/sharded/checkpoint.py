@@ -127,9 +127,9 @@ class ShardedCheckpoint:
                 f"The checkpoint {folder.path} cannot be restored: use another directory, or remove this checkpoint to go "
                 f"on from an older one. Received: {by_rank(errors)}"
             )
-        self.has_restored = True
-        if basics.rank() == 0:
+        if basics.rank() == 0 and not self.has_restored:  # the callback restores again, for its local steps
             print(f"tfddl: going on from {folder.path}, saved with {about}...", file=sys.stderr)
+        self.has_restored = True
         return about
 
     def save(self, **about: Any) -> None:
