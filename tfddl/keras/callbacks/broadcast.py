@@ -153,7 +153,8 @@ class BroadcastGlobalVariablesCallback(callback_list.ListedCallback):
             )
         self._sent.clear()
         self._first_epoch, self._first_batch = True, True
-        backup_check.warn_of_backups(self._callbacks, self, self._collective("backups"), self.process_set)
+        if not self.refuses_divergence:  # DataParallel has rank 0 write, and restore before the broadcast
+            backup_check.warn_of_backups(self._callbacks, self, self._collective("backups"), self.process_set)
         if not self._step_builds():
             model_contents.build_optimizer(self.model)
         sharded_check.check_iterations(self.model, self._collective("iterations"), self.process_set)

@@ -14,13 +14,12 @@ from tfddl import _compat, _graphs
 from tfddl.gradients.gradient_options import GradientOptions
 from tfddl.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
 from tfddl.keras.callbacks.metric_average import MetricAverageCallback
-from tfddl.keras.callbacks.rank_zero_only import rank_zero_only
 from tfddl.keras.consistency import callback_list, model_contents
 from tfddl.keras.distributed import patches
 from tfddl.keras.distributed.distribute import distribute
 from tfddl.keras.distributed.settings import SETTINGS, Settings
 from tfddl.keras.metric_states import merge, snapshot
-from tfddl.keras.parallel import checks, files, losses, part, row_losses, seeds
+from tfddl.keras.parallel import checks, files, losses, part, row_losses, seeds, writers
 from tfddl.keras.parallel.generators import advanced_shared, share
 from tfddl.keras.parallel.order import OrderCallback
 from tfddl.keras.parallel.single_batches import SingleBatches
@@ -31,9 +30,6 @@ from tfddl.runtime import basics, launcher_check
 from tfddl.runtime.gpu import set_visible_gpu
 from tfddl.runtime.log import warn
 from tfddl.runtime.process_sets import global_process_set
-
-# These write files; one rank does.
-_WRITERS = ("BackupAndRestore", "CSVLogger", "ModelCheckpoint", "RemoteMonitor", "TensorBoard")
 
 
 class DataParallel:
@@ -160,26 +156,24 @@ class _Methods:
             shared = share(call)
             added += shared
             # The broadcast gives all ranks what BackupAndRestore restores on rank 0.
-            first = [each for each in listed if _is_backup(each)]
-            rest = [each for each in listed if not _is_backup(each)]
-            call.arguments["callbacks"] = [
-                StatesCallback(),
-                *map(_on_writing_rank, first),
-                *added,
-                *map(_on_writing_rank, rest),
-            ]
+            first = [each for each in listed if writers.is_backup(each)]
+            rest = [each for each in listed if not writers.is_backup(each)]
+            call.arguments["callbacks"] = [StatesCallback(), *first, *added, *rest]
             _quiet(call)
             self._distribute(model)
-            checkpoints = [os.path.abspath(each.filepath) for each in listed if _is_checkpoint(each)]
+            checkpoints = [os.path.abspath(each.filepath) for each in listed if writers.is_checkpoint(each)]
             files.exchange_paths(checkpoints, "DataParallel.fit")
             reads_ahead = _are_arrays(call.arguments.get("x"))
-            with self._divided(model, PartStrategy(model, self._distribute, order.watch, reads_ahead)):
+            strategy = PartStrategy(model, self._distribute, order.watch, reads_ahead)
+            with self._divided(model, strategy), writers.writing_on_rank_0(listed):
                 try:
-                    return plain(*call.args, **call.kwargs)
+                    history = plain(*call.args, **call.kwargs)
                 finally:
                     self._order = None
                     for each in shared:
                         each.close()
+            writers.share_best(listed)
+            return history
 
         return _if_active(plain, fit)
 
@@ -323,20 +317,6 @@ def _moments(layer: Any, plain: Callable[..., Any], inputs: Any, mask: Any) -> t
 
 def _are_arrays(data: Any) -> bool:
     return all(hasattr(leaf, "shape") for leaf in tf.nest.flatten(data))
-
-
-def _on_writing_rank(callback: Any) -> Any:
-    home = _compat.keras().callbacks
-    writers = tuple(getattr(home, name) for name in _WRITERS if hasattr(home, name))
-    return rank_zero_only(callback) if isinstance(callback, writers) else callback
-
-
-def _is_backup(callback: Any) -> bool:
-    return isinstance(callback, _compat.keras().callbacks.BackupAndRestore)
-
-
-def _is_checkpoint(callback: Any) -> bool:
-    return isinstance(callback, _compat.keras().callbacks.ModelCheckpoint)
 
 
 def _quiet(call: inspect.BoundArguments) -> None:
