@@ -440,6 +440,23 @@ def test_hosts_that_share_a_home_download_once(hvd, tmp_path):
 
 
 @on_ranks(2)
+def test_a_callback_that_changes_weights_of_one_rank_has_a_warning(hvd):
+    """Also if the other ranks have no callback. One that changes weights on all ranks has none."""
+
+    def double(batch, logs):
+        network.layers[0].kernel.assign(2 * network.layers[0].kernel)
+
+    doubling = keras.callbacks.LambdaCallback(on_train_batch_end=double)
+    with parallel(hvd), support.logged() as warnings:
+        network = small_model()
+        network.fit(X, Y, verbose=0, callbacks=[doubling])
+        assert warnings == []
+        network.fit(X, Y, verbose=0, callbacks=[doubling] * hvd.rank())
+    quoted = f"outside of `if hvd.rank.*Received: weights that differ: {network.layers[0].kernel.path}$"
+    assert [bool(re.search(quoted, warning)) for warning in warnings] == [True] * (hvd.rank() == 0)
+
+
+@on_ranks(2)
 def test_a_callback_loads_what_it_has_saved(hvd, tmp_path):
     path = f"{hvd.broadcast_object(str(tmp_path), 0)}/now.weights.h5"
 

@@ -19,7 +19,7 @@ from tfddl.keras.distributed import patches
 from tfddl.keras.distributed.distribute import distribute
 from tfddl.keras.distributed.settings import SETTINGS, Settings
 from tfddl.keras.metric_states import merge, snapshot
-from tfddl.keras.parallel import checks, files, losses, part, row_losses, seeds, writers
+from tfddl.keras.parallel import checks, files, losses, own_callbacks, part, row_losses, seeds, writers
 from tfddl.keras.parallel.generators import advanced_shared, share
 from tfddl.keras.parallel.order import OrderCallback
 from tfddl.keras.parallel.single_batches import SingleBatches
@@ -173,6 +173,7 @@ class _Methods:
                     for each in shared:
                         each.close()
             writers.share_best(listed)
+            own_callbacks.compare_weights(model, listed)
             return history
 
         return _if_active(plain, fit)
