@@ -73,6 +73,30 @@ def test_the_code_of_a_subclass_runs_on_all_ranks(hvd, tmp_path):
     assert bool(Board.summary.mock_calls) == writes
 
 
+class Exported(keras.Sequential):
+    def save(self, filepath, **options):
+        vars(self).setdefault("files", []).append(filepath)
+
+
+@on_ranks(2)
+def test_a_model_that_saves_itself(hvd):
+    """Rank 0 alone saves. The callback has its own class again, also after an error."""
+
+    def fail(batch, logs):
+        raise ArithmeticError
+
+    checkpoint = keras.callbacks.ModelCheckpoint("model.keras")
+    with parallel(hvd):
+        network = Exported([keras.Input((4,)), keras.layers.Dense(1)])
+        network.compile("sgd", "mse")
+        network.fit(X, Y, verbose=0, callbacks=[checkpoint])
+        failing = keras.callbacks.LambdaCallback(on_train_batch_begin=fail)
+        with pytest.raises(ArithmeticError):
+            network.fit(X, Y, verbose=0, callbacks=[checkpoint, failing])
+    assert type(checkpoint) is keras.callbacks.ModelCheckpoint
+    assert vars(network).get("files", []) == ["model.keras"] * (hvd.rank() == 0)
+
+
 @pytest.mark.parametrize("save_freq", ["epoch", 1])
 @on_ranks(2)
 def test_the_best_value_of_rank_0(hvd, tmp_path, save_freq):

@@ -1,9 +1,10 @@
-"""Finds weights that callbacks of the program have changed otherwise on some ranks."""
+"""Finds weights that callbacks of the program have changed differently on some ranks."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from tfddl import _compat
+from tfddl.keras.consistency import callback_list
 from tfddl.keras.consistency.weights_check import differing_weights
 from tfddl.ops.exchange import all_numbers
 from tfddl.runtime.agreement import first_few
@@ -18,7 +19,7 @@ def compare_weights(model: Any, callbacks: Sequence[Any]) -> None:
 
     Args:
         model: The model.
-        callbacks: Those that the program has given to `fit`.
+        callbacks: The callbacks that the program has given to `fit`.
     """
     own = any(map(_is_own, callbacks))
     (anywhere,) = all_numbers(own, name=f"{_NAME}.any")
@@ -38,4 +39,5 @@ def compare_weights(model: Any, callbacks: Sequence[Any]) -> None:
 
 def _is_own(callback: Any) -> bool:
     kind = type(callback)
-    return not _compat.comes_with_keras(kind) or issubclass(kind, _compat.keras().callbacks.LambdaCallback)
+    is_known = _compat.comes_with_keras(kind) or callback_list.is_ours(kind)
+    return not is_known or issubclass(kind, _compat.keras().callbacks.LambdaCallback)

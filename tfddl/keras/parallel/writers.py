@@ -47,10 +47,17 @@ class _Logger(_HOME.CSVLogger):  # type: ignore[misc]
             super().on_train_begin(logs)
 
 
+class _Unsaved:
+    """In place of a model that is not saved."""
+
+    save = save_weights = _nothing
+
+
 class _Checkpoint(_HOME.ModelCheckpoint):  # type: ignore[misc]
     def _save_model(self, *arguments: Any, **options: Any) -> None:
-        """Follows the best value. `files.by_rank_0` leaves `model.save` to rank 0."""
-        with _attributes(self, filepath=os.devnull, verbose=0):  # else Keras makes a folder, and prints
+        """Follows the best value, and saves nothing, also where the model has a `save` of its own."""
+        # Keras would make the file's folder, and print.
+        with _attributes(self, filepath=os.devnull, verbose=0, _model=_Unsaved()):
             super()._save_model(*arguments, **options)
 
 
@@ -76,12 +83,12 @@ def writing_on_rank_0(callbacks: Sequence[Any]) -> Iterator[None]:
     """Inside, callbacks that write do so on rank 0 only.
 
     Args:
-        callbacks: Those of `fit`. Outside they have their own classes.
+        callbacks: The callbacks of `fit`. Outside, each has its own class.
     """
     given = [(each, type(each)) for each in callbacks if basics.rank() > 0]
-    for each, kind in given:
-        each.__class__ = _silenced(kind)
     try:
+        for each, kind in given:
+            each.__class__ = _silenced(kind)
         yield
     finally:
         for each, kind in given:
@@ -104,7 +111,7 @@ def share_best(callbacks: Sequence[Any]) -> None:
     All ranks call it.
 
     Args:
-        callbacks: Those of `fit`.
+        callbacks: The callbacks of `fit`.
     """
     mine = [each for each in callbacks if is_checkpoint(each)]
     theirs = broadcast_object([each.best for each in mine], name="DataParallel.best")
