@@ -134,6 +134,16 @@ def test_a_file_that_hides_the_package(tmp_path, script, line):
     assert ("0" in line and not said) or f"{tmp_path}/tfddl.py hides the package tfddl: rename" in said
 
 
+def test_a_file_that_hides_tensorflow(tmp_path):
+    """Python names the module and the attribute."""
+    (tmp_path / "tensorflow.py").touch()
+    path = tmp_path / "train.py"
+    path.write_text("import tensorflow as tf\ntf.keras.Sequential()\n")
+    ended = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=60)
+    said = hint(ended.stderr, 2, ["python", str(path)], horovod=False)
+    assert f"{tmp_path}/tensorflow.py hides the package tensorflow" in said
+
+
 def test_a_call_that_one_rank_alone_makes():
     errors = f"""Traceback (most recent call last):
   File "/home/me/train.py", line 9, in <module>

@@ -21,7 +21,8 @@ _FILE_IS_LOCKED = re.compile(r"^BlockingIOError: .*create file .*unable to lock 
 _OF_HOROVOD = re.compile(
     r"^\w+Error: (?:No module named 'tfddl\.|cannot import name 'hvd' from 'tfddl')", re.MULTILINE
 )
-_NOT_IN = re.compile(r"Error\b.*'(tfddl|tensorflow|keras)[.']")
+_NOT_IN = re.compile(r"^\w+Error: .*'(?:tfddl|tensorflow|keras)[.'].*$", re.MULTILINE)
+_PACKAGE = re.compile(r"\b(?:tfddl|tensorflow|keras)\b")
 _LEFT = re.compile(r"Error: .*?(rank \d+) has shut down tfddl \(its program ended")
 _FRAME = re.compile(r'^  File "([^"<]+)", line (\d+), in .*\n    (.+)$', re.MULTILINE)
 _LIBRARIES = (f"{Path(__file__).parents[1]}/", "/site-packages/")
@@ -132,11 +133,10 @@ def _call_of_one_rank(errors: str) -> str:
 def _hidden_package(errors: str, command: Sequence[str]) -> str:
     """A line about a file beside the script that has the name of a package, and so is imported in its place."""
     script = next((word for word in command if word.endswith(".py")), "")
-    packages = _NOT_IN.findall(errors)
-    file = Path(script).parent.absolute() / f"{packages[-1]}.py" if packages else None
-    if file is None or not file.exists():
-        return ""
-    return f"tfddlrun: the file {file} hides the package {file.stem}: rename that file"
+    packages = _PACKAGE.findall(" ".join(_NOT_IN.findall(errors)))
+    files = [Path(script).parent.absolute() / f"{package}.py" for package in packages]
+    file = next(filter(Path.exists, files), None)
+    return f"tfddlrun: the file {file} hides the package {file.stem}: rename that file" if file else ""
 
 
 def hint_before(command: Sequence[str], processes: int) -> str:

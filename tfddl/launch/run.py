@@ -123,7 +123,8 @@ def _run(job: Starts, placement: Placement, command: tuple[str, ...]) -> int:
 
 
 def _wrong_mpi_args(verdict: Verdict, options: Options) -> str:
-    if not (verdict.mpirun_refused and options.mpi_args):
+    words = [word.lstrip("-") for word in _split(options.mpi_args) if word.startswith("-")]
+    if not verdict.mpirun_refused or not any(word in verdict.words for word in words):
         return ""
     return (
         "tfddlrun: look in mpirun's message for an option of --mpi-args, and correct that option. "
