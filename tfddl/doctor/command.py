@@ -12,6 +12,7 @@ import click
 
 from tfddl.doctor import probe
 from tfddl.doctor.finding import FAULT, NOTE, OK, Finding
+from tfddl.launch.param_types import Text
 
 JOB_LIMIT_S = 600.0  # the first job may compile the native library
 _SIGNS = {OK: ("ok", "green"), NOTE: ("note", "yellow"), FAULT: ("FAULT", "red")}
@@ -29,6 +30,7 @@ _SIGNS = {OK: ("ok", "green"), NOTE: ("note", "yellow"), FAULT: ("FAULT", "red")
 @click.option(
     "-H",
     "--hosts",
+    type=Text(),
     metavar="HOST:SLOTS,...",
     help="Hosts of these processes, as tfddlrun takes them: node1:2,node2:2.",
 )
