@@ -63,10 +63,8 @@ def callbacks(rate: float, epochs: int, directory: Path | None) -> list[keras.ca
     """In an order that matters: restore, then broadcast; average the metrics before they are looked at."""
     restore, save = [], []
     if directory is not None:
-        # A crash in the middle of a backup leaves the one before it. Keras 3.8 has double_checkpoint, 3.4 does not.
-        backup = keras.callbacks.BackupAndRestore(
-            directory / "backup", double_checkpoint=True, delete_checkpoint=False
-        )
+        # From Keras 3.8 on add double_checkpoint=True: a crash in the middle of a backup leaves the one before.
+        backup = keras.callbacks.BackupAndRestore(directory / "backup", delete_checkpoint=False)
         restore = [hvd.callbacks.rank_zero_only(backup)]  # One process writes, and finds it again.
         save = [hvd.callbacks.BestModelCheckpoint(directory / "best.keras", "val_accuracy", mode="max")]
     return [
