@@ -286,6 +286,21 @@ def test_horovodrun(tmp_path):
     assert "tfddlrun: 2 processes (2 on localhost), by --host-discovery-script" in found.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--config-file", "config.yaml", "true"], "horovodrun: controller in the file"),
+        (["--config-file", "config.yaml", "true"], "long options of `horovodrun --help`"),
+        (["-v"], "horovodrun 0."),
+    ],
+)
+def test_the_name_of_horovodrun(tmp_path, options, said):
+    (tmp_path / "config.yaml").write_text("controller: mpi\nnothing: 4")
+    command = [sys.executable, "-m", "tfddl.compat.horovod.horovodrun", *options]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert said in " ".join((ended.stdout + ended.stderr).split())
+
+
 def test_a_file_for_horovodrun(tmp_path):
     """The file may have all options of horovodrun; the command line wins over the file."""
     path = tmp_path / "job.yaml"

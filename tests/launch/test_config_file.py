@@ -5,7 +5,6 @@ import os
 import pytest
 
 from tests.launch.support import runner
-from tfddl.compat.horovod import horovodrun
 from tfddl.launch import run
 from tfddl.launch.mpirun import OPEN_MPI, Mpirun
 
@@ -68,15 +67,6 @@ def test_a_file_of_horovodrun(dry_run):
     found = dry_run(text, "-np", "2").stdout
     assert " TFDDL_STALL_WARNING=inf " in found and " TFDDL_STALL_LIMIT=inf " in found
     assert "Received: 'nope'" in dry_run("stall_check: {enabled: nope}", "-np", "2").stderr
-
-
-def test_messages_of_horovodrun(tmp_path):
-    """They begin with its name."""
-    (tmp_path / "config.yaml").write_text("controller: mpi\nnothing: 4")
-    result = runner().invoke(horovodrun.main, ["--config-file", str(tmp_path / "config.yaml"), "true"])
-    assert result.stderr.startswith("horovodrun: controller in the file")
-    assert "long options of `horovodrun --help`" in " ".join(result.stderr.split())
-    assert runner().invoke(horovodrun.main, ["-v"]).stdout.startswith("horovodrun ")
 
 
 def test_options_of_tfddlrun(dry_run):

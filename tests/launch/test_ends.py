@@ -130,7 +130,7 @@ def test_ranks_that_do_not_start_in_time(tmp_path):
 def test_an_option_that_mpirun_refuses():
     job = tfddlrun("-np", "2", "--mpi-args", "--nonsense", "true")
     assert job.code != 0
-    assert "before it started a rank\n" in job.stderr
+    assert "before it started a rank; mpirun said:\n" in job.stderr
     assert job.last_line.endswith("Received: --mpi-args='--nonsense'")
 
 

@@ -214,7 +214,11 @@ def _judge_without_culprit(record: Record) -> Verdict:
         words = f"{_name(record.lost[0], True)} was lost: its host or its processes went away without a word"
         code = 1  # mpirun's exit code is 0 when a host is lost
     elif early and stopped:
-        words = f"{in_words(early)} ended while others still worked, and had not called MPI_Finalize"
+        words = (
+            f"tfddlrun: {in_words(early)} ended while others still worked, and had not called MPI_Finalize"
+        )
+        # mpirun's long message adds no other cause
+        return Verdict(code, f"tfddlrun: mpirun said:\n{said}\n{words}" if said else words)
     elif status:
         how = f"ended with exit code {status}" if status > 0 else f"was killed by {_signal(-status)}"
         refused = len(missing) == record.processes
@@ -229,8 +233,8 @@ def _judge_without_culprit(record: Record) -> Verdict:
         )
     else:
         return Verdict(0)
-    heard = f"tfddlrun: mpirun said:\n{said}\n" if said else ""
-    return Verdict(code, f"{heard}tfddlrun: {words}", mpirun_refused=refused)
+    heard = f"; mpirun said:\n{said}" if said else ""
+    return Verdict(code, f"tfddlrun: {words}{heard}", mpirun_refused=refused)
 
 
 def last_traceback(text: str) -> str:
