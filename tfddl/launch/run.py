@@ -123,7 +123,7 @@ def _run(job: Starts, placement: Placement, command: tuple[str, ...]) -> int:
 
 
 def _wrong_mpi_args(verdict: Verdict, options: Options) -> str:
-    words = [word.lstrip("-") for word in _split(options.mpi_args) if word.startswith("-")]
+    words = [word for word in _split(options.mpi_args) if word.startswith("-")]
     if not verdict.mpirun_refused or not any(word in verdict.words for word in words):
         return ""
     return (
