@@ -369,7 +369,7 @@ def test_executions_of_different_lengths(hvd):
 
 @on_ranks(2)
 def test_steps_of_a_loop_without_fit(hvd):
-    """There Keras gives callbacks no parameters."""
+    """Without `fit` Keras gives callbacks no parameters."""
     import keras
 
     model, x, y = model_and_data(hvd)

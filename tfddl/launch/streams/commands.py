@@ -23,7 +23,7 @@ class Command(click.Command):
     """A command whose last line says that its output cannot be written, or by which signal it ends.
 
     Attributes:
-        program: Its name in messages.
+        program: The command's name in messages.
     """
 
     program = "tfddlrun"
